@@ -10,6 +10,9 @@ from dkan_core.native.build import LIBRARY, fingerprint
 MAX_OUTPUTS = 16
 """Of the hidden layer's pass: the sums of so many are kept in registers and the nearest cache."""
 
+MAX_PRODUCT_WEIGHTS = 1 << 15
+"""Inputs times outputs of a hidden layer with more outputs: beyond, torch's products take less time and memory."""
+
 MAX_CENTERS = 32
 
 

@@ -58,7 +58,8 @@ def test_form_has_the_type_and_the_default_of_the_schema(form: Any, kind: type, 
     assert parameter.annotation is expected
     if parameter.default is not inspect.Parameter.empty:
         named = {each.setting: each.none for each in form_fields(kind)}.get(field.name)
-        allowed = (*OPEN[expected], named) if field.default in (None, ()) else (field.default,)
+        opens = OPEN[expected] if named is None else (named,)
+        allowed = opens if field.default in (None, ()) else (field.default,)
         assert parameter.default in allowed
 
 

@@ -200,6 +200,10 @@ class FastKANClassifier(EditingMixin, ExplainingMixin, PredictingMixin, Classifi
         tags.input_tags.sparse = True  # of zeros and ones
         return tags
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        # A pickle is without the parameters that are younger than it.
+        super().__setstate__({**dict.fromkeys(self._get_param_names()), **state})
+
     def fit(
         self,
         X: Any,

@@ -19,6 +19,7 @@ from dkan_core.integrations.sklearn.explaining import ExplainingMixin
 from dkan_core.model.model_folder import WEIGHTS
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.training.roles.in_process import SingleResult, train_single
+from dkan_core.training.setup.architecture import settled
 from dkan_core.training.setup.defaults import resolve_for
 from dkan_core.training.setup.initial_model import InitialModel, check_transfer, settings_from
 from dkan_core.training.setup.refit_choices import Choices, may_refit
@@ -143,7 +144,7 @@ def _refit(
         ArraysReader(joined),
         ArraysReader(valid),
         prepared.with_valid_in_train(),
-        choices.settings(config),
+        settled(choices.settings(config), first.architecture),
         initial,
         choices=choices,
     )

@@ -11,15 +11,18 @@ import torch
 from torch import Tensor
 
 from dkan_core.model.kernels.native import OPERATIONS, BelowAutograd, can_compute, register
-from dkan_core.native.library import MAX_CENTERS, HiddenArguments, require_library
+from dkan_core.native.library import MAX_CENTERS, MAX_OUTPUTS, MAX_PRODUCT_WEIGHTS, HiddenArguments, require_library
 
 LAYER_NORM_EPSILON = 1e-5
 """Torch's own."""
 
 
 def can_compute_hidden(x_NBI: Tensor, spline_weight_NOK: Tensor, centers_G: Tensor) -> bool:
-    """Tell whether ``hidden_layer`` takes these."""
-    return len(centers_G) <= MAX_CENTERS and x_NBI.shape[-1] > 0 and can_compute(x_NBI, spline_weight_NOK)
+    """Tell whether ``hidden_layer`` takes these, and is the fastest."""
+    inputs, outputs = x_NBI.shape[-1], spline_weight_NOK.shape[-2]
+    fits = len(centers_G) <= MAX_CENTERS and inputs > 0
+    is_fastest = outputs <= MAX_OUTPUTS or inputs * outputs <= MAX_PRODUCT_WEIGHTS
+    return fits and is_fastest and can_compute(x_NBI, spline_weight_NOK)
 
 
 def hidden_layer(

@@ -21,7 +21,7 @@ struct Basis {
     int64_t num_centers;   // G
 };
 
-// Dropout, LayerNorm, basis and SiLU, and the products of both with the weights of a few outputs.
+// Dropout, LayerNorm, basis and SiLU, and the products of both with weights.
 struct Hidden {
     const float* x;            // [N, B, I], with strides; a row's inputs are contiguous
     const int32_t* row_keys;   // [B]; null: nothing is dropped

@@ -14,18 +14,21 @@ using namespace dkan;
 
 // Rows of a task, and how many tasks of the backward pass there are at most: each has gradients of its own.
 constexpr int64_t FORWARD_ROWS = 192, MIN_BACKWARD_ROWS = 144, MAX_BACKWARD_TASKS = 16;
+// Inputs whose weights are turned at a time: with eight centers, one line of a cache for each of 72 terms.
+constexpr int64_t TURNED = 8;
 
-enum class Of { WEIGHTS, GRADIENTS };
+// What products need of the weights: the forward pass, and gradients, have no `by_output`.
+enum class Order { BY_TERM, BOTH };
 
 // `count` copies of the weights of a network or their gradients, zeros at first, in one piece of memory.
 class Copies {
   public:
-    Copies(const Hidden& a, Of kind, int64_t count)
+    Copies(const Hidden& a, Order order, int64_t count)
         : a_(a),
           width_(padded(a.inputs)),
           terms_(terms_of(a)),
           outputs_(padded(a.outputs)),
-          by_output_(kind == Of::WEIGHTS ? a.outputs * terms_ : 0),
+          by_output_(order == Order::BOTH ? a.outputs * terms_ : 0),
           size_(terms_ * outputs_ + by_output_ + 2 * width_ + outputs_),
           memory_(count * size_) {}
 
@@ -38,17 +41,11 @@ class Copies {
 
     void pack(int64_t network) {
         const PackedProducts to = (*this)[network];
-        const int64_t I = a_.inputs, G = a_.num_centers;
-        const auto put = [&](int64_t o, int64_t term, float value) {
-            to.by_term[term * outputs_ + o] = to.by_output[o * terms_ + term] = value;
-        };
-        for (int64_t o = 0; o < a_.outputs; ++o) {
-            const int64_t row = network * a_.outputs + o;
-            for (int64_t i = 0; i < I; ++i) {
-                put(o, i, a_.base[row * I + i]);
-                for (int64_t g = 0; g < G; ++g) put(o, (1 + g) * width_ + i, a_.spline[(row * I + i) * G + g]);
-            }
-        }
+        for_each_weight(network, [&](int64_t o, int64_t term, int64_t base, int64_t spline) {
+            const float value = spline < 0 ? a_.base[base] : a_.spline[spline];
+            to.by_term[term * outputs_ + o] = value;
+            if (by_output_) to.by_output[o * terms_ + term] = value;
+        });
         std::copy_n(a_.norm_weight + network * a_.inputs, a_.inputs, to.norm_weight);
         std::copy_n(a_.norm_bias + network * a_.inputs, a_.inputs, to.norm_bias);
         std::copy_n(a_.bias + network * a_.outputs, a_.outputs, to.bias);
@@ -63,24 +60,33 @@ class Copies {
 
     void add_gradients_to(int64_t network, int64_t index) {
         const PackedProducts from = (*this)[index];
-        const int64_t I = a_.inputs, G = a_.num_centers;
-        for (int64_t o = 0; o < a_.outputs; ++o) {
-            const int64_t row = network * a_.outputs + o;
-            for (int64_t i = 0; i < I; ++i) {
-                a_.grad_base[row * I + i] += from.by_term[i * outputs_ + o];
-                for (int64_t g = 0; g < G; ++g) {
-                    a_.grad_spline[(row * I + i) * G + g] += from.by_term[((1 + g) * width_ + i) * outputs_ + o];
-                }
-            }
-            a_.grad_bias[row] += from.bias[o];
-        }
-        for (int64_t i = 0; i < I; ++i) {
-            a_.grad_norm_weight[network * I + i] += from.norm_weight[i];
-            a_.grad_norm_bias[network * I + i] += from.norm_bias[i];
+        for_each_weight(network, [&](int64_t o, int64_t term, int64_t base, int64_t spline) {
+            float& to = spline < 0 ? a_.grad_base[base] : a_.grad_spline[spline];
+            to += from.by_term[term * outputs_ + o];
+        });
+        for (int64_t o = 0; o < a_.outputs; ++o) a_.grad_bias[network * a_.outputs + o] += from.bias[o];
+        for (int64_t i = 0; i < a_.inputs; ++i) {
+            a_.grad_norm_weight[network * a_.inputs + i] += from.norm_weight[i];
+            a_.grad_norm_bias[network * a_.inputs + i] += from.norm_bias[i];
         }
     }
 
   private:
+    // Calls `visit` with output and term of each weight, and its place among those of the SiLU, or of the basis, else -1.
+    template <typename Visit>
+    void for_each_weight(int64_t network, const Visit& visit) {
+        const int64_t I = a_.inputs, G = a_.num_centers;
+        for (int64_t first = 0; first < I; first += TURNED) {
+            for (int64_t o = 0; o < a_.outputs; ++o) {
+                for (int64_t i = first; i < std::min(I, first + TURNED); ++i) {
+                    const int64_t place = (network * a_.outputs + o) * I + i;
+                    visit(o, i, place, -1);
+                    for (int64_t g = 0; g < G; ++g) visit(o, (1 + g) * width_ + i, -1, place * G + g);
+                }
+            }
+        }
+    }
+
     const Hidden& a_;
     int64_t width_, terms_, outputs_, by_output_, size_;
     std::vector<float> memory_;
@@ -89,7 +95,7 @@ class Copies {
 }  // namespace
 
 void dkan::hidden_product_forward(const Hidden& a, int threads) {
-    Copies weights(a, Of::WEIGHTS, a.networks);
+    Copies weights(a, Order::BY_TERM, a.networks);
     for (int64_t network = 0; network < a.networks; ++network) weights.pack(network);
     const int64_t stretches = ceil_div(a.rows, FORWARD_ROWS);
     const int64_t numbers = a.networks * a.rows * a.inputs * a.outputs;
@@ -100,10 +106,11 @@ void dkan::hidden_product_forward(const Hidden& a, int threads) {
 }
 
 void dkan::hidden_product_backward(const Hidden& a, int threads) {
-    const int64_t step = std::max(MIN_BACKWARD_ROWS, ceil_div(a.rows, MAX_BACKWARD_TASKS));
+    const int64_t tasks = std::max<int64_t>(1, MAX_BACKWARD_TASKS / a.networks);
+    const int64_t step = std::max(MIN_BACKWARD_ROWS, ceil_div(a.rows, tasks));
     // At least one, whose gradients are 0 where there are no rows.
     const int64_t stretches = std::max<int64_t>(1, ceil_div(a.rows, step));
-    Copies weights(a, Of::WEIGHTS, a.networks), gradients(a, Of::GRADIENTS, a.networks * stretches);
+    Copies weights(a, Order::BOTH, a.networks), gradients(a, Order::BY_TERM, a.networks * stretches);
     for (int64_t network = 0; network < a.networks; ++network) weights.pack(network);
     const int64_t numbers = a.networks * a.rows * a.inputs * a.outputs;
     for_each_task(stretches * a.networks, numbers, threads, [&](int64_t task) {

@@ -20,7 +20,6 @@ from dkan_core.training.state.snapshots import StateSnapshot
 from dkan_core.training.validation.early_stopping import EarlyStopping
 
 PLACE_SETTINGS = (
-    "depth_search",
     "device",
     "eval_device",
     "kernel",
@@ -37,7 +36,7 @@ PLACE_SETTINGS = (
     "resume",
     "refit",
 )
-"""Where and how long a run computes, what came before and what follows: none of it changes its course."""
+"""Where and how long a run computes, and what follows: none of it changes its course."""
 
 EXTENDING_SETTINGS = ("epochs", "patience", "evaluations_per_epoch")
 """When a run ends and what it looks at: what was done stays as it is, and only what follows may be another."""
@@ -68,8 +67,11 @@ def check_fits(checkpoint: Checkpoint, config: ResolvedTrainConfig, data: str, r
             "train with that data, or without --resume; to continue with other data, start from that run's model with "
             "--init-from"
         )
-    # One that did not exist when the checkpoint was written had its default.
-    theirs = {**_plain(TrainConfig()), **checkpoint.settings}
+    # One that did not exist when the checkpoint was written had its default; depth was not searched then.
+    theirs = {**_plain(TrainConfig()), "depth_search": False, **checkpoint.settings}
+    if theirs["depth_search"] and not config.depth_search:
+        # Who names what the search has found has the same course.
+        theirs |= {"depth_search": False, **{name: checkpoint.architecture[name] for name in ("hidden", "dropout")}}
     ours = _plain(config)
     expected = settings_of_course(ours)
     for name, value in settings_of_course(theirs).items():
@@ -210,7 +212,7 @@ def check_architecture(checkpoint: Checkpoint, prepared: PreparedData, config: R
     where = f"{checkpoint.source}: architecture"
     architecture = ModelConfig.from_dict(checkpoint.architecture, where)
     # All but what was chosen by a look at the rows follows from data and settings.
-    searched = [deepened(config)] if checkpoint.settings.get("depth_search") else []
+    searched = [deepened(config)] if config.depth_search else []
     expected = ModelConfig.for_data(
         prepared,
         next((each for each in searched if each.hidden == architecture.hidden), config),

@@ -12,6 +12,7 @@ from dkan_core.config import ResolvedTrainConfig
 from dkan_core.data.format.manifest import PreparedData
 from dkan_core.data.loading.loader import open_split
 from dkan_core.errors import ConfigError
+from dkan_core.evaluation.prediction import torch_threads
 from dkan_core.model.architecture import ModelConfig
 from dkan_core.model.base import TabularModel
 from dkan_core.tracking.tracker import Tracker
@@ -29,7 +30,7 @@ from dkan_core.training.launcher.torchrun import Ranks
 from dkan_core.training.roles.evaluator import MODEL_FOLDER
 from dkan_core.training.setup.initial_model import InitialModel, initial_model, starting_architecture
 from dkan_core.training.setup.model_parts import learning_rate_factors
-from dkan_core.training.setup.placement import Placement
+from dkan_core.training.setup.placement import Placement, threads_per_worker
 from dkan_core.training.setup.refit_choices import Choices
 from dkan_core.training.state.checkpoint_file import Checkpoint, run_facts
 from dkan_core.training.state.ledger import Ledger, add_to_digest
@@ -150,7 +151,7 @@ def architecture_of_run(
     """
     if checkpoint is not None:
         return check_architecture(checkpoint, manifest, config)
-    with open_split(data, manifest, "train") as reader:
+    with open_split(data, manifest, "train") as reader, torch_threads(threads_per_worker(1)):
         return starting_architecture(reader, manifest, config, initial)
 
 

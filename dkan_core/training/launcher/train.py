@@ -140,53 +140,53 @@ def train(
         if ranks is not None:
             # Before anything is written: a rank whose data is damaged ends the run of all.
             ranks.wait_until_ready()
-        with local_run_folder(run) as folder:
+        with local_run_folder(run) as folder, ExitStack() as stack:
             make_ready(folder, checkpoint, keep_refit=resolved.refit)
             write_log(folder / LOGS / LOG)
             ending = "" if checkpoint is None else ending_of(checkpoint, resolved, rows)
-            if not ending:
-                fork_server()  # it imports torch meanwhile
-            architecture = architecture_of_run(data, manifest, resolved, checkpoint, initial)
-            # Checkpoints keep the settings as they are: a run that resumes has searched for no depth yet.
-            found = settled(resolved, architecture)
-            write_atomic(folder / SETTINGS, settings_text(config, found))
-            ready_run = open_run(
-                data,
-                manifest,
-                folder,
-                resolved,
-                architecture,
-                checkpoints=where,
-                checkpoint=checkpoint,
-                ranks=ranks,
-                initial=initial,
-            )
-            with follow_run(_tracked_run(run, folder, where, found, manifest, checkpoint)) as tracker:
-                fitted = needs_no_gradients(resolved, manifest)
-                source, options = checkpoint.source if checkpoint else "", resume_options(resolved, where)
-                with Ending(str(run), folder / MODEL_FOLDER, source, options, is_fitted=fitted) as end:
-                    if checkpoint is not None and ending:
-                        outcome = _take_over(folder, checkpoint, ending, ranks, is_fitted=fitted)
-                    else:
-                        with ready_run as execution:
-                            outcome = execution.execute(fork_server(), end, tracker)
+            fitted = needs_no_gradients(resolved, manifest)
+            source, options = checkpoint.source if checkpoint else "", resume_options(resolved, where)
+            with Ending(str(run), folder / MODEL_FOLDER, source, options, is_fitted=fitted) as end:
+                if not ending:
+                    fork_server()  # it imports torch meanwhile
+                architecture = architecture_of_run(data, manifest, resolved, checkpoint, initial)
+                # Checkpoints keep the settings as they are: a run that resumes has searched for no depth yet.
+                found = settled(resolved, architecture)
+                write_atomic(folder / SETTINGS, settings_text(config, found))
+                ready_run = open_run(
+                    data,
+                    manifest,
+                    folder,
+                    resolved,
+                    architecture,
+                    checkpoints=where,
+                    checkpoint=checkpoint,
+                    ranks=ranks,
+                    initial=initial,
+                )
+                tracker = stack.enter_context(follow_run(_tracked_run(run, folder, where, found, manifest, checkpoint)))
+                if checkpoint is not None and ending:
+                    outcome = _take_over(folder, checkpoint, ending, ranks, is_fitted=fitted)
+                else:
+                    with ready_run as execution:
+                        outcome = execution.execute(fork_server(), end, tracker)
+                metrics = _write_metrics(folder, found, outcome)
+                if resolved.refit and may_refit(ENDINGS[outcome.ledger.ended]):
+                    outcome = refit(
+                        data,
+                        manifest,
+                        folder,
+                        resolved,
+                        checkpoints=where,
+                        first=outcome,
+                        fork_server=fork_server,
+                        initial=initial,
+                    )
                     metrics = _write_metrics(folder, found, outcome)
-                    if resolved.refit and may_refit(ENDINGS[outcome.ledger.ended]):
-                        outcome = refit(
-                            data,
-                            manifest,
-                            folder,
-                            resolved,
-                            checkpoints=where,
-                            first=outcome,
-                            fork_server=fork_server,
-                            initial=initial,
-                        )
-                        metrics = _write_metrics(folder, found, outcome)
-                    end.reason = ENDINGS[outcome.ledger.ended]
-                    end.history = outcome.history
-                is_interrupted = end.reason == "interrupt"
-                tracker.finished(RunEnd(status="interrupted" if is_interrupted else "finished", metrics=metrics))
+                end.reason = ENDINGS[outcome.ledger.ended]
+                end.history = outcome.history
+            is_interrupted = end.reason == "interrupt"
+            tracker.finished(RunEnd(status="interrupted" if is_interrupted else "finished", metrics=metrics))
     result = _result(run, metrics, outcome, end.checkpoint)
     _log_parts(resolved, metrics, outcome)
     if ranks is not None:

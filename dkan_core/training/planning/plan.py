@@ -26,6 +26,7 @@ from dkan_core.training.planning.formulas import (
 )
 from dkan_core.training.planning.measuring import Measured, measure
 from dkan_core.training.planning.sizes import parse_size, show_size
+from dkan_core.training.setup.architecture import settle_depth
 from dkan_core.training.setup.defaults import DEFAULT_INTERVAL, resolve_for
 from dkan_core.training.setup.initial_model import with_architecture
 from dkan_core.training.setup.placement import visible_gpus
@@ -304,7 +305,8 @@ def _resolved(config: TrainConfig, workers: int, data: Path, manifest: PreparedD
         tensor_parallel_size=None,
         resume="never",
     )
-    return resolve_for(alone, manifest)
+    with open_split(data, manifest, "train") as reader:
+        return settle_depth(reader, manifest, resolve_for(alone, manifest))
 
 
 def _predictions(

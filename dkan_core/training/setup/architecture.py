@@ -49,6 +49,17 @@ def choose_architecture(reader: RowReader, prepared: PreparedData, config: Resol
     return architecture
 
 
+def settle_depth(reader: RowReader, prepared: PreparedData, config: ResolvedTrainConfig) -> ResolvedTrainConfig:
+    """Return the settings of a run whose architecture is chosen more than once, and depth searched at most once.
+
+    Args:
+        reader: The train split.
+        prepared: The data set.
+        config: Resolved settings.
+    """
+    return settled(config, choose_architecture(reader, prepared, config)) if config.depth_search else config
+
+
 def settled(config: ResolvedTrainConfig, architecture: ModelConfig) -> ResolvedTrainConfig:
     """Return the settings with what a search for the depth has found, so that there is none again."""
     return replace(config, hidden=architecture.hidden, dropout=architecture.dropout, depth_search=False)

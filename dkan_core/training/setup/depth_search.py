@@ -33,17 +33,19 @@ from dkan_core.training.setup.sizing import DEEP_DROPOUT
 from dkan_core.training.state.adamw import AdamState
 from dkan_core.training.state.parameter_store import Rules
 
-# The first rows of the train split, which are shuffled.
-SAMPLE_ROWS = 100_000
-# One row, or one group of rows, out of so many is held out.
-HELD_OUT = 5
+# The first rows of the train split, which are shuffled, and values (rows times columns) at most. Of fewer rows than the
+# second number, networks learn too little to tell.
+SAMPLE_ROWS, MIN_SAMPLE_ROWS, SAMPLE_VALUES = 100_000, 50_000, 8_000_000
+# One row out of so many is held out at most; where groups are large, and it comes to less than one out of the second
+# number, nothing can be told.
+HELD_OUT, MIN_HELD_OUT = 5, 20
 SHALLOW, DEEP = (32,), (32, 16)
 EPOCHS = 3
 # Standard errors of the difference in log loss that the second layer must gain. It gains 5 to 21 on generated data that
 # need it, from 42,000 rows on, and on seven real data sets of 50,000 rows and more 3 at most.
 MIN_ERRORS = 4.0
-# More columns would take too long, and each would have few rows.
-MAX_COLUMNS = 128
+# Share of the log loss that it must gain: with many rows or labels, far less is significant, and worth nothing.
+MIN_GAIN = 0.015
 
 CPU = torch.device("cpu")
 
@@ -61,27 +63,34 @@ def second_layer_helps(
         architecture: That of the network without one.
         config: Settings of the run.
     """
-    if architecture.num_numeric + len(architecture.cardinalities) > MAX_COLUMNS:
+    columns = architecture.num_numeric + len(architecture.cardinalities) + prepared.preprocessor.row_codes
+    rows = min(reader.rows, SAMPLE_ROWS, SAMPLE_VALUES // columns)
+    if rows < MIN_SAMPLE_ROWS:
         return False
-    sample = next(all_batches(FirstRows(reader, SAMPLE_ROWS), SAMPLE_ROWS))
+    sample = next(all_batches(FirstRows(reader, rows), rows))
     held_out_N = _held_out(sample)
+    if held_out_N.sum() < rows // MIN_HELD_OUT:
+        logger.info("too few groups of rows to tell whether a second hidden layer helps")
+        return False
     seen, unseen = ({name: array[rows_N] for name, array in sample.items()} for rows_N in (~held_out_N, held_out_N))
     logger.info("does a second hidden layer help? training two small networks on %s rows", f"{len(seen['labels']):,}")
     # With dropout, such small networks learn too slowly for the second layer to be of use.
     small = architecture.model_copy(update={"members": 1, "dropout": DEEP_DROPOUT})
     networks = (small.model_copy(update={"hidden": hidden}) for hidden in (SHALLOW, DEEP))
-    shallow_N, deep_N = (_losses(_trained(network, seen, prepared, config), unseen) for network in networks)
+    shallow_N, deep_N = (_losses(_trained(network, seen, prepared, config), unseen, config) for network in networks)
     gain_N = shallow_N - deep_N
     error = gain_N.std() / math.sqrt(len(gain_N))
     logger.info("log loss on unseen rows: %.4f without, %.4f with it", shallow_N.mean(), deep_N.mean())
-    return bool(gain_N.mean() > MIN_ERRORS * error)
+    return bool(gain_N.mean() > max(MIN_ERRORS * error, MIN_GAIN * shallow_N.mean()))
 
 
 def _held_out(sample: Arrays) -> npt.NDArray[np.bool_]:
     """Return which rows ``(N,)`` no network is trained on: rows of a group are on one side."""
     rows = len(sample["labels"])
-    number_N = np.unique(sample["group"], return_inverse=True)[1] if "group" in sample else np.arange(rows)
-    return np.asarray(number_N % HELD_OUT == 0)
+    if "group" not in sample:
+        return np.asarray(np.arange(rows) % HELD_OUT == 0)
+    _, number_N, count_G = np.unique(sample["group"], return_inverse=True, return_counts=True)
+    return np.asarray((count_G.cumsum() <= rows // HELD_OUT)[number_N])
 
 
 def _trained(
@@ -113,15 +122,14 @@ def _trained(
     return model.eval()
 
 
-def _losses(model: TabularModel, rows: Arrays) -> npt.NDArray[np.float64]:
-    """Return the loss of each row ``(N,)``, the sum over its labels."""
-    found = []
+def _losses(model: TabularModel, rows: Arrays, config: ResolvedTrainConfig) -> npt.NDArray[np.float64]:
+    """Return the loss of each row ``(N,)``, which training lowers: the sum over its labels."""
+    found, pos_weight = [], torch.tensor(config.pos_weight)
     for batch in all_batches(ArraysReader(rows), SCORING_ROWS):
         tensors = to_tensors({name: batch[name] for name in ("labels", "weight") if name in batch}, CPU)
-        weight_NL = cell_weights(tensors["labels"], tensors.get("weight"))
-        logits_NL = log_odds(model, batch, CPU)
-        loss_NL = F.binary_cross_entropy_with_logits(
-            logits_NL, tensors["labels"].float().clamp(max=1), reduction="none"
-        )
+        weight_NL = cell_weights(tensors["labels"], tensors.get("weight"), config.label_weights)
+        # What is not measured weighs nothing.
+        labels_NL, logits_NL = tensors["labels"].float().clamp(max=1), log_odds(model, batch, CPU)
+        loss_NL = F.binary_cross_entropy_with_logits(logits_NL, labels_NL, reduction="none", pos_weight=pos_weight)
         found.append((loss_NL * weight_NL).sum(1).double().numpy())
     return np.concatenate(found)

@@ -202,6 +202,14 @@ def test_works_with_scikit_learns_tools() -> None:
     assert pipeline.score(X, y) > 0.6 and "onehotencoder__site_north" in pipeline[-1].feature_names_in_
 
 
+def test_pickles_may_be_older_than_a_parameter() -> None:
+    model = FastKANClassifier(epochs=3)
+    state = {name: value for name, value in vars(model).items() if name != "depth_search"}
+    older = FastKANClassifier.__new__(FastKANClassifier)
+    older.__setstate__(state)
+    assert older.get_params() == model.get_params()
+
+
 def test_estimator_is_cloned_and_pickled() -> None:
     X, y = frame(200)
     model = small(hidden=[8, 4]).fit(X, y)

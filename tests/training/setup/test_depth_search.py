@@ -10,12 +10,14 @@ import pytest
 import torch
 
 from benchmarks.interactions import collisions
-from dkan_core import PrepareConfig, TrainConfig, TrainResult, prepare, train
+from dkan_core import ConfigError, FastKANClassifier, PrepareConfig, TrainConfig, TrainResult, prepare, train
 from dkan_core.data.format.manifest import open_prepared
+from dkan_core.data.loading.in_memory import ArraysReader
 from dkan_core.data.loading.loader import RowReader, all_batches, open_split
 from dkan_core.evaluation.metrics import NOT_MEASURED
 from dkan_core.evaluation.prediction import score
 from dkan_core.model.saved_model import SavedModel
+from dkan_core.training.launcher.checkpoints import checkpoint_folder
 from dkan_core.training.planning.lr_sweep import tune_learning_rate
 from dkan_core.training.setup import architecture, depth_search, sizing
 from dkan_core.training.setup.architecture import choose_architecture
@@ -68,12 +70,32 @@ def test_run_and_what_resumes_it_have_the_layers_that_were_found(
     settings = (tmp_path / "run/config.toml").read_text()
     assert "# hidden = [128, 32]" in settings and "# dropout = 0.0" in settings
 
+    for other in ({"hidden": (128,)}, {"dropout": 0.2}, {"depth_search": False}):
+        with pytest.raises(ConfigError, match=r"was trained with hidden \[128, 32\], not \[128\]"):
+            train(prepared, tmp_path / "run", replace(SHORT, epochs=2, resume="auto", **other))
+    same = replace(SHORT, resume="auto", hidden=(128, 32), dropout=0.0)
+    assert train(prepared, tmp_path / "run", same).average_precision == result.average_precision
+
     longer = train(prepared, tmp_path / "run", replace(SHORT, epochs=2, resume="auto"))
     assert longer.history[-1]["epoch"] == 2 and SavedModel(Path(longer.model)).config.hidden == (128, 32)
     assert len(always) == 1
 
     again = train(prepared, tmp_path / "again", replace(SHORT, init_from=result.model))
     assert SavedModel(Path(again.model)).config.hidden == (128, 32) and len(always) == 1
+
+
+def test_runs_that_search_and_runs_that_do_not_have_different_checkpoints(prepared: Path, always: list[int]) -> None:
+    with open_prepared(prepared, "train") as (_, manifest):
+        asked = TrainConfig(device="cpu", checkpoint_uri="{run}")
+        others = (asked, replace(asked, dropout=0.2), replace(asked, depth_search=False), replace(asked, hidden=(128,)))
+        found = [checkpoint_folder(resolve_for(each, manifest), manifest.fingerprint) for each in others]
+    assert len({*found}) == 2 and found[0] not in found[1:] and not always
+
+
+def test_classifier_that_trains_once_more_searches_once(always: list[int]) -> None:
+    X = np.random.default_rng(0).normal(size=(300, 4))
+    model = FastKANClassifier(epochs=1, refit=True, random_state=0, n_jobs=1).fit(X, X[:, 0] > 0)
+    assert model.architecture_.hidden == (128, 32) and len(always) == 1
 
 
 def test_second_training_keeps_the_layers_of_the_first(prepared: Path, tmp_path: Path, always: list[int]) -> None:
@@ -106,7 +128,7 @@ def test_nothing_is_searched_where_layers_are_given(prepared: Path, always: list
 
 def test_wide_tables_are_not_searched(prepared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sizing, "DEPTH_SEARCH_ROWS", 100)
-    monkeypatch.setattr(depth_search, "MAX_COLUMNS", 5)
+    monkeypatch.setattr(depth_search, "SAMPLE_VALUES", 5 * depth_search.MIN_SAMPLE_ROWS)
     monkeypatch.setattr(depth_search, "_trained", lambda *_: pytest.fail("a network was trained"))
     with open_prepared(prepared, "train") as (data, manifest), open_split(data, manifest, "train") as reader:
         config = resolve_for(TrainConfig(device="cpu"), manifest)
@@ -118,7 +140,18 @@ def test_groups_are_held_out_whole() -> None:
     group_N = rng.integers(1000, size=5000).astype(np.int64)
     held_out_N = depth_search._held_out({"labels": np.zeros((5000, 1), np.uint8), "group": group_N})
     assert not {*group_N[held_out_N].tolist()} & {*group_N[~held_out_N].tolist()}
-    assert 0.15 < held_out_N.mean() < 0.25
+    assert 0.19 < held_out_N.mean() <= 0.2
+
+
+def test_nothing_is_tried_on_rows_of_one_group(prepared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sizing, "DEPTH_SEARCH_ROWS", 100)
+    monkeypatch.setattr(depth_search, "MIN_SAMPLE_ROWS", 100)
+    monkeypatch.setattr(depth_search, "_trained", lambda *_: pytest.fail("a network was trained"))
+    with open_prepared(prepared, "train") as (data, manifest), open_split(data, manifest, "train") as reader:
+        config = resolve_for(TrainConfig(device="cpu"), manifest)
+        rows = next(all_batches(reader, reader.rows))
+        one_group = ArraysReader({**rows, "group": np.zeros(reader.rows, np.uint8)})
+        assert choose_architecture(one_group, manifest, config).hidden == config.hidden
 
 
 def test_loss_of_a_row_is_that_of_its_measured_labels(prepared: Path, trained: TrainResult) -> None:
@@ -128,6 +161,8 @@ def test_loss_of_a_row_is_that_of_its_measured_labels(prepared: Path, trained: T
     positive_N = score(model, rows, torch.device("cpu"))[:, 0]
     label_N = rows["labels"][:, 0].copy()
     rows["labels"][::2] = NOT_MEASURED
-    expected_N = -np.log(np.where(label_N == 1, positive_N, 1 - positive_N))
+    expected_N = np.where(label_N == 1, -20 * np.log(positive_N), -np.log(1 - positive_N))
     expected_N[::2] = 0
-    np.testing.assert_allclose(depth_search._losses(model, rows), expected_N, rtol=1e-4, atol=1e-6)
+    config = resolve_for(TrainConfig(device="cpu", pos_weight=5.0, label_weights=(4.0,)), manifest)
+    expected_N = np.where(label_N == 1, expected_N, 4 * expected_N)
+    np.testing.assert_allclose(depth_search._losses(model, rows, config), expected_N, rtol=1e-4, atol=1e-5)
