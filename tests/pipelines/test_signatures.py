@@ -45,9 +45,9 @@ def test_setting_that_forms_show_is_added_by_one_edit(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ("    dropout: float = 0.2,\n", ""),
-        ("    dropout: float = 0.2,\n", "    dropout: float = 0.1,\n"),
-        ("    dropout: float = 0.2,\n", "    dropout: float = 0.2,\n    no_setting: int = 1,\n"),
+        ("    dropout: float = -1.0,\n", ""),
+        ("    dropout: float = -1.0,\n", "    dropout: float = -2.0,\n"),
+        ("    dropout: float = -1.0,\n", "    dropout: float = -1.0,\n    no_setting: int = 1,\n"),
         ("        dropout: Fraction of hidden units", "        dropout: Share of hidden units"),
         ("        num_gpus:", "        no_setting: It is gone.\n        num_gpus:"),
         ("        patience: Stop after", "        patience:\n            Stop after"),
@@ -73,7 +73,7 @@ def test_command_writes_what_is_out_of_date(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(signatures, "ROOT", tmp_path)
     path = tmp_path / COMPONENT
     path.parent.mkdir(parents=True)
-    path.write_text(SOURCE.replace("    dropout: float = 0.2,\n", ""))
+    path.write_text(SOURCE.replace("    dropout: float = -1.0,\n", ""))
     result = CliRunner().invoke(app, ["signatures", "--check"])
     assert result.exit_code == 1 and f"{COMPONENT} is out of date" in result.output and path.read_text() != SOURCE
     result = CliRunner().invoke(app, ["signatures"])

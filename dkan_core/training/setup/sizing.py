@@ -114,6 +114,8 @@ def searches_depth(config: TrainConfig, rows: int) -> bool:
     >>> searches_depth(TrainConfig(), 50_000), searches_depth(TrainConfig(hidden=(64,)), 50_000)
     (True, False)
     """
+    if isinstance(config, ResolvedTrainConfig):
+        return config.depth_search
     is_open = config.depth_search and config.hidden is None and config.dropout is None and config.model == "auto"
     return is_open and rows >= DEPTH_SEARCH_ROWS and config.strategy not in MODEL_PARALLEL
 
