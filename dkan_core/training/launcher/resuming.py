@@ -67,8 +67,8 @@ def check_fits(checkpoint: Checkpoint, config: ResolvedTrainConfig, data: str, r
             "train with that data, or without --resume; to continue with other data, start from that run's model with "
             "--init-from"
         )
-    # One that did not exist when the checkpoint was written had its default; depth was not searched then.
-    theirs = {**_plain(TrainConfig()), "depth_search": False, **checkpoint.settings}
+    # One that did not exist when the checkpoint was written had its default; what depth was then stays as it is.
+    theirs = {**_plain(TrainConfig()), "depth_search": config.depth_search, **checkpoint.settings}
     if theirs["depth_search"] and not config.depth_search:
         # Who names what the search has found has the same course.
         theirs |= {"depth_search": False, **{name: checkpoint.architecture[name] for name in ("hidden", "dropout")}}

@@ -17,7 +17,7 @@ from dkan_core.data.loading.loader import RowReader, all_batches, open_split
 from dkan_core.evaluation.metrics import NOT_MEASURED
 from dkan_core.evaluation.prediction import score
 from dkan_core.model.saved_model import SavedModel
-from dkan_core.training.launcher.checkpoints import checkpoint_folder
+from dkan_core.training.launcher.checkpoints import checkpoint_folder, load_checkpoint, save_checkpoint
 from dkan_core.training.planning.lr_sweep import tune_learning_rate
 from dkan_core.training.setup import architecture, depth_search, sizing
 from dkan_core.training.setup.architecture import choose_architecture
@@ -82,6 +82,19 @@ def test_run_and_what_resumes_it_have_the_layers_that_were_found(
 
     again = train(prepared, tmp_path / "again", replace(SHORT, init_from=result.model))
     assert SavedModel(Path(again.model)).config.hidden == (128, 32) and len(always) == 1
+
+
+def test_checkpoint_that_is_older_than_the_search_resumes_with_its_layers(
+    prepared: Path, tmp_path: Path, always: list[int]
+) -> None:
+    train(prepared, tmp_path / "run", replace(SHORT, depth_search=False))
+    found = load_checkpoint(str(tmp_path / "run/checkpoints"))
+    assert found is not None
+    settings = {name: value for name, value in found[1].settings.items() if name != "depth_search"}
+    save_checkpoint(str(tmp_path / "run/checkpoints"), replace(found[1], settings=settings))
+    longer = train(prepared, tmp_path / "run", replace(SHORT, epochs=2, resume="auto"))
+    assert longer.history[-1]["epoch"] == 2 and SavedModel(Path(longer.model)).config.hidden == (128,)
+    assert not always
 
 
 def test_runs_that_search_and_runs_that_do_not_have_different_checkpoints(prepared: Path, always: list[int]) -> None:
