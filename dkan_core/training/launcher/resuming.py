@@ -71,7 +71,7 @@ def check_fits(checkpoint: Checkpoint, config: ResolvedTrainConfig, data: str, r
     theirs = {**_plain(TrainConfig()), "depth_search": config.depth_search, **checkpoint.settings}
     if theirs["depth_search"] and not config.depth_search:
         # Who names what the search has found has the same course.
-        theirs |= {"depth_search": False, **{name: checkpoint.architecture[name] for name in ("hidden", "dropout")}}
+        theirs |= {"depth_search": False, **{name: checkpoint.architecture.get(name) for name in ("hidden", "dropout")}}
     ours = _plain(config)
     expected = settings_of_course(ours)
     for name, value in settings_of_course(theirs).items():

@@ -151,7 +151,7 @@ def train(
                     fork_server()  # it imports torch meanwhile
                 architecture = architecture_of_run(data, manifest, resolved, checkpoint, initial)
                 # Checkpoints keep the settings as they are: a run that resumes has searched for no depth yet.
-                found = settled(resolved, architecture)
+                found = replace(settled(resolved, architecture), depth_search=resolved.depth_search)
                 write_atomic(folder / SETTINGS, settings_text(config, found))
                 ready_run = open_run(
                     data,

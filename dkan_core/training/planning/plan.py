@@ -29,6 +29,7 @@ from dkan_core.training.planning.sizes import parse_size, show_size
 from dkan_core.training.setup.architecture import settle_depth
 from dkan_core.training.setup.defaults import DEFAULT_INTERVAL, resolve_for
 from dkan_core.training.setup.initial_model import with_architecture
+from dkan_core.training.setup.model_division import undivided
 from dkan_core.training.setup.placement import visible_gpus
 from dkan_core.utils.resources import available_cores
 
@@ -294,7 +295,7 @@ def _resolved(config: TrainConfig, workers: int, data: Path, manifest: PreparedD
         open_split(data, manifest, split).close()
     per_worker = config.batch_size_per_worker
     alone = replace(
-        config,
+        undivided(config),
         workers=1,
         batch_size=workers * per_worker if per_worker else config.batch_size,
         batch_size_per_worker=None,
@@ -302,7 +303,6 @@ def _resolved(config: TrainConfig, workers: int, data: Path, manifest: PreparedD
         strategy="parameter-server",
         mode="sync",
         sync_interval=None,
-        tensor_parallel_size=None,
         resume="never",
     )
     with open_split(data, manifest, "train") as reader:

@@ -7,10 +7,12 @@ from dkan_core.config import ResolvedTrainConfig
 from dkan_core.data.format.manifest import PreparedData
 from dkan_core.data.loading.loader import RowReader
 from dkan_core.errors import ConfigError
+from dkan_core.evaluation.prediction import torch_threads
 from dkan_core.model.architecture import ModelConfig
 from dkan_core.training.setup.additive_terms import choose_additive
 from dkan_core.training.setup.depth_search import second_layer_helps
 from dkan_core.training.setup.feature_crosses import choose_missing, choose_one_hot_groups, search_sample
+from dkan_core.training.setup.placement import threads_per_worker
 from dkan_core.training.setup.sizing import deepened, fitted_pairs
 from dkan_core.utils.hints import flag, some_of
 
@@ -57,7 +59,10 @@ def settle_depth(reader: RowReader, prepared: PreparedData, config: ResolvedTrai
         prepared: The data set.
         config: Resolved settings.
     """
-    return settled(config, choose_architecture(reader, prepared, config)) if config.depth_search else config
+    if not config.depth_search:
+        return config
+    with torch_threads(threads_per_worker(1)):
+        return settled(config, choose_architecture(reader, prepared, config))
 
 
 def settled(config: ResolvedTrainConfig, architecture: ModelConfig) -> ResolvedTrainConfig:

@@ -36,9 +36,10 @@ from dkan_core.training.state.parameter_store import Rules
 # The first rows of the train split, which are shuffled, and values (rows times columns) at most. Of fewer rows than the
 # second number, networks learn too little to tell.
 SAMPLE_ROWS, MIN_SAMPLE_ROWS, SAMPLE_VALUES = 100_000, 50_000, 8_000_000
-# One row out of so many is held out at most; where groups are large, and it comes to less than one out of the second
-# number, nothing can be told.
-HELD_OUT, MIN_HELD_OUT = 5, 20
+# One row, or one group of rows, out of so many is held out. Groups may be large: outside of these shares of the rows,
+# nothing can be told.
+HELD_OUT = 5
+MIN_HELD_OUT, MAX_HELD_OUT = 0.05, 0.4
 SHALLOW, DEEP = (32,), (32, 16)
 EPOCHS = 3
 # Standard errors of the difference in log loss that the second layer must gain. It gains 5 to 21 on generated data that
@@ -55,7 +56,7 @@ logger = logging.getLogger(__name__)
 def second_layer_helps(
     reader: RowReader, prepared: PreparedData, architecture: ModelConfig, config: ResolvedTrainConfig
 ) -> bool:
-    """Tell whether a second hidden layer predicts unseen rows better; it takes a second or two.
+    """Tell whether a second hidden layer predicts unseen rows better; it takes seconds.
 
     Args:
         reader: The train split.
@@ -69,28 +70,29 @@ def second_layer_helps(
         return False
     sample = next(all_batches(FirstRows(reader, rows), rows))
     held_out_N = _held_out(sample)
-    if held_out_N.sum() < rows // MIN_HELD_OUT:
+    if not MIN_HELD_OUT <= held_out_N.mean() <= MAX_HELD_OUT:
         logger.info("too few groups of rows to tell whether a second hidden layer helps")
         return False
     seen, unseen = ({name: array[rows_N] for name, array in sample.items()} for rows_N in (~held_out_N, held_out_N))
     logger.info("does a second hidden layer help? training two small networks on %s rows", f"{len(seen['labels']):,}")
     # With dropout, such small networks learn too slowly for the second layer to be of use.
-    small = architecture.model_copy(update={"members": 1, "dropout": DEEP_DROPOUT})
+    small = architecture.model_copy(update={"members": 1, "dropout": DEEP_DROPOUT, "sketch_rank": 0, "sketch_seed": 0})
     networks = (small.model_copy(update={"hidden": hidden}) for hidden in (SHALLOW, DEEP))
     shallow_N, deep_N = (_losses(_trained(network, seen, prepared, config), unseen, config) for network in networks)
     gain_N = shallow_N - deep_N
     error = gain_N.std() / math.sqrt(len(gain_N))
-    logger.info("log loss on unseen rows: %.4f without, %.4f with it", shallow_N.mean(), deep_N.mean())
-    return bool(gain_N.mean() > max(MIN_ERRORS * error, MIN_GAIN * shallow_N.mean()))
+    helps = bool(gain_N.mean() > max(MIN_ERRORS * error, MIN_GAIN * shallow_N.mean()))
+    losses = [each_N.mean() / len(prepared.labels) for each_N in (shallow_N, deep_N)]
+    logger.info("%s: log loss on unseen rows %.4f without it, %.4f with it", "it does" if helps else "no", *losses)
+    return helps
 
 
 def _held_out(sample: Arrays) -> npt.NDArray[np.bool_]:
-    """Return which rows ``(N,)`` no network is trained on: rows of a group are on one side."""
+    """Return which rows ``(N,)`` no network is trained on: rows of a group or of a stretch of time are on one side."""
     rows = len(sample["labels"])
-    if "group" not in sample:
-        return np.asarray(np.arange(rows) % HELD_OUT == 0)
-    _, number_N, count_G = np.unique(sample["group"], return_inverse=True, return_counts=True)
-    return np.asarray((count_G.cumsum() <= rows // HELD_OUT)[number_N])
+    number_N = np.unique(sample["group"], return_inverse=True)[1] if "group" in sample else np.arange(rows)
+    shares = np.bincount(number_N % HELD_OUT, minlength=HELD_OUT) / rows
+    return np.asarray(number_N % HELD_OUT == np.abs(shares - 1 / HELD_OUT).argmin())
 
 
 def _trained(

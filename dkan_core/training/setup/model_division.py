@@ -28,9 +28,10 @@ def tensor_parallel_size(config: TrainConfig, strategy: ResolvedStrategy) -> int
 
 
 def undivided(config: TrainConfig) -> TrainConfig:
-    """Return settings with which one worker has the whole model."""
-    strategy = "auto" if config.strategy in MODEL_PARALLEL else config.strategy
-    return replace(config, strategy=strategy, tensor_parallel_size=None)
+    """Return settings with which one worker has the whole model, the same one."""
+    if config.strategy not in MODEL_PARALLEL:
+        return replace(config, tensor_parallel_size=None)
+    return replace(config, strategy="auto", tensor_parallel_size=None, depth_search=False)
 
 
 def check_division(config: ResolvedTrainConfig, torchrun: TorchRun | None = None) -> None:

@@ -22,6 +22,7 @@ from dkan_core.training.planning.lr_sweep import tune_learning_rate
 from dkan_core.training.setup import architecture, depth_search, sizing
 from dkan_core.training.setup.architecture import choose_architecture
 from dkan_core.training.setup.defaults import resolve_for
+from dkan_core.training.setup.model_division import undivided
 
 ROWS = 120_000
 SHORT = TrainConfig(epochs=1, batch_size=100, seed=3, workers=1, device="cpu", blend=False)
@@ -153,7 +154,36 @@ def test_groups_are_held_out_whole() -> None:
     group_N = rng.integers(1000, size=5000).astype(np.int64)
     held_out_N = depth_search._held_out({"labels": np.zeros((5000, 1), np.uint8), "group": group_N})
     assert not {*group_N[held_out_N].tolist()} & {*group_N[~held_out_N].tolist()}
-    assert 0.19 < held_out_N.mean() <= 0.2
+    assert 0.15 < held_out_N.mean() < 0.25
+
+
+def test_stretches_of_time_are_held_out_all_over_it() -> None:
+    stretch_N = np.repeat(np.arange(32, dtype=np.uint8), 100)
+    held_out_N = depth_search._held_out({"labels": np.zeros((3200, 1), np.uint8), "group": stretch_N})
+    assert (np.diff(np.unique(stretch_N[held_out_N])) == depth_search.HELD_OUT).all()
+    assert 0.15 < held_out_N.mean() < 0.25
+
+
+def test_a_large_group_leaves_others_to_hold_out() -> None:
+    for large in range(10):
+        group_N = np.append(np.full(2500, large), np.arange(10).repeat(750)).astype(np.uint8)
+        held_out_N = depth_search._held_out({"labels": np.zeros((len(group_N), 1), np.uint8), "group": group_N})
+        assert depth_search.MIN_HELD_OUT <= held_out_N.mean() <= depth_search.MAX_HELD_OUT
+
+
+def test_trials_have_no_sketches(prepared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sizing, "DEPTH_SEARCH_ROWS", 100)
+    monkeypatch.setattr(depth_search, "MIN_SAMPLE_ROWS", 100)
+    with open_prepared(prepared, "train") as (data, manifest), open_split(data, manifest, "train") as reader:
+        config = resolve_for(TrainConfig(device="cpu", sketch_rank=20), manifest)
+        assert choose_architecture(reader, manifest, config).sketch_rank == 20
+
+
+def test_what_stands_for_divided_models_has_their_depth(prepared: Path, always: list[int]) -> None:
+    asked = TrainConfig(device="cpu", workers=2, strategy="tensor-parallel")
+    with open_prepared(prepared, "train") as (_, manifest):
+        assert not resolve_for(undivided(asked), manifest).depth_search
+        assert resolve_for(undivided(replace(asked, strategy="auto")), manifest).depth_search and not always
 
 
 def test_nothing_is_tried_on_rows_of_one_group(prepared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
