@@ -27,13 +27,7 @@ from dkan_core.data.source.targets import (
 from dkan_core.evaluation.prediction import best_device, log_odds, torch_threads
 from dkan_core.integrations.sklearn.editing import EditingMixin
 from dkan_core.integrations.sklearn.explaining import ExplainingMixin
-from dkan_core.integrations.sklearn.parameters import (
-    constructor_parameters,
-    plain_parameters,
-    thread_count,
-    train_config,
-)
-from dkan_core.integrations.sklearn.persistence import describe_classifier, read_classifier, write_classifier
+from dkan_core.integrations.sklearn.parameters import thread_count, train_config
 from dkan_core.integrations.sklearn.predicting import PredictingMixin, check_threshold
 from dkan_core.integrations.sklearn.rows import (
     EvalSet,
@@ -43,12 +37,13 @@ from dkan_core.integrations.sklearn.rows import (
     one_pair,
     read_features,
 )
+from dkan_core.integrations.sklearn.saving import SavingMixin
 from dkan_core.integrations.sklearn.training import Initial, print_evaluation, read_initial, train_on_arrays
 
 Array = npt.NDArray[Any]
 
 
-class FastKANClassifier(EditingMixin, ExplainingMixin, PredictingMixin, ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+class FastKANClassifier(EditingMixin, ExplainingMixin, PredictingMixin, SavingMixin, ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """FastKAN classifier of tabular rows, for one binary label or several.
 
     Numbers may be on any scale, and values may be missing (NaN, None; infinity counts as missing). Columns of strings,
@@ -353,53 +348,3 @@ class FastKANClassifier(EditingMixin, ExplainingMixin, PredictingMixin, Classifi
     @property
     def _device(self) -> torch.device:
         return best_device() if self.device in (None, "auto") else torch.device(self.device)
-
-    def save(self, folder: str | Path, *, overwrite: bool = False) -> None:
-        """Write a model folder, without pickle, that ``load``, ``dkan predict`` and ``dkan evaluate`` read.
-
-        Args:
-            folder: Path or fsspec URI of a folder that is absent or empty, or holds an earlier model.
-            overwrite: Whether an earlier model may be replaced.
-
-        Raises:
-            OutputError: ``folder`` cannot take the model; what was there stays.
-        """
-        check_is_fitted(self)
-        description = describe_classifier(
-            parameters=plain_parameters(self.get_params()),
-            classes=self.classes_,
-            n_features=self.n_features_in_,
-            feature_names=getattr(self, "feature_names_in_", None),
-            columns_by_name=self._columns_by_name,
-            history=self.history_,
-        )
-        model = (self.module_, self.architecture_, self.preprocessor_, self.metrics_)
-        write_classifier(folder, *model, description, overwrite=overwrite)
-
-    @classmethod
-    def load(cls, folder: str | Path) -> Self:
-        """Read a classifier from any model folder: of ``save``, or of ``dkan train``, ``main`` or a pipeline.
-
-        A model folder that ``save`` did not write leaves some things open. There, the classes are 0 and 1;
-        ``feature_names_in_`` has the numeric columns first, then the categories, and so must arrays, of which
-        scikit-learn warns that they have no names; of a frame those columns are taken by name, in any order and among
-        others, as ``dkan predict`` does; ``history_`` is empty and ``n_iter_`` is the epoch of the model; parameters
-        that only training uses have their defaults.
-
-        Args:
-            folder: Path or fsspec URI of a model folder, or of a run with one in ``model``.
-
-        Raises:
-            DataError: The folder is no model, or a file of it is damaged.
-        """
-        saved, description = read_classifier(folder, cls._get_param_names())
-        model = cls(**constructor_parameters(description.parameters))
-        model.module_, model.architecture_, model.preprocessor_ = saved.module, saved.config, saved.preprocessor
-        model.metrics_ = saved.metrics
-        model.classes_ = description.class_array()
-        model.n_features_in_ = description.n_features
-        if description.feature_names is not None:
-            model.feature_names_in_ = np.array(description.feature_names, dtype=object)
-        model._columns_by_name = description.columns_by_name
-        model._take_history(description.history)
-        return model

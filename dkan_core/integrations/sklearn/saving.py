@@ -1,0 +1,86 @@
+"""A classifier that is written to a model folder and read from one."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.utils.validation import check_is_fitted
+
+from dkan_core.data.encoding.preprocessor import Preprocessor
+from dkan_core.integrations.sklearn.parameters import constructor_parameters, plain_parameters
+from dkan_core.integrations.sklearn.persistence import describe_classifier, read_classifier, write_classifier
+from dkan_core.model.architecture import ModelConfig
+from dkan_core.model.base import TabularModel
+
+
+class SavingMixin:
+    """The methods of a classifier that save and load it; the classifier has the rest."""
+
+    if TYPE_CHECKING:
+        module_: TabularModel
+        architecture_: ModelConfig
+        preprocessor_: Preprocessor
+        metrics_: dict[str, Any]
+        classes_: npt.NDArray[Any]
+        n_features_in_: int
+        feature_names_in_: npt.NDArray[Any]
+        history_: list[dict[str, Any]]
+        _columns_by_name: bool
+
+        def get_params(self, deep: bool = True) -> dict[str, Any]: ...
+
+        @classmethod
+        def _get_param_names(cls) -> list[str]: ...
+
+        def _take_history(self, history: list[dict[str, Any]]) -> None: ...
+
+    def save(self, folder: str | Path, *, overwrite: bool = False) -> None:
+        """Write a model folder, without pickle, that ``load``, ``dkan predict`` and ``dkan evaluate`` read.
+
+        Args:
+            folder: Path or fsspec URI of a folder that is absent or empty, or holds an earlier model.
+            overwrite: Whether an earlier model may be replaced.
+
+        Raises:
+            OutputError: ``folder`` cannot take the model; what was there stays.
+        """
+        check_is_fitted(self)
+        description = describe_classifier(
+            parameters=plain_parameters(self.get_params()),
+            classes=self.classes_,
+            n_features=self.n_features_in_,
+            feature_names=getattr(self, "feature_names_in_", None),
+            columns_by_name=self._columns_by_name,
+            history=self.history_,
+        )
+        model = (self.module_, self.architecture_, self.preprocessor_, self.metrics_)
+        write_classifier(folder, *model, description, overwrite=overwrite)
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Self:
+        """Read a classifier from any model folder: of ``save``, or of ``dkan train``, ``main`` or a pipeline.
+
+        A model folder that ``save`` did not write leaves some things open. There, the classes are 0 and 1;
+        ``feature_names_in_`` has the numeric columns first, then the categories, and so must arrays, of which
+        scikit-learn warns that they have no names; of a frame those columns are taken by name, in any order and among
+        others, as ``dkan predict`` does; ``history_`` is empty and ``n_iter_`` is the epoch of the model; parameters
+        that only training uses have their defaults.
+
+        Args:
+            folder: Path or fsspec URI of a model folder, or of a run with one in ``model``.
+
+        Raises:
+            DataError: The folder is no model, or a file of it is damaged.
+        """
+        saved, description = read_classifier(folder, cls._get_param_names())
+        model = cls(**constructor_parameters(description.parameters))
+        model.module_, model.architecture_, model.preprocessor_ = saved.module, saved.config, saved.preprocessor
+        model.metrics_ = saved.metrics
+        model.classes_ = description.class_array()
+        model.n_features_in_ = description.n_features
+        if description.feature_names is not None:
+            model.feature_names_in_ = np.array(description.feature_names, dtype=object)
+        model._columns_by_name = description.columns_by_name
+        model._take_history(description.history)
+        return model
