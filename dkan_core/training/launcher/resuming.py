@@ -212,10 +212,10 @@ def check_architecture(checkpoint: Checkpoint, prepared: PreparedData, config: R
     where = f"{checkpoint.source}: architecture"
     architecture = ModelConfig.from_dict(checkpoint.architecture, where)
     # All but what was chosen by a look at the rows follows from data and settings.
-    searched = [deepened(config)] if config.depth_search else []
+    deeper = deepened(config) if config.depth_search else config
     expected = ModelConfig.for_data(
         prepared,
-        next((each for each in searched if each.hidden == architecture.hidden), config),
+        deeper if architecture.hidden == deeper.hidden else config,
         one_hot_groups=architecture.one_hot_groups,
         missing=architecture.missing,
         additive=architecture.additive,
