@@ -113,7 +113,7 @@ def _described_model(config: "ResolvedTrainConfig") -> str:
     if not config.hidden:
         return f"an additive model of {counted(config.members, 'member')}"
     widths = " x ".join(map(str, config.hidden))
-    maybe = ", or a second layer if trials say that it helps" if config.depth_search else ""
+    maybe = ", unless trials find another architecture that helps" if config.architecture_search else ""
     return f"{counted(config.members, 'network')} of {widths} hidden units{maybe}"
 
 

@@ -23,6 +23,7 @@ class ResolvedTrainConfig(TrainConfig):
 
     members: int
     hidden: tuple[int, ...]
+    num_centers: int
     dropout: float
     grid_min: float
     grid_max: float

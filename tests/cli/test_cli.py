@@ -117,7 +117,7 @@ def test_help_leaves_advanced_options_to_help_all(command: str) -> None:
 
 def test_help_tells_a_fixed_default_from_one_that_depends_on_the_data() -> None:
     text = help_of("train")
-    assert re.search(r"--num-centers .*\[default: 8\]", text)
+    assert re.search(r"--embedding-dim .*\[default: 8\]", text)
     assert re.search(r"--epochs .*\[default: \(from the number of rows\)\]", text)
 
 

@@ -186,7 +186,7 @@ def test_arguments_take_the_type_of_their_parameter() -> None:
     [
         (
             [*REQUIRED, "epoch=3"],
-            r"unknown parameter 'epoch' \(did you mean 'epochs'\?\); expected one of batch_size, blend, checkpoint_uri",
+            r"unknown parameter 'epoch' \(did you mean 'epochs'\?\); expected one of architecture_search, batch_size",
         ),
         ([*REQUIRED, "epochs=few"], "parameter 'epochs' must be a whole number, got 'few'"),
         ([*REQUIRED, "dropout=low"], "parameter 'dropout' must be a number, got 'low'"),

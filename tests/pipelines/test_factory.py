@@ -59,7 +59,9 @@ def test_form_is_changed_by_name(tmp_path: Path) -> None:
     form = {"data_uri": {"default": "s3://bucket/flights"}, "num_gpus": {"default": "8"}}
     inputs = compiled(tmp_path / "flights.yaml", form=form)[0]["root"]["inputDefinitions"]["parameters"]
     assert inputs["num_gpus"]["defaultValue"] == "8" and inputs["data_uri"]["defaultValue"] == "s3://bucket/flights"
-    with pytest.raises(ValueError, match="there is no parameter 'num_gpu'; expected one of batch_size"):
+    with pytest.raises(
+        ValueError, match="there is no parameter 'num_gpu'; expected one of architecture_search, batch_size"
+    ):
         build_pipeline(form={"num_gpu": {"default": "8"}})
 
 

@@ -84,7 +84,7 @@ def test_secrets_that_fit_no_header(
     [
         (
             ["--params", "epoch=3"],
-            "unknown parameter 'epoch' (did you mean 'epochs'?); expected one of batch_size",
+            "unknown parameter 'epoch' (did you mean 'epochs'?); expected one of architecture_search, batch_size",
         ),
         (["--params", "epochs=few"], "parameter 'epochs' must be a whole number, got 'few'"),
         (["--params", "dropout=nan"], "parameter 'dropout' must be finite"),

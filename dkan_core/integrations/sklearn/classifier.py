@@ -64,12 +64,13 @@ class FastKANClassifier(EditingMixin, ExplainingMixin, PredictingMixin, SavingMi
             rows.
         hidden: Units in each member's hidden layer; several values make several layers. Default: from the number of
             rows.
-        depth_search: Whether trials on part of the rows may add a second hidden layer, with model auto and from
-            50,000 rows on. Nothing is tried if hidden or dropout is set. Default: True.
+        architecture_search: Whether trials on part of the rows may change num_centers, hidden and dropout, with model
+            auto. Nothing is tried if one of them is set, or below 1,000 rows; a second hidden layer only from 50,000
+            rows on. Default: True.
         quality: Sizes that follow from the data: "fast" costs a fraction of "default", "best" several times as much.
             Members, hidden, epochs, batch_size and learning_rate keep the values that are set. Default: default.
-        num_centers: Gaussian basis functions per edge. Default: 8.
-        dropout: Fraction of hidden units dropped during training. Default: 0.2; 0 if depth_search adds a second layer.
+        num_centers: Gaussian basis functions per edge. Default: 8, or 16 by architecture_search.
+        dropout: Fraction of hidden units dropped during training. Default: 0.2, or 0 by architecture_search.
         binary_dropout: Fraction of binary inputs dropped during training. Default: 0.2.
         embedding_dim: Width of a categorical column's embedding. Default: 8.
         sketch_rank: Rank of the random sketches whose factors are trained instead of the first layer's weights.
@@ -128,7 +129,7 @@ class FastKANClassifier(EditingMixin, ExplainingMixin, PredictingMixin, SavingMi
         monotone: tuple[str, ...] | None = None,
         members: int | None = None,
         hidden: int | tuple[int, ...] | None = None,
-        depth_search: bool | None = None,
+        architecture_search: bool | None = None,
         quality: Literal["fast", "default", "best"] | None = None,
         num_centers: int | None = None,
         dropout: float | None = None,
@@ -159,7 +160,7 @@ class FastKANClassifier(EditingMixin, ExplainingMixin, PredictingMixin, SavingMi
         self.monotone = monotone
         self.members = members
         self.hidden = hidden
-        self.depth_search = depth_search
+        self.architecture_search = architecture_search
         self.quality = quality
         self.num_centers = num_centers
         self.dropout = dropout

@@ -153,8 +153,8 @@ def checkpoint_folder(config: TrainConfig, data: str) -> str:
     # A setting that is younger than the runs: at its default it changes none of them.
     defaults = asdict(TrainConfig())
     fixed = {name: value for name, value in fixed.items() if name not in LATER_SETTINGS or value != defaults[name]}
-    if not config.depth_search:
-        del fixed["depth_search"]  # as in runs that are older than it
+    if not config.architecture_search:
+        del fixed["architecture_search"]  # as in runs that are older than it
     run = hashlib.sha256(json.dumps([data, fixed]).encode()).hexdigest()[:16]
     return (config.checkpoint_uri or "").replace("{run}", run).rstrip("/")
 

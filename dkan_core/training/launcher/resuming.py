@@ -11,7 +11,7 @@ from dkan_core.config import ResolvedTrainConfig, TrainConfig
 from dkan_core.data.format.manifest import PreparedData
 from dkan_core.errors import ConfigError, DataError
 from dkan_core.model.architecture import ModelConfig, count_trained
-from dkan_core.training.setup.sizing import deepened
+from dkan_core.training.setup.sizing import SEARCHED, possible_findings
 from dkan_core.training.state.checkpoint_file import STORED_NAMES, Checkpoint
 from dkan_core.training.state.ledger import ENDINGS, Ledger, add_to_digest
 from dkan_core.training.state.schedule import Schedule, plan_work, rows_after_units
@@ -67,11 +67,11 @@ def check_fits(checkpoint: Checkpoint, config: ResolvedTrainConfig, data: str, r
             "train with that data, or without --resume; to continue with other data, start from that run's model with "
             "--init-from"
         )
-    # One that did not exist when the checkpoint was written had its default; what depth was then stays as it is.
-    theirs = {**_plain(TrainConfig()), "depth_search": config.depth_search, **checkpoint.settings}
-    if theirs["depth_search"] and not config.depth_search:
+    # One that did not exist when the checkpoint was written had its default; what was found then stays as it is.
+    theirs = {**_plain(TrainConfig()), "architecture_search": config.architecture_search, **checkpoint.settings}
+    if theirs["architecture_search"] and not config.architecture_search:
         # Who names what the search has found has the same course.
-        theirs |= {"depth_search": False, **{name: checkpoint.architecture.get(name) for name in ("hidden", "dropout")}}
+        theirs |= {"architecture_search": False, **{name: checkpoint.architecture.get(name) for name in SEARCHED}}
     ours = _plain(config)
     expected = settings_of_course(ours)
     for name, value in settings_of_course(theirs).items():
@@ -212,10 +212,11 @@ def check_architecture(checkpoint: Checkpoint, prepared: PreparedData, config: R
     where = f"{checkpoint.source}: architecture"
     architecture = ModelConfig.from_dict(checkpoint.architecture, where)
     # All but what was chosen by a look at the rows follows from data and settings.
-    deeper = deepened(config) if config.depth_search else config
+    layers = architecture.hidden, architecture.num_centers
+    found = (each for each in possible_findings(config) if (each.hidden, each.num_centers) == layers)
     expected = ModelConfig.for_data(
         prepared,
-        deeper if architecture.hidden == deeper.hidden else config,
+        next(found, config),
         one_hot_groups=architecture.one_hot_groups,
         missing=architecture.missing,
         additive=architecture.additive,

@@ -150,8 +150,8 @@ def train(
                 if not ending:
                     fork_server()  # it imports torch meanwhile
                 architecture = architecture_of_run(data, manifest, resolved, checkpoint, initial)
-                # Checkpoints keep the settings as they are: a run that resumes has searched for no depth yet.
-                found = replace(settled(resolved, architecture), depth_search=resolved.depth_search)
+                # Checkpoints keep the settings as they are: a run that resumes has searched for nothing yet.
+                found = replace(settled(resolved, architecture), architecture_search=resolved.architecture_search)
                 write_atomic(folder / SETTINGS, settings_text(config, found))
                 ready_run = open_run(
                     data,

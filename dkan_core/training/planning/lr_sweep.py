@@ -18,7 +18,7 @@ from dkan_core.errors import ConfigError, TrainingError
 from dkan_core.evaluation.prediction import torch_threads
 from dkan_core.training.launcher.run_log import quiet
 from dkan_core.training.roles.in_process import train_single
-from dkan_core.training.setup.architecture import settle_depth
+from dkan_core.training.setup.architecture import settle_architecture
 from dkan_core.training.setup.defaults import resolve_for
 from dkan_core.training.setup.initial_model import InitialModel, take_initial
 from dkan_core.training.setup.model_division import undivided
@@ -154,7 +154,7 @@ def tune_learning_rate(
         alone = replace(undivided(config), workers=1, resume="never")
         alone, initial = take_initial(alone, manifest, prepared, "")
         base = resolve_for(alone, manifest)
-        base = settle_depth(train, manifest, base)
+        base = settle_architecture(train, manifest, base)
         full_steps = Schedule.from_config(base, train.rows).steps
         head, base = _shortened(train, base, steps)
         train_once = partial(_run, head, valid, manifest, initial=initial)

@@ -26,7 +26,7 @@ from dkan_core.training.planning.formulas import (
 )
 from dkan_core.training.planning.measuring import Measured, measure
 from dkan_core.training.planning.sizes import parse_size, show_size
-from dkan_core.training.setup.architecture import settle_depth
+from dkan_core.training.setup.architecture import settle_architecture
 from dkan_core.training.setup.defaults import DEFAULT_INTERVAL, resolve_for
 from dkan_core.training.setup.initial_model import with_architecture
 from dkan_core.training.setup.model_division import undivided
@@ -306,7 +306,7 @@ def _resolved(config: TrainConfig, workers: int, data: Path, manifest: PreparedD
         resume="never",
     )
     with open_split(data, manifest, "train") as reader:
-        return settle_depth(reader, manifest, resolve_for(alone, manifest))
+        return settle_architecture(reader, manifest, resolve_for(alone, manifest))
 
 
 def _predictions(

@@ -10,10 +10,10 @@ from dkan_core.errors import ConfigError
 from dkan_core.evaluation.prediction import torch_threads
 from dkan_core.model.architecture import ModelConfig
 from dkan_core.training.setup.additive_terms import choose_additive
-from dkan_core.training.setup.depth_search import second_layer_helps
+from dkan_core.training.setup.architecture_search import search_architecture
 from dkan_core.training.setup.feature_crosses import choose_missing, choose_one_hot_groups, search_sample
 from dkan_core.training.setup.placement import threads_per_worker
-from dkan_core.training.setup.sizing import deepened, fitted_pairs
+from dkan_core.training.setup.sizing import SEARCHED, fitted_pairs
 from dkan_core.utils.hints import flag, some_of
 
 # In a line of the log: there may be a hundred.
@@ -44,30 +44,30 @@ def choose_architecture(reader: RowReader, prepared: PreparedData, config: Resol
         crosses = [" x ".join(names[index] for index in group) for group in one_hot_groups if len(group) > 1]
         logger.info("feature crosses that help on unseen rows: %s", ", ".join(crosses) or "none")
     architecture = ModelConfig.for_data(prepared, config, one_hot_groups=one_hot_groups, missing=missing)
-    if config.depth_search and second_layer_helps(reader, prepared, architecture, config):
-        deeper = deepened(config)
-        logger.info("hidden layers: %s; dropout %g", " and ".join(map(str, deeper.hidden)), deeper.dropout)
-        return ModelConfig.for_data(prepared, deeper, one_hot_groups=one_hot_groups, missing=missing)
-    return architecture
+    if not config.architecture_search:
+        return architecture
+    found = search_architecture(reader, prepared, architecture, config)
+    return ModelConfig.for_data(prepared, found, one_hot_groups=one_hot_groups, missing=missing)
 
 
-def settle_depth(reader: RowReader, prepared: PreparedData, config: ResolvedTrainConfig) -> ResolvedTrainConfig:
-    """Return the settings of a run whose architecture is chosen more than once, and depth searched at most once.
+def settle_architecture(reader: RowReader, prepared: PreparedData, config: ResolvedTrainConfig) -> ResolvedTrainConfig:
+    """Return the settings of a run whose architecture is chosen more than once, and searched for at most once.
 
     Args:
         reader: The train split.
         prepared: The data set.
         config: Resolved settings.
     """
-    if not config.depth_search:
+    if not config.architecture_search:
         return config
     with torch_threads(threads_per_worker(1)):
         return settled(config, choose_architecture(reader, prepared, config))
 
 
 def settled(config: ResolvedTrainConfig, architecture: ModelConfig) -> ResolvedTrainConfig:
-    """Return the settings with what a search for the depth has found, so that there is none again."""
-    return replace(config, hidden=architecture.hidden, dropout=architecture.dropout, depth_search=False)
+    """Return the settings with what a search for the architecture has found, so that there is none again."""
+    found = {name: getattr(architecture, name) for name in SEARCHED}
+    return replace(config, **found, architecture_search=False)
 
 
 def _choose_additive(reader: RowReader, prepared: PreparedData, config: ResolvedTrainConfig) -> ModelConfig:

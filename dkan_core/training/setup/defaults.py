@@ -17,6 +17,7 @@ from dkan_core.training.setup.model_division import check_columns, check_divisio
 from dkan_core.training.setup.monotone import parse_monotone
 from dkan_core.training.setup.placement import choose_eval_device, rank_devices, worker_devices
 from dkan_core.training.setup.sizing import (
+    CENTERS,
     DROPOUT,
     batch_rows,
     epoch_count,
@@ -24,7 +25,7 @@ from dkan_core.training.setup.sizing import (
     needs_no_gradients,
     network_size,
     rarer_class_rows,
-    searches_depth,
+    searches_architecture,
 )
 from dkan_core.utils.hints import counted
 
@@ -119,9 +120,9 @@ def resolve(
       times the root of the rows, from 128 to 65,536.
     - members and hidden: 4 of one layer of 128 units below 16,000 rows, 2 of 128 below 128,000, then 1 of 256: the more
       rows, the less two networks differ.
-    - dropout: 0.2.
-    - depth_search: from 50,000 rows on, with model auto, where neither hidden nor dropout is given; what it finds
-      replaces both (``depth_search``).
+    - num_centers: 8. dropout: 0.2.
+    - architecture_search: from 1,000 rows on, with model auto, where none of hidden, num_centers and dropout is given;
+      what it finds replaces them (``architecture_search``).
     - grid_min and grid_max: -3 and 3 below 8,000 rows of the rarer class, taken as half of all where
       it is not known; else, and with ``model="fastkan"``, -2 and 2.
     - learning_rate: 0.004 up to 512 rows a batch, growing with the batch size by ``lr_scaling``, at most 0.01 by any
@@ -155,8 +156,9 @@ def resolve(
     resolved = {
         "members": members,
         "hidden": hidden,
+        "num_centers": config.num_centers or CENTERS,
         "dropout": DROPOUT if config.dropout is None else config.dropout,
-        "depth_search": searches_depth(config, rows),
+        "architecture_search": searches_architecture(config, rows),
         "grid_min": grid_min,
         "grid_max": grid_max,
         "strategy": strategy,

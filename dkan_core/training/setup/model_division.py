@@ -31,7 +31,7 @@ def undivided(config: TrainConfig) -> TrainConfig:
     """Return settings with which one worker has the whole model, the same one."""
     if config.strategy not in MODEL_PARALLEL:
         return replace(config, tensor_parallel_size=None)
-    return replace(config, strategy="auto", tensor_parallel_size=None, depth_search=False)
+    return replace(config, strategy="auto", tensor_parallel_size=None, architecture_search=False)
 
 
 def check_division(config: ResolvedTrainConfig, torchrun: TorchRun | None = None) -> None:

@@ -27,12 +27,14 @@ MAX_EPOCHS = 20
 SIZES = ((16_000, 4, 128), (128_000, 2, 128))
 # Members and hidden units for more rows, and for ``model="fastkan"``.
 LARGE, PLAIN = (1, 256), (1, 64)
-# Of hidden units, unless a second hidden layer was found to help: on such data, with 280,000 to 1,400,000 rows, dropout
-# lost 0.004 to 0.006 of AP.
-DROPOUT, DEEP_DROPOUT = 0.2, 0.0
-# Rows from which on depth is searched, as fewer do not show what a second hidden layer is worth; and the units of a
-# first hidden layer over those of a second one.
-DEPTH_SEARCH_ROWS, WIDTH_PER_SECOND = 50_000, 4
+# Basis functions, and dropout of hidden units: by default, and where trials found that more can be learned. With a
+# second hidden layer and 280,000 to 1,400,000 rows, dropout lost 0.004 to 0.006 of AP.
+CENTERS, FINE_CENTERS = 8, 16
+DROPOUT, NO_DROPOUT = 0.2, 0.0
+# Rows from which on the architecture is searched, and from which on a second hidden layer is tried, as fewer do not
+# show what it is worth; and the units of a first hidden layer over those of a second one.
+SEARCH_ROWS, DEPTH_SEARCH_ROWS, WIDTH_PER_SECOND = 1_000, 50_000, 4
+SEARCHED = ("hidden", "num_centers", "dropout")
 
 # Members of an additive model: the fewer, the less certain is the band that their spread gives.
 ADDITIVE_MEMBERS = {"fast": 4, "default": 8, "best": 16}
@@ -108,21 +110,35 @@ def network_size(config: TrainConfig, rows: int) -> tuple[int, tuple[int, ...]]:
     return config.members or members, (width,) if config.hidden is None else config.hidden
 
 
-def searches_depth(config: TrainConfig, rows: int) -> bool:
-    """Tell whether trials decide if there is a second hidden layer: unless the settings say what they would.
+def searches_architecture(config: TrainConfig, rows: int) -> bool:
+    """Tell whether trials decide about the architecture: unless the settings say what they would.
 
-    >>> searches_depth(TrainConfig(), 50_000), searches_depth(TrainConfig(hidden=(64,)), 50_000)
+    >>> searches_architecture(TrainConfig(), 5_000), searches_architecture(TrainConfig(hidden=(64,)), 5_000)
     (True, False)
     """
     if isinstance(config, ResolvedTrainConfig):
-        return config.depth_search
-    is_open = config.depth_search and config.hidden is None and config.dropout is None and config.model == "auto"
-    return is_open and rows >= DEPTH_SEARCH_ROWS and config.strategy not in MODEL_PARALLEL
+        return config.architecture_search
+    is_open = config.architecture_search and config.model == "auto" and rows >= SEARCH_ROWS
+    is_open = is_open and config.strategy not in MODEL_PARALLEL
+    return is_open and all(getattr(config, name) is None for name in SEARCHED)
+
+
+def refined(config: ResolvedTrainConfig) -> ResolvedTrainConfig:
+    """Return the settings of a network with more basis functions, each of them narrower."""
+    return replace(config, num_centers=FINE_CENTERS, dropout=NO_DROPOUT)
 
 
 def deepened(config: ResolvedTrainConfig) -> ResolvedTrainConfig:
-    """Return the settings of a network that gets a second hidden layer."""
-    return replace(config, hidden=(*config.hidden, max(1, config.hidden[-1] // WIDTH_PER_SECOND)), dropout=DEEP_DROPOUT)
+    """Return the settings of a network with a second hidden layer."""
+    return replace(config, hidden=(*config.hidden, max(1, config.hidden[-1] // WIDTH_PER_SECOND)), dropout=NO_DROPOUT)
+
+
+def possible_findings(config: ResolvedTrainConfig) -> list[ResolvedTrainConfig]:
+    """Return the settings that a search may find; the first ones are those of a run without one."""
+    if not config.architecture_search:
+        return [config]
+    shallow = [config, refined(config)]
+    return [*shallow, *map(deepened, shallow)]
 
 
 def can_fit_tables(rows: int, terms: int, labels: int) -> bool:

@@ -204,7 +204,7 @@ def test_works_with_scikit_learns_tools() -> None:
 
 def test_pickles_may_be_older_than_a_parameter() -> None:
     model = FastKANClassifier(epochs=3)
-    state = {name: value for name, value in vars(model).items() if name != "depth_search"}
+    state = {name: value for name, value in vars(model).items() if name != "architecture_search"}
     older = FastKANClassifier.__new__(FastKANClassifier)
     older.__setstate__(state)
     assert older.get_params() == model.get_params()

@@ -56,7 +56,7 @@ def test_what_the_user_sets_stays() -> None:
     config = TrainConfig(device="cpu", workers=3, epochs=7, batch_size=99, learning_rate=0.5, **sizes)
     resolved = resolve(config, 1000)
     by_rule = {"device": "cpu,cpu,cpu", "eval_device": "cpu", "strategy": "parameter-server", "sync_interval": 1}
-    by_rule |= {"dropout": 0.2, "depth_search": False}
+    by_rule |= {"num_centers": 8, "dropout": 0.2, "architecture_search": False}
     assert list(asdict(resolved).items()) == list({**asdict(config), **by_rule}.items())
     assert resolved.devices == ("cpu", "cpu", "cpu")
     assert resolve(resolved, 1000) == resolved

@@ -1,4 +1,4 @@
-"""The search for a second hidden layer: found where columns interact, not where they add up, and kept by the run."""
+"""The search for basis functions and depth: finds what the rows need, and the run keeps what was found."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -11,15 +11,17 @@ import torch
 
 from benchmarks.interactions import collisions
 from dkan_core import ConfigError, FastKANClassifier, PrepareConfig, TrainConfig, TrainResult, prepare, train
-from dkan_core.data.format.manifest import open_prepared
+from dkan_core.config import ResolvedTrainConfig
+from dkan_core.data.format.manifest import PreparedData, open_prepared
 from dkan_core.data.loading.in_memory import ArraysReader
 from dkan_core.data.loading.loader import RowReader, all_batches, open_split
 from dkan_core.evaluation.metrics import NOT_MEASURED
 from dkan_core.evaluation.prediction import score
+from dkan_core.model.architecture import ModelConfig
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.training.launcher.checkpoints import checkpoint_folder, load_checkpoint, save_checkpoint
 from dkan_core.training.planning.lr_sweep import tune_learning_rate
-from dkan_core.training.setup import architecture, depth_search, sizing
+from dkan_core.training.setup import architecture, architecture_search, sizing
 from dkan_core.training.setup.architecture import choose_architecture
 from dkan_core.training.setup.defaults import resolve_for
 from dkan_core.training.setup.model_division import undivided
@@ -28,11 +30,11 @@ ROWS = 120_000
 SHORT = TrainConfig(epochs=1, batch_size=100, seed=3, workers=1, device="cpu", blend=False)
 
 
-def chosen_layers(folder: Path) -> tuple[int, ...]:
+def chosen(folder: Path) -> ModelConfig:
     with open_prepared(folder, "train") as (data, manifest), open_split(data, manifest, "train") as reader:
         config = resolve_for(TrainConfig(device="cpu"), manifest)
-        assert config.hidden == (128,) and config.depth_search
-        return choose_architecture(reader, manifest, config).hidden
+        assert config.architecture_search and (config.num_centers, config.dropout) == (8, 0.2)
+        return choose_architecture(reader, manifest, config)
 
 
 @pytest.mark.slow
@@ -45,20 +47,36 @@ def test_second_layer_is_for_columns_that_interact(kind: str, expected: tuple[in
         columns["label"] = (rng.random(ROWS) < 1 / (1 + np.exp(-score_B))).astype(np.int8)
     pq.write_table(pa.table(columns), tmp_path / "rows.parquet")
     prepare(tmp_path / "rows.parquet", tmp_path / "data", PrepareConfig(label=("label",)))
-    assert chosen_layers(tmp_path / "data") == expected
+    assert chosen(tmp_path / "data").hidden == expected
+
+
+@pytest.mark.parametrize(("waves", "noise", "expected"), [(6, 0, (16, 0.0)), (6, 3, (8, 0.2)), (1, 0, (8, 0.2))])
+def test_more_basis_functions_are_for_fine_functions_without_noise(
+    waves: int, noise: float, expected: tuple[int, float], tmp_path: Path
+) -> None:
+    rng = np.random.default_rng(0)
+    rows_BF = rng.uniform(-1, 1, (6_000, 4))
+    score_B = np.sin(waves * rows_BF[:, 0]) + np.sin(waves * rows_BF[:, 1]) + noise * rng.normal(size=len(rows_BF))
+    columns = {f"x{index}": rows_BF[:, index] for index in range(4)} | {"label": (score_B > 0).astype(np.int8)}
+    pq.write_table(pa.table(columns), tmp_path / "rows.parquet")
+    prepare(tmp_path / "rows.parquet", tmp_path / "data", PrepareConfig(label=("label",)))
+    architecture = chosen(tmp_path / "data")
+    assert (architecture.num_centers, architecture.dropout) == expected and architecture.hidden == (128,)
 
 
 @pytest.fixture
 def always(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Have each search find that a second layer helps; return the rows of each search, in a list that grows."""
+    """Have each search find fine basis functions and a second layer; return its rows, in a list that grows."""
     searched: list[int] = []
 
-    def helps(reader: RowReader, *_: object) -> bool:
+    def search(
+        reader: RowReader, prepared: PreparedData, architecture: ModelConfig, config: ResolvedTrainConfig
+    ) -> ResolvedTrainConfig:
         searched.append(reader.rows)
-        return True
+        return sizing.deepened(sizing.refined(config))
 
-    monkeypatch.setattr(sizing, "DEPTH_SEARCH_ROWS", 100)
-    monkeypatch.setattr(architecture, "second_layer_helps", helps)
+    monkeypatch.setattr(sizing, "SEARCH_ROWS", 100)
+    monkeypatch.setattr(architecture, "search_architecture", search)
     return searched
 
 
@@ -69,12 +87,13 @@ def test_run_and_what_resumes_it_have_the_layers_that_were_found(
     assert SavedModel(Path(result.model)).config.hidden == (128, 32) and len(always) == 1
     assert result.metrics["training"]["hidden"] == [128, 32]
     settings = (tmp_path / "run/config.toml").read_text()
-    assert "# hidden = [128, 32]" in settings and "# dropout = 0.0" in settings
+    for line in ("# hidden = [128, 32]", "# num_centers = 16", "# dropout = 0.0"):
+        assert line in settings
 
-    for other in ({"hidden": (128,)}, {"dropout": 0.2}, {"depth_search": False}):
+    for other in ({"hidden": (128,)}, {"num_centers": 8}, {"dropout": 0.2}, {"architecture_search": False}):
         with pytest.raises(ConfigError, match=r"was trained with hidden \[128, 32\], not \[128\]"):
             train(prepared, tmp_path / "run", replace(SHORT, epochs=2, resume="auto", **other))
-    same = replace(SHORT, resume="auto", hidden=(128, 32), dropout=0.0)
+    same = replace(SHORT, resume="auto", hidden=(128, 32), num_centers=16, dropout=0.0)
     assert train(prepared, tmp_path / "run", same).average_precision == result.average_precision
 
     longer = train(prepared, tmp_path / "run", replace(SHORT, epochs=2, resume="auto"))
@@ -88,10 +107,10 @@ def test_run_and_what_resumes_it_have_the_layers_that_were_found(
 def test_checkpoint_that_is_older_than_the_search_resumes_with_its_layers(
     prepared: Path, tmp_path: Path, always: list[int]
 ) -> None:
-    train(prepared, tmp_path / "run", replace(SHORT, depth_search=False))
+    train(prepared, tmp_path / "run", replace(SHORT, architecture_search=False))
     found = load_checkpoint(str(tmp_path / "run/checkpoints"))
     assert found is not None
-    settings = {name: value for name, value in found[1].settings.items() if name != "depth_search"}
+    settings = {name: value for name, value in found[1].settings.items() if name != "architecture_search"}
     save_checkpoint(str(tmp_path / "run/checkpoints"), replace(found[1], settings=settings))
     longer = train(prepared, tmp_path / "run", replace(SHORT, epochs=2, resume="auto"))
     assert longer.history[-1]["epoch"] == 2 and SavedModel(Path(longer.model)).config.hidden == (128,)
@@ -101,7 +120,12 @@ def test_checkpoint_that_is_older_than_the_search_resumes_with_its_layers(
 def test_runs_that_search_and_runs_that_do_not_have_different_checkpoints(prepared: Path, always: list[int]) -> None:
     with open_prepared(prepared, "train") as (_, manifest):
         asked = TrainConfig(device="cpu", checkpoint_uri="{run}")
-        others = (asked, replace(asked, dropout=0.2), replace(asked, depth_search=False), replace(asked, hidden=(128,)))
+        others = (
+            asked,
+            replace(asked, dropout=0.2),
+            replace(asked, architecture_search=False),
+            replace(asked, hidden=(128,)),
+        )
         found = [checkpoint_folder(resolve_for(each, manifest), manifest.fingerprint) for each in others]
     assert len({*found}) == 2 and found[0] not in found[1:] and not always
 
@@ -126,13 +150,14 @@ def test_sweep_of_learning_rates_searches_once(prepared: Path, always: list[int]
     "asked",
     [
         TrainConfig(hidden=(8,)),
+        TrainConfig(num_centers=8),
         TrainConfig(dropout=0.2),
-        TrainConfig(depth_search=False),
+        TrainConfig(architecture_search=False),
         TrainConfig(model="fastkan"),
         TrainConfig(model="additive"),
         TrainConfig(strategy="tensor-parallel", workers=2),
     ],
-    ids=["hidden", "dropout", "depth_search", "fastkan", "additive", "tensor-parallel"],
+    ids=["hidden", "num_centers", "dropout", "architecture_search", "fastkan", "additive", "tensor-parallel"],
 )
 def test_nothing_is_searched_where_layers_are_given(prepared: Path, always: list[int], asked: TrainConfig) -> None:
     with open_prepared(prepared, "train") as (data, manifest), open_split(data, manifest, "train") as reader:
@@ -141,9 +166,9 @@ def test_nothing_is_searched_where_layers_are_given(prepared: Path, always: list
 
 
 def test_wide_tables_are_not_searched(prepared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sizing, "DEPTH_SEARCH_ROWS", 100)
-    monkeypatch.setattr(depth_search, "SAMPLE_VALUES", 5 * depth_search.MIN_SAMPLE_ROWS)
-    monkeypatch.setattr(depth_search, "_trained", lambda *_: pytest.fail("a network was trained"))
+    monkeypatch.setattr(architecture_search, "SAMPLE_VALUES", 5 * sizing.SEARCH_ROWS)
+    monkeypatch.setattr(sizing, "SEARCH_ROWS", 100)
+    monkeypatch.setattr(architecture_search, "_trained", lambda *_: pytest.fail("a network was trained"))
     with open_prepared(prepared, "train") as (data, manifest), open_split(data, manifest, "train") as reader:
         config = resolve_for(TrainConfig(device="cpu"), manifest)
         assert choose_architecture(reader, manifest, config).hidden == config.hidden
@@ -152,28 +177,28 @@ def test_wide_tables_are_not_searched(prepared: Path, monkeypatch: pytest.Monkey
 def test_groups_are_held_out_whole() -> None:
     rng = np.random.default_rng(0)
     group_N = rng.integers(1000, size=5000).astype(np.int64)
-    held_out_N = depth_search._held_out({"labels": np.zeros((5000, 1), np.uint8), "group": group_N})
+    held_out_N = architecture_search._held_out({"labels": np.zeros((5000, 1), np.uint8), "group": group_N})
     assert not {*group_N[held_out_N].tolist()} & {*group_N[~held_out_N].tolist()}
     assert 0.15 < held_out_N.mean() < 0.25
 
 
 def test_stretches_of_time_are_held_out_all_over_it() -> None:
     stretch_N = np.repeat(np.arange(32, dtype=np.uint8), 100)
-    held_out_N = depth_search._held_out({"labels": np.zeros((3200, 1), np.uint8), "group": stretch_N})
-    assert (np.diff(np.unique(stretch_N[held_out_N])) == depth_search.HELD_OUT).all()
+    held_out_N = architecture_search._held_out({"labels": np.zeros((3200, 1), np.uint8), "group": stretch_N})
+    assert (np.diff(np.unique(stretch_N[held_out_N])) == architecture_search.HELD_OUT).all()
     assert 0.15 < held_out_N.mean() < 0.25
 
 
 def test_a_large_group_leaves_others_to_hold_out() -> None:
     for large in range(10):
         group_N = np.append(np.full(2500, large), np.arange(10).repeat(750)).astype(np.uint8)
-        held_out_N = depth_search._held_out({"labels": np.zeros((len(group_N), 1), np.uint8), "group": group_N})
-        assert depth_search.MIN_HELD_OUT <= held_out_N.mean() <= depth_search.MAX_HELD_OUT
+        held_out_N = architecture_search._held_out({"labels": np.zeros((len(group_N), 1), np.uint8), "group": group_N})
+        assert architecture_search.MIN_HELD_OUT <= held_out_N.mean() <= architecture_search.MAX_HELD_OUT
 
 
 def test_trials_have_no_sketches(prepared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sizing, "DEPTH_SEARCH_ROWS", 100)
-    monkeypatch.setattr(depth_search, "MIN_SAMPLE_ROWS", 100)
+    for module in (sizing, architecture_search):
+        monkeypatch.setattr(module, "SEARCH_ROWS", 100)
     with open_prepared(prepared, "train") as (data, manifest), open_split(data, manifest, "train") as reader:
         config = resolve_for(TrainConfig(device="cpu", sketch_rank=20), manifest)
         assert choose_architecture(reader, manifest, config).sketch_rank == 20
@@ -182,14 +207,14 @@ def test_trials_have_no_sketches(prepared: Path, monkeypatch: pytest.MonkeyPatch
 def test_what_stands_for_divided_models_has_their_depth(prepared: Path, always: list[int]) -> None:
     asked = TrainConfig(device="cpu", workers=2, strategy="tensor-parallel")
     with open_prepared(prepared, "train") as (_, manifest):
-        assert not resolve_for(undivided(asked), manifest).depth_search
-        assert resolve_for(undivided(replace(asked, strategy="auto")), manifest).depth_search and not always
+        assert not resolve_for(undivided(asked), manifest).architecture_search
+        assert resolve_for(undivided(replace(asked, strategy="auto")), manifest).architecture_search and not always
 
 
 def test_nothing_is_tried_on_rows_of_one_group(prepared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sizing, "DEPTH_SEARCH_ROWS", 100)
-    monkeypatch.setattr(depth_search, "MIN_SAMPLE_ROWS", 100)
-    monkeypatch.setattr(depth_search, "_trained", lambda *_: pytest.fail("a network was trained"))
+    for module in (sizing, architecture_search):
+        monkeypatch.setattr(module, "SEARCH_ROWS", 100)
+    monkeypatch.setattr(architecture_search, "_trained", lambda *_: pytest.fail("a network was trained"))
     with open_prepared(prepared, "train") as (data, manifest), open_split(data, manifest, "train") as reader:
         config = resolve_for(TrainConfig(device="cpu"), manifest)
         rows = next(all_batches(reader, reader.rows))
@@ -208,4 +233,4 @@ def test_loss_of_a_row_is_that_of_its_measured_labels(prepared: Path, trained: T
     expected_N[::2] = 0
     config = resolve_for(TrainConfig(device="cpu", pos_weight=5.0, label_weights=(4.0,)), manifest)
     expected_N = np.where(label_N == 1, expected_N, 4 * expected_N)
-    np.testing.assert_allclose(depth_search._losses(model, rows, config), expected_N, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(architecture_search._losses(model, rows, config), expected_N, rtol=1e-4, atol=1e-5)

