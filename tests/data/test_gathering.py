@@ -62,7 +62,7 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ShardReader]:
 
 def resolved(**changes: Any) -> ResolvedTrainConfig:
     fixed: dict[str, Any] = {"members": 1, "hidden": (4,), "strategy": "single", "sync_interval": 1, "workers": 1}
-    fixed |= {"grid_min": -2.0, "grid_max": 2.0, "dropout": 0.0, "ema_decay": 0.0}
+    fixed |= {"grid_min": -2.0, "grid_max": 2.0, "num_centers": 8, "dropout": 0.0, "ema_decay": 0.0}
     return ResolvedTrainConfig(**{**fixed, "device": "cpu", "learning_rate": 0.1, **SETTINGS, **changes})
 
 

@@ -64,6 +64,19 @@ def test_encoding_and_labels_are_those_of_the_model(
     evaluate(trained.model, tmp_path / "data", tmp_path / "eval", explain=False)
 
 
+def test_floats_without_values_are_categories_without_values(
+    trained: TrainResult, newer: pa.Table, tmp_path: Path
+) -> None:
+    """As pandas writes a column of categories that has none."""
+    place = newer.schema.names.index("site")
+    for name, kind in (("floats", pa.float64()), ("texts", pa.string())):
+        rows = newer.set_column(place, "site", pa.nulls(len(newer), kind))
+        pq.write_table(rows, tmp_path / f"{name}.parquet")
+        prepare(tmp_path / f"{name}.parquet", tmp_path / name, PrepareConfig(like=trained.model, split=SPLIT))
+    floats, texts = (contents(tmp_path / name / "train") for name in ("floats", "texts"))
+    assert floats == texts and floats
+
+
 def test_scores_are_those_of_predict_to_the_bit(trained: TrainResult, raw: Path, tmp_path: Path) -> None:
     """The row number travels through the preparation as the weight."""
     prepare(raw, tmp_path / "data", PrepareConfig(like=trained.model, split=SPLIT, weight="row"))

@@ -119,7 +119,7 @@ def find_task(
     reference = None if config.like is None else read_reference(config.like)
     if reference is not None:
         config = reference.complete(config)
-    found = read_sources(chosen)
+    found = read_sources(chosen, reference.preprocessor.source_types if reference else None)
     files, types, footers = found.files, found.types, found.footers
     where = describe_files(files)
     hints = {}

@@ -32,7 +32,7 @@ def column_types(path: str, schema: pa.Schema) -> dict[str, pa.DataType]:
 
 
 def value_types(path: str, parquet: pq.ParquetFile, wanted: Mapping[str, pa.DataType]) -> dict[str, pa.DataType]:
-    """Return the same for a file of rows to score: floats without any value have no type where texts are expected.
+    """Return the same for rows of a known encoding: floats without any value have no type where texts are expected.
 
     Frames make numbers of a column that is empty.
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import Field
 
-from dkan_core.data.source.column_types import column_types, common_type, is_id_list, is_text, with_common
+from dkan_core.data.source.column_types import column_types, common_type, is_id_list, is_text, value_types, with_common
 from dkan_core.data.source.files import find_partitioned, stamp
 from dkan_core.data.source.folders import FOLDER_TEXT, add_folder_columns, folder_values, infer_type
 from dkan_core.errors import DataError
@@ -125,18 +125,25 @@ def footer_digest(parquet: pq.ParquetFile) -> str:
     return hashlib.sha256(content.getvalue()).hexdigest()
 
 
-def read_sources(sources: Sequence[str]) -> Sources:
+def read_sources(sources: Sequence[str], wanted: Mapping[str, pa.DataType] | None = None) -> Sources:
     """Read every footer and check that all files have the same columns, of types that one type can hold.
+
+    Args:
+        sources: Files and folders.
+        wanted: What columns are to be, where that is known: floats without any value are texts where these are wanted.
 
     Raises:
         DataError: A file is missing, broken or empty of columns, or differs from the first in a column.
     """
     files, footers, reference, reference_path, differing = [], [], {}, "", set[str]()
-    unnamed: set[str] = set()
+    unnamed, without_values = set[str](), set[str]()
     found = find_partitioned(sources)
     for path, folders in found.items():
         parquet = open_parquet(path)
         types = column_types(path, parquet.schema_arrow)
+        empty = {name for name, kind in value_types(path, parquet, wanted or {}).items() if kind != types[name]}
+        without_values |= empty
+        types |= dict.fromkeys(empty, pa.string())
         types = {name: kind for name, kind in types.items() if kind != FOLDER_TEXT or name in folders}
         unnamed.update(name for name in types if UNNAMED_INDEX.fullmatch(name))
         types = {name: kind for name, kind in types.items() if name not in unnamed}
@@ -160,9 +167,9 @@ def read_sources(sources: Sequence[str]) -> Sources:
         logger.info("column %r is in the names of folders, and read as %s", name, reference[name])
     for name in sorted(unnamed):
         logger.info("column %r is the index of a pandas frame, without a name, and is left out", name)
-    common = {name: str(reference[name]) for name in reference if name in differing}
-    for name, kind in common.items():
-        logger.info("column %r differs in type between files, and is read as %s", name, kind)
+    for name in sorted(differing):
+        logger.info("column %r differs in type between files, and is read as %s", name, reference[name])
+    common = {name: str(reference[name]) for name in reference if name in differing | without_values}
     return Sources(files=files, types=reference, common=common, footers=footers)
 
 
