@@ -124,7 +124,7 @@ def measure(file: Path, fold: int, variants: Sequence[str]) -> Iterator[dict[str
         source, folder = Path(scratch) / "rows.parquet", Path(scratch) / "prepared"
         pq.write_table(without_test(pq.read_table(file), fold), source)
         prepared = prepare(source, folder, PrepareConfig(label=labels, split_column=SPLIT, group=group, seed=fold))
-        base = resolve_for(TrainConfig(device="cpu", workers=1, seed=fold), prepared)
+        base = resolve_for(TrainConfig(device="cpu", workers=1, seed=fold, architecture_search=False), prepared)
         for name in (DEFAULT, *variants):
             change, constants = VARIANTS.get(name, (_set(), {}))
             with patched(constants):

@@ -60,7 +60,7 @@ class TrainConfig:
     architecture_search: bool = setting(True, "Model", advanced=True, form=True)
     """Whether trials on part of the rows may change num_centers, hidden and dropout, with model auto.
 
-    Nothing is tried if one of them is set, or below 1,000 rows; a second hidden layer only from 50,000 rows on.
+    Nothing is tried if one of them is set, or below 2,000 training rows; a second hidden layer only from 50,000 on.
     """
 
     quality: Literal["fast", "default", "best"] = setting("default", "Model", form=True)
@@ -85,7 +85,7 @@ class TrainConfig:
 
     # Where trials do not ask for them, 16 gained nothing. This and what follows: docs/benchmarks/experiments.md.
     num_centers: Annotated[int | None, Field(ge=2, le=256)] = setting(None, "Model", advanced=True, form=True)
-    """Gaussian basis functions per edge. Default: 8, or 16 by architecture_search."""
+    """Gaussian basis functions per edge. Default: 8; 16 if trials find that more help."""
 
     grid_min: Annotated[float | None, Field(ge=-1e6, le=1e6)] = setting(None, "Model", advanced=True)
     """Center of the first basis function, in units of the layer's input. Default: from the rows of the rarer class."""
@@ -99,7 +99,7 @@ class TrainConfig:
 
     # Without it 0.0015 of AP were lost; more gained nothing.
     dropout: Annotated[float | None, Field(ge=0, le=0.99)] = setting(None, "Model", form=Form(none=-1.0))
-    """Fraction of hidden units dropped during training. Default: 0.2, or 0 by architecture_search."""
+    """Fraction of hidden units dropped during training. Default: 0.2; 0 if trials find that less helps."""
 
     # Without it 0.004 of AP were lost on a table of 1,024 binary columns.
     binary_dropout: Annotated[float, Field(ge=0, le=0.99)] = setting(0.2, "Model", advanced=True)

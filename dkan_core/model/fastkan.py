@@ -32,7 +32,7 @@ class RadialBasis(nn.Module):
     """Evenly spaced Gaussian bumps, as wide as they are apart.
 
     Args:
-        num_centers: How many: eight, as in the paper.
+        num_centers: How many; the paper has eight.
         grid_min: Position of the first one.
         grid_max: Position of the last one. From -2 to 2 lie 95% of the normal scores, and of normalized activations.
 

@@ -51,16 +51,16 @@ def check_training(
         hidden: Units in each member's hidden layer; several values make several layers; separate several by commas.
             auto: from the number of rows.
         architecture_search: Whether trials on part of the rows may change num_centers, hidden and dropout, with model
-            auto. Nothing is tried if one of them is set, or below 1,000 rows; a second hidden layer only from 50,000
-            rows on.
+            auto. Nothing is tried if one of them is set, or below 2,000 training rows; a second hidden layer only from
+            50,000 on.
         quality: Sizes that follow from the data: "fast" costs a fraction of "default", "best" several times as much.
             Members, hidden, epochs, batch_size and learning_rate keep the values that are set. One of: fast, default,
             best.
         pairs: Pairs of columns with a term of their own, with model additive; "auto": as many as help on unseen rows.
         monotone: Numeric columns along which log-odds never fall (age:+) or never rise (age:-), with model additive;
             separate several by commas. Empty: none.
-        num_centers: Gaussian basis functions per edge. 0: 8, or 16 by architecture_search.
-        dropout: Fraction of hidden units dropped during training. -1.0: 0.2, or 0 by architecture_search.
+        num_centers: Gaussian basis functions per edge. 0: 8; 16 if trials find that more help.
+        dropout: Fraction of hidden units dropped during training. -1.0: 0.2; 0 if trials find that less helps.
         sketch_rank: Rank of the random sketches whose factors are trained instead of the first layer's weights; 0 for
             no sketches.
         blend: Average the network of model auto with an additive model of the same rows; validation AP chooses the

@@ -65,12 +65,13 @@ class FastKANClassifier(EditingMixin, ExplainingMixin, PredictingMixin, SavingMi
         hidden: Units in each member's hidden layer; several values make several layers. Default: from the number of
             rows.
         architecture_search: Whether trials on part of the rows may change num_centers, hidden and dropout, with model
-            auto. Nothing is tried if one of them is set, or below 1,000 rows; a second hidden layer only from 50,000
-            rows on. Default: True.
+            auto. Nothing is tried if one of them is set, or below 2,000 training rows; a second hidden layer
+            only from 50,000 on. Default: True.
         quality: Sizes that follow from the data: "fast" costs a fraction of "default", "best" several times as much.
             Members, hidden, epochs, batch_size and learning_rate keep the values that are set. Default: default.
-        num_centers: Gaussian basis functions per edge. Default: 8, or 16 by architecture_search.
-        dropout: Fraction of hidden units dropped during training. Default: 0.2, or 0 by architecture_search.
+        num_centers: Gaussian basis functions per edge. Default: 8; 16 if trials find that more help.
+        dropout: Fraction of hidden units dropped during training. Default: 0.2; 0 if trials find that less
+            helps.
         binary_dropout: Fraction of binary inputs dropped during training. Default: 0.2.
         embedding_dim: Width of a categorical column's embedding. Default: 8.
         sketch_rank: Rank of the random sketches whose factors are trained instead of the first layer's weights.

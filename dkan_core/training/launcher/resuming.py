@@ -11,7 +11,7 @@ from dkan_core.config import ResolvedTrainConfig, TrainConfig
 from dkan_core.data.format.manifest import PreparedData
 from dkan_core.errors import ConfigError, DataError
 from dkan_core.model.architecture import ModelConfig, count_trained
-from dkan_core.training.setup.sizing import SEARCHED, possible_findings
+from dkan_core.training.setup.sizing import SEARCHED_SETTINGS, possible_findings
 from dkan_core.training.state.checkpoint_file import STORED_NAMES, Checkpoint
 from dkan_core.training.state.ledger import ENDINGS, Ledger, add_to_digest
 from dkan_core.training.state.schedule import Schedule, plan_work, rows_after_units
@@ -71,7 +71,10 @@ def check_fits(checkpoint: Checkpoint, config: ResolvedTrainConfig, data: str, r
     theirs = {**_plain(TrainConfig()), "architecture_search": config.architecture_search, **checkpoint.settings}
     if theirs["architecture_search"] and not config.architecture_search:
         # Who names what the search has found has the same course.
-        theirs |= {"architecture_search": False, **{name: checkpoint.architecture.get(name) for name in SEARCHED}}
+        theirs |= {
+            "architecture_search": False,
+            **{name: checkpoint.architecture.get(name) for name in SEARCHED_SETTINGS},
+        }
     ours = _plain(config)
     expected = settings_of_course(ours)
     for name, value in settings_of_course(theirs).items():
@@ -212,8 +215,8 @@ def check_architecture(checkpoint: Checkpoint, prepared: PreparedData, config: R
     where = f"{checkpoint.source}: architecture"
     architecture = ModelConfig.from_dict(checkpoint.architecture, where)
     # All but what was chosen by a look at the rows follows from data and settings.
-    layers = architecture.hidden, architecture.num_centers
-    found = (each for each in possible_findings(config) if (each.hidden, each.num_centers) == layers)
+    chosen = architecture.hidden, architecture.num_centers
+    found = (each for each in possible_findings(config) if (each.hidden, each.num_centers) == chosen)
     expected = ModelConfig.for_data(
         prepared,
         next(found, config),

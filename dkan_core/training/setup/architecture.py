@@ -13,7 +13,7 @@ from dkan_core.training.setup.additive_terms import choose_additive
 from dkan_core.training.setup.architecture_search import search_architecture
 from dkan_core.training.setup.feature_crosses import choose_missing, choose_one_hot_groups, search_sample
 from dkan_core.training.setup.placement import threads_per_worker
-from dkan_core.training.setup.sizing import SEARCHED, fitted_pairs
+from dkan_core.training.setup.sizing import SEARCHED_SETTINGS, fitted_pairs
 from dkan_core.utils.hints import flag, some_of
 
 # In a line of the log: there may be a hundred.
@@ -66,7 +66,7 @@ def settle_architecture(reader: RowReader, prepared: PreparedData, config: Resol
 
 def settled(config: ResolvedTrainConfig, architecture: ModelConfig) -> ResolvedTrainConfig:
     """Return the settings with what a search for the architecture has found, so that there is none again."""
-    found = {name: getattr(architecture, name) for name in SEARCHED}
+    found = {name: getattr(architecture, name) for name in SEARCHED_SETTINGS}
     return replace(config, **found, architecture_search=False)
 
 

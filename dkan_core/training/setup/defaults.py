@@ -121,7 +121,7 @@ def resolve(
     - members and hidden: 4 of one layer of 128 units below 16,000 rows, 2 of 128 below 128,000, then 1 of 256: the more
       rows, the less two networks differ.
     - num_centers: 8. dropout: 0.2.
-    - architecture_search: from 1,000 rows on, with model auto, where none of hidden, num_centers and dropout is given;
+    - architecture_search: from 2,000 rows on, with model auto, where none of hidden, num_centers and dropout is given;
       what it finds replaces them (``architecture_search``).
     - grid_min and grid_max: -3 and 3 below 8,000 rows of the rarer class, taken as half of all where
       it is not known; else, and with ``model="fastkan"``, -2 and 2.

@@ -33,8 +33,9 @@ CENTERS, FINE_CENTERS = 8, 16
 DROPOUT, NO_DROPOUT = 0.2, 0.0
 # Rows from which on the architecture is searched, and from which on a second hidden layer is tried, as fewer do not
 # show what it is worth; and the units of a first hidden layer over those of a second one.
-SEARCH_ROWS, DEPTH_SEARCH_ROWS, WIDTH_PER_SECOND = 1_000, 50_000, 4
-SEARCHED = ("hidden", "num_centers", "dropout")
+SEARCH_ROWS, DEPTH_SEARCH_ROWS, WIDTH_PER_SECOND = 2_000, 50_000, 4
+# What a search for the architecture decides, where none of it is given.
+SEARCHED_SETTINGS = ("hidden", "num_centers", "dropout")
 
 # Members of an additive model: the fewer, the less certain is the band that their spread gives.
 ADDITIVE_MEMBERS = {"fast": 4, "default": 8, "best": 16}
@@ -120,7 +121,7 @@ def searches_architecture(config: TrainConfig, rows: int) -> bool:
         return config.architecture_search
     is_open = config.architecture_search and config.model == "auto" and rows >= SEARCH_ROWS
     is_open = is_open and config.strategy not in MODEL_PARALLEL
-    return is_open and all(getattr(config, name) is None for name in SEARCHED)
+    return is_open and all(getattr(config, name) is None for name in SEARCHED_SETTINGS)
 
 
 def refined(config: ResolvedTrainConfig) -> ResolvedTrainConfig:
@@ -134,7 +135,7 @@ def deepened(config: ResolvedTrainConfig) -> ResolvedTrainConfig:
 
 
 def possible_findings(config: ResolvedTrainConfig) -> list[ResolvedTrainConfig]:
-    """Return the settings that a search may find; the first ones are those of a run without one."""
+    """Return the settings that a search may find; the first are those of a run without one."""
     if not config.architecture_search:
         return [config]
     shallow = [config, refined(config)]

@@ -1,9 +1,13 @@
 """The search for basis functions and depth: finds what the rows need, and the run keeps what was found."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -18,6 +22,7 @@ from dkan_core.data.loading.loader import RowReader, all_batches, open_split
 from dkan_core.evaluation.metrics import NOT_MEASURED
 from dkan_core.evaluation.prediction import score
 from dkan_core.model.architecture import ModelConfig
+from dkan_core.model.base import TabularModel
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.training.launcher.checkpoints import checkpoint_folder, load_checkpoint, save_checkpoint
 from dkan_core.training.planning.lr_sweep import tune_learning_rate
@@ -80,12 +85,11 @@ def always(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return searched
 
 
-def test_run_and_what_resumes_it_have_the_layers_that_were_found(
-    prepared: Path, tmp_path: Path, always: list[int]
-) -> None:
+def test_run_and_what_resumes_it_have_what_was_found(prepared: Path, tmp_path: Path, always: list[int]) -> None:
     result = train(prepared, tmp_path / "run", SHORT)
     assert SavedModel(Path(result.model)).config.hidden == (128, 32) and len(always) == 1
-    assert result.metrics["training"]["hidden"] == [128, 32]
+    found = result.metrics["training"]
+    assert (found["hidden"], found["num_centers"], found["dropout"]) == ([128, 32], 16, 0.0)
     settings = (tmp_path / "run/config.toml").read_text()
     for line in ("# hidden = [128, 32]", "# num_centers = 16", "# dropout = 0.0"):
         assert line in settings
@@ -102,6 +106,22 @@ def test_run_and_what_resumes_it_have_the_layers_that_were_found(
 
     again = train(prepared, tmp_path / "again", replace(SHORT, init_from=result.model))
     assert SavedModel(Path(again.model)).config.hidden == (128, 32) and len(always) == 1
+
+
+@pytest.mark.parametrize("change", [sizing.refined, sizing.deepened], ids=["fine", "deep"])
+def test_run_resumes_with_what_was_found(
+    change: Callable[[ResolvedTrainConfig], ResolvedTrainConfig],
+    prepared: Path,
+    tmp_path: Path,
+    always: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(architecture, "search_architecture", lambda *args: change(args[-1]))
+    first = train(prepared, tmp_path / "run", SHORT)
+    longer = train(prepared, tmp_path / "run", replace(SHORT, epochs=2, resume="auto"))
+    found, kept = (SavedModel(Path(each.model)).config for each in (first, longer))
+    assert longer.history[-1]["epoch"] == 2 and not always
+    assert (found.hidden, found.num_centers) == (kept.hidden, kept.num_centers) != ((128,), 8)
 
 
 def test_checkpoint_that_is_older_than_the_search_resumes_with_its_layers(
@@ -159,19 +179,102 @@ def test_sweep_of_learning_rates_searches_once(prepared: Path, always: list[int]
     ],
     ids=["hidden", "num_centers", "dropout", "architecture_search", "fastkan", "additive", "tensor-parallel"],
 )
-def test_nothing_is_searched_where_layers_are_given(prepared: Path, always: list[int], asked: TrainConfig) -> None:
+def test_nothing_is_searched_where_it_is_given(prepared: Path, always: list[int], asked: TrainConfig) -> None:
     with open_prepared(prepared, "train") as (data, manifest), open_split(data, manifest, "train") as reader:
         choose_architecture(reader, manifest, resolve_for(replace(asked, device="cpu"), manifest))
     assert not always
 
 
-def test_wide_tables_are_not_searched(prepared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(architecture_search, "SAMPLE_VALUES", 5 * sizing.SEARCH_ROWS)
-    monkeypatch.setattr(sizing, "SEARCH_ROWS", 100)
-    monkeypatch.setattr(architecture_search, "_trained", lambda *_: pytest.fail("a network was trained"))
-    with open_prepared(prepared, "train") as (data, manifest), open_split(data, manifest, "train") as reader:
-        config = resolve_for(TrainConfig(device="cpu"), manifest)
-        assert choose_architecture(reader, manifest, config).hidden == config.hidden
+@pytest.fixture
+def small_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have architectures compared on a hundred rows or more, and depth as well."""
+    for module in (sizing, architecture_search):
+        monkeypatch.setattr(module, "SEARCH_ROWS", 100)
+    monkeypatch.setattr(architecture_search, "DEPTH_SEARCH_ROWS", 100)
+
+
+def searched(folder: Path, **settings: Any) -> ModelConfig:
+    with open_prepared(folder, "train") as (data, manifest), open_split(data, manifest, "train") as reader:
+        config = resolve_for(TrainConfig(device="cpu", **settings), manifest)
+        return choose_architecture(reader, manifest, config)
+
+
+@pytest.mark.parametrize(
+    ("values", "trials"), [(50, 0), (150, 2), (250, 3)], ids=["too few rows", "too few for depth", "enough"]
+)
+def test_rows_follow_from_the_columns(
+    values: int, trials: int, prepared: Path, small_search: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_prepared(prepared, "train") as (_, manifest):
+        columns = len(manifest.preprocessor.numeric) + len(manifest.preprocessor.coded)
+    monkeypatch.setattr(architecture_search, "DEPTH_SEARCH_ROWS", 200)
+    monkeypatch.setattr(architecture_search, "SAMPLE_VALUES", values * columns)
+    trained, train_one = list[ModelConfig](), architecture_search._trained
+
+    def train_and_note(network: ModelConfig, *args: Any) -> TabularModel:
+        trained.append(network)
+        return train_one(network, *args)
+
+    monkeypatch.setattr(architecture_search, "_trained", train_and_note)
+    assert searched(prepared, sketch_rank=20).sketch_rank == 20
+    assert len(trained) == trials and not any(each.sketch_rank for each in trained)
+
+
+@pytest.mark.parametrize(
+    ("fine", "deep", "expected"),
+    [
+        (0.40, 0.40, ((128,), 8, 0.2)),
+        (0.40, 0.30, ((128, 32), 8, 0.0)),
+        (0.30, 0.30, ((128,), 16, 0.0)),
+        (0.30, 0.20, ((128, 32), 16, 0.0)),
+    ],
+    ids=["neither", "deep", "fine", "both"],
+)
+def test_what_has_less_loss_is_found(
+    fine: float,
+    deep: float,
+    expected: tuple[tuple[int, ...], int, float],
+    prepared: Path,
+    small_search: None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def losses(network: ModelConfig | None, *_: object) -> npt.NDArray[np.float64]:
+        if network is None:
+            return np.full(100, 0.7)
+        assert network.members == 1 and network.dropout == 0.0
+        return np.full(100, deep if len(network.hidden) > 1 else fine if network.num_centers == 16 else 0.40)
+
+    monkeypatch.setattr(architecture_search, "_trained", lambda network, *_: network)
+    monkeypatch.setattr(architecture_search, "untrained_model", lambda *_: SimpleNamespace(eval=lambda: None))
+    monkeypatch.setattr(architecture_search, "_losses", losses)
+    found = searched(prepared, members=1)
+    assert (found.hidden, found.num_centers, found.dropout) == expected
+
+
+@pytest.mark.parametrize(
+    ("gains", "constant", "expected"),
+    [
+        ((0.04, 0.04), 0.97, True),
+        ((0.02, 0.02), 0.97, False),
+        ((0.54, -0.46), 0.97, False),
+        ((0.04, 0.04), 0.95, False),
+    ],
+    ids=["enough", "too small a share", "too uncertain", "worse than a constant"],
+)
+def test_change_must_be_worth_it(gains: tuple[float, float], constant: float, expected: bool) -> None:
+    with_N = 1 - np.tile(gains, 50)
+    proof = architecture_search.Proof(errors=2.0, share=0.03)
+    assert architecture_search._helps("x", np.ones(100), with_N, proof, constant=constant, labels=1) is expected
+
+
+def test_noise_of_rare_categories_is_no_reason_for_more_basis_functions(tmp_path: Path) -> None:
+    """Networks that learn it are worse than a constant, and the ones with other basis functions less so."""
+    rng = np.random.default_rng(0)
+    columns: dict[str, Any] = {f"c{index}": rng.integers(6_000, size=12_000).astype(str) for index in range(5)}
+    columns |= {"x": rng.normal(size=12_000), "label": rng.integers(2, size=12_000)}
+    pq.write_table(pa.table(columns), tmp_path / "rows.parquet")
+    prepare(tmp_path / "rows.parquet", tmp_path / "data", PrepareConfig(label=("label",)))
+    assert chosen(tmp_path / "data").num_centers == 8
 
 
 def test_groups_are_held_out_whole() -> None:
@@ -196,24 +299,16 @@ def test_a_large_group_leaves_others_to_hold_out() -> None:
         assert architecture_search.MIN_HELD_OUT <= held_out_N.mean() <= architecture_search.MAX_HELD_OUT
 
 
-def test_trials_have_no_sketches(prepared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (sizing, architecture_search):
-        monkeypatch.setattr(module, "SEARCH_ROWS", 100)
-    with open_prepared(prepared, "train") as (data, manifest), open_split(data, manifest, "train") as reader:
-        config = resolve_for(TrainConfig(device="cpu", sketch_rank=20), manifest)
-        assert choose_architecture(reader, manifest, config).sketch_rank == 20
-
-
-def test_what_stands_for_divided_models_has_their_depth(prepared: Path, always: list[int]) -> None:
+def test_what_stands_for_divided_models_has_their_architecture(prepared: Path, always: list[int]) -> None:
     asked = TrainConfig(device="cpu", workers=2, strategy="tensor-parallel")
     with open_prepared(prepared, "train") as (_, manifest):
         assert not resolve_for(undivided(asked), manifest).architecture_search
         assert resolve_for(undivided(replace(asked, strategy="auto")), manifest).architecture_search and not always
 
 
-def test_nothing_is_tried_on_rows_of_one_group(prepared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (sizing, architecture_search):
-        monkeypatch.setattr(module, "SEARCH_ROWS", 100)
+def test_nothing_is_tried_on_rows_of_one_group(
+    prepared: Path, small_search: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(architecture_search, "_trained", lambda *_: pytest.fail("a network was trained"))
     with open_prepared(prepared, "train") as (data, manifest), open_split(data, manifest, "train") as reader:
         config = resolve_for(TrainConfig(device="cpu"), manifest)
