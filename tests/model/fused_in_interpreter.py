@@ -18,6 +18,7 @@ SHAPES = {
     "tiles not full": ((), 130, 40, 70, 8),
     "centers no power of two": ((), 33, 2, 3, 5),
     "many centers": ((), 20, 3, 2, 32),
+    "twice the centers": ((2,), 70, 40, 20, 16),
     "more outputs than a tile": ((), 17, 3, 200, 8),
     "networks side by side": ((3,), 65, 20, 1, 8),
     "no rows": ((), 0, 3, 2, 8),
@@ -28,6 +29,7 @@ BYTE_SHAPES = {
     "bytes, one of each": (1, 1, 1, 2),
     "bytes, tiles not full": (130, 40, 70, 8),
     "bytes, centers no power of two": (33, 3, 1, 5),
+    "bytes, twice the centers": (70, 40, 70, 16),
     "bytes, more inputs and outputs than a tile": (70, 150, 300, 8),
 }
 """Rows, inputs, outputs, centers."""
@@ -37,6 +39,7 @@ HIDDEN_SHAPES = {
     "hidden, several networks": (2, 37, 20, 8, 0.2),
     "hidden, more inputs than a tile": (1, 9, 1100, 8, 0.1),
     "hidden, nothing dropped": (3, 70, 130, 8, 0.0),
+    "hidden, twice the centers": (2, 37, 130, 16, 0.0),
 }
 """Networks side by side, rows, inputs, centers, share of the inputs that is dropped."""
 

@@ -11,6 +11,7 @@ knobs = pytest.importorskip("triton.knobs", reason="needs a Triton that tells wh
 from dkan_core.model.kernels import fused, fused_bytes, fused_hidden  # noqa: E402
 from dkan_core.training.compute import fused_adamw, fused_lookup  # noqa: E402
 from dkan_core.training.compute.row_lookup import KeyRule  # noqa: E402
+from dkan_core.training.setup.sizing import CENTERS, FINE_CENTERS  # noqa: E402
 from tests.model.compiled_kernels import compile_instead  # noqa: E402
 
 CAPABILITIES = {"sm_80": (8, 0), "sm_86": (8, 6), "sm_90": (9, 0), "sm_100": (10, 0), "sm_120": (12, 0)}
@@ -19,7 +20,7 @@ SHARED_MEMORY = {"sm_80": 163 << 10, "sm_86": 99 << 10, "sm_90": 227 << 10, "sm_
 """Bytes that a program may have, by the CUDA C++ Programming Guide."""
 
 # Every tile is full: a pass for fewer inputs or outputs has smaller ones.
-ROWS, INPUTS, SCORES, OUTPUTS, CENTERS = 16_896, 32, 128, 256, 8
+ROWS, INPUTS, SCORES, OUTPUTS = 16_896, 32, 128, 256
 
 
 @pytest.fixture(autouse=True)
@@ -80,9 +81,11 @@ PASSES = {
     ],
 )
 @pytest.mark.parametrize("architecture", CAPABILITIES)
+@pytest.mark.parametrize("centers", [CENTERS, FINE_CENTERS])
 def test_registers_suffice(
-    architecture: str, compute: Callable[[], None], product: torch.dtype, monkeypatch: pytest.MonkeyPatch
+    centers: int, architecture: str, compute: Callable[[], None], product: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setitem(globals(), "CENTERS", centers)
     compiled = compile_instead(CAPABILITIES[architecture], SHARED_MEMORY[architecture], monkeypatch)
     with torch.autocast("cpu", product, enabled=product != torch.float32):
         compute()
