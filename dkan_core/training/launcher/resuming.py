@@ -76,6 +76,12 @@ def check_fits(checkpoint: Checkpoint, config: ResolvedTrainConfig, data: str, r
             **{name: checkpoint.architecture.get(name) for name in SEARCHED_SETTINGS},
         }
     ours = _plain(config)
+    unknown = [name for name in theirs if name not in ours]
+    if unknown:
+        raise ConfigError(
+            f"{where}: was trained with {unknown[0]} {theirs[unknown[0]]}, a setting that this version does not have; "
+            "resume with the version that wrote it, or train without --resume"
+        )
     expected = settings_of_course(ours)
     for name, value in settings_of_course(theirs).items():
         if name not in FREE_SETTINGS and expected.get(name) != value:

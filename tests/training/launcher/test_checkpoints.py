@@ -97,6 +97,13 @@ def test_damaged_checkpoint_gives_way_to_the_one_before(tmp_path: Path) -> None:
         load_checkpoint(str(tmp_path))
 
 
+def test_checkpoint_with_a_setting_of_another_version_is_refused_by_name(tmp_path: Path) -> None:
+    checkpoint = checkpoint_of(25)
+    save_checkpoint(str(tmp_path), replace(checkpoint, settings={**checkpoint.settings, "older": True}))
+    with pytest.raises(ConfigError, match="was trained with older True, a setting that this version does not have"):
+        find_checkpoint(str(tmp_path), CONFIG, "f" * 64, ROWS)
+
+
 @pytest.mark.parametrize(
     ("data", "config", "message"),
     [
