@@ -20,7 +20,7 @@ from dkan_core.model.additive_terms import AdditiveTerms, Float64, purified, tra
 from dkan_core.model.calibration import sigmoid
 from dkan_core.training.setup.sizing import can_fit_tables
 from dkan_core.training.validation.fitted_tables import fitted_terms
-from dkan_core.training.validation.penalties import lower_bands, pair_roughness
+from dkan_core.training.validation.roughness import lower_bands, pair_roughness
 
 FITTED, SMOOTHED = "fitted", "smoothed"
 

@@ -6,8 +6,10 @@ rows that leaves strong terms too flat and weak ones noisy, while a penalized fi
 Shape suffixes: N rows, T terms, V rows of the table, M members, L labels.
 """
 
+import itertools
 import logging
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -28,13 +30,18 @@ from dkan_core.model.architecture import additive_layout, additive_shape
 from dkan_core.model.dropout import keep_factors
 from dkan_core.training.likelihood import UInt16
 from dkan_core.training.setup.additive_terms import quantile_cuts
+from dkan_core.training.setup.feature_crosses import Group
 from dkan_core.training.validation.penalized_fit import PenalizedFit, penalized_terms
+from dkan_core.training.validation.penalties import PairPenalty
+from dkan_core.utils.hints import counted
 
 logger = logging.getLogger(__name__)
 
 BATCH_ROWS = 65_536
 # Bins of a column in a pair where each of them has other values: others keep the bins in which pairs are searched for.
-FINE_BINS = 64
+# The second number is that of columns of the sharpest pairs, of which there are so many at most.
+FINE_BINS, FINEST_BINS = 64, 128
+MAX_SHARPEST = 4
 # Passes over the terms for each member, from the tables of all rows on.
 MEMBER_ROUNDS = 4
 # Log-odds, root mean square, by which a pair moves a row at least: with ``pairs="auto"`` others are left out.
@@ -51,10 +58,80 @@ class _Rows:
     kept_MN: npt.NDArray[np.bool_]
     """Whether a member sees a row."""
 
+    def target(self, label: int, pos_weight: float) -> tuple[npt.NDArray[np.bool_], Float64]:
+        """Return which rows are positive, and what each row counts."""
+        target_N = self.labels_NL[:, label]
+        weight_N = self.weight_N * (target_N != NOT_MEASURED)
+        # Penalties count rows: the scale of the weights must not matter.
+        weight_N *= np.count_nonzero(weight_N) / max(weight_N.sum(), np.finfo(np.float64).tiny)
+        positive_N = target_N == 1
+        return positive_N, weight_N * np.where(positive_N, pos_weight, 1.0)
+
     def with_each_code(self, layout: Layout) -> Float64:
         """Return how many rows have each code, by weight."""
         parts = zip(layout.terms, self.codes_TN, strict=True)
         return np.concatenate([np.bincount(codes_N, self.weight_N, term.size) for term, codes_N in parts])
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Fit:
+    """Fits of all rows, one for each label."""
+
+    model: AdditiveFastKAN
+    rows: _Rows
+    pos_weight: float
+    everywhere: list[PenalizedFit]
+
+    @classmethod
+    def of(cls, model: AdditiveFastKAN, singles: _Rows, pos_weight: float, sharpest: Collection[Group] = ()) -> "_Fit":
+        """Fit the terms of a model.
+
+        Args:
+            model: Has the terms; its bins are made finer.
+            singles: Have codes of single features alone.
+            pos_weight: What positives count.
+            sharpest: Features of the pairs that have the most bins and knots.
+        """
+        fine = _with_fine_bins(model, singles.codes_TN, {feature for pair in sharpest for feature in pair})
+        rows = replace(singles, codes_TN=[*singles.codes_TN, *_pair_codes(fine, singles.codes_TN)])
+        everywhere = []
+        for label in range(len(fine.config.labels)):
+            shape = additive_shape(fine.config)
+            terms = penalized_terms(fine.layout, shape, fine.signs, rows.codes_TN, sharpest)
+            everywhere.append(PenalizedFit(terms, *rows.target(label, pos_weight)))
+            everywhere[-1].fit()
+        return cls(model=fine, rows=rows, pos_weight=pos_weight, everywhere=everywhere)
+
+    def sharpest_pairs(self) -> list[Group]:
+        """Return the features of the pairs whose effects are too sharp for the knots that they got: the first ones."""
+        weights: dict[Group, float] = {}
+        for each in itertools.chain.from_iterable(fit.terms for fit in self.everywhere):
+            if isinstance(each.penalty, PairPenalty) and each.penalty.is_sharpest:
+                weights[each.term.features] = min(each.penalty.weight, weights.get(each.term.features, math.inf))
+        return sorted(weights, key=lambda pair: weights[pair])[:MAX_SHARPEST]
+
+    def with_members(self) -> AdditiveTerms:
+        """Return the terms of these fits, and of those of the rows that each member sees."""
+        fine, members, labels = self.model, self.model.config.members, len(self.everywhere)
+        table_VML = np.zeros((fine.layout.size, members, labels))
+        for label, everywhere in enumerate(self.everywhere):
+            of_members = self._members(label) if fine.bags.p else []
+            table_VML[:, :, label] = _around(everywhere, of_members) if of_members else everywhere.table_V[:, None]
+        return AdditiveTerms(
+            config=fine.config,
+            intercept_L=np.array([each.intercept for each in self.everywhere]),
+            table_VML=table_VML,
+            weight_V=self.rows.with_each_code(fine.layout),
+        )
+
+    def _members(self, label: int) -> list[PenalizedFit]:
+        everywhere, (positive_N, weight_N) = self.everywhere[label], self.rows.target(label, self.pos_weight)
+        members = []
+        for kept_N in self.rows.kept_MN:
+            members.append(PenalizedFit(everywhere.terms, positive_N, weight_N * kept_N))
+            members[-1].start_at(everywhere)
+            members[-1].refine(MEMBER_ROUNDS)
+        return members
 
 
 def fitted_terms(model: AdditiveFastKAN, reader: RowReader, config: TrainConfig) -> AdditiveTerms:
@@ -69,36 +146,34 @@ def fitted_terms(model: AdditiveFastKAN, reader: RowReader, config: TrainConfig)
         config: Settings of the run.
     """
     singles = _read(model, reader, config.seed)
-    fine = _with_fine_bins(model, singles.codes_TN)
-    rows = replace(singles, codes_TN=[*singles.codes_TN, *_pair_codes(fine, singles.codes_TN)])
-    labels = len(model.config.labels)
-    table_VML, intercept_L = np.zeros((fine.layout.size, model.config.members, labels)), np.zeros(labels)
     # The number of threads of linear algebra changes the last bits.
     with torch_threads(1), threadpool_limits(1, user_api="blas"):
-        for label in range(labels):
-            fits = _fit_label(fine, rows, label, config.pos_weight)
-            everywhere, members = fits[0], fits[1:]
-            table_VML[:, :, label] = _around(everywhere, members) if members else everywhere.table_V[:, None]
-            intercept_L[label] = everywhere.intercept
-    weight_V = rows.with_each_code(fine.layout)
-    terms = purified(AdditiveTerms(config=fine.config, intercept_L=intercept_L, table_VML=table_VML, weight_V=weight_V))
+        fit = _Fit.of(model, singles, config.pos_weight)
+        if sharpest := fit.sharpest_pairs():
+            logger.info(
+                "%s with sharp effects: all terms are fitted again, with finer bins", counted(len(sharpest), "pair")
+            )
+            fit = _Fit.of(model, singles, config.pos_weight, sharpest)
+        terms = purified(fit.with_members())
     return without_idle_pairs(terms) if config.pairs == "auto" else terms
 
 
-def _with_fine_bins(model: AdditiveFastKAN, codes_TN: Sequence[UInt16]) -> AdditiveFastKAN:
+def _with_fine_bins(model: AdditiveFastKAN, codes_TN: Sequence[UInt16], finest: Collection[int]) -> AdditiveFastKAN:
     """Return an empty model of the form "tables" whose pairs have fine bins of continuous numbers.
 
     Args:
         model: Of the same terms.
         codes_TN: Each row's code of each term of a single feature.
+        finest: Features with the most bins.
     """
     shape = additive_shape(model.config)
     cuts = {each.feature: each.cuts for each in shape.binned}
     for term, codes_N in zip(model.layout.curved, codes_TN, strict=False):
         feature = term.features[0]
-        fine = quantile_cuts(np.bincount(codes_N, minlength=term.size), FINE_BINS)
+        count_C = np.bincount(codes_N, minlength=term.size)
+        fine = quantile_cuts(count_C, FINE_BINS)
         if feature in cuts and len(fine) == FINE_BINS:
-            cuts[feature] = fine
+            cuts[feature] = quantile_cuts(count_C, FINEST_BINS) if feature in finest else fine
     binned = tuple(FeatureCuts(feature=feature, cuts=each) for feature, each in cuts.items())
     refined = shape.model_copy(update={**TABLES, "binned": binned})
     return AdditiveFastKAN(model.config.model_copy(update={"additive": refined}))
@@ -141,25 +216,6 @@ def without_idle_pairs(terms: AdditiveTerms) -> AdditiveTerms:
     config = terms.config.model_copy(update={"additive": changed})
     assert additive_layout(config).size == len(rows), "the terms that are left, in their order"
     return replace(terms, config=config, table_VML=terms.table_VML[rows], weight_V=terms.weight_V[rows])
-
-
-def _fit_label(model: AdditiveFastKAN, rows: _Rows, label: int, pos_weight: float) -> list[PenalizedFit]:
-    """Return the fit of all rows, and those of the members."""
-    target_N = rows.labels_NL[:, label]
-    weight_N = rows.weight_N * (target_N != NOT_MEASURED)
-    # Penalties count rows: the scale of the weights must not matter.
-    weight_N *= np.count_nonzero(weight_N) / max(weight_N.sum(), np.finfo(np.float64).tiny)
-    weight_N *= np.where(target_N == 1, pos_weight, 1.0)
-    positive_N = target_N == 1
-    terms = penalized_terms(model.layout, additive_shape(model.config), model.signs, rows.codes_TN)
-    everywhere = PenalizedFit(terms, positive_N, weight_N)
-    everywhere.fit()
-    members = []
-    for kept_N in rows.kept_MN if model.bags.p else ():
-        members.append(PenalizedFit(terms, positive_N, weight_N * kept_N))
-        members[-1].start_at(everywhere)
-        members[-1].refine(MEMBER_ROUNDS)
-    return [everywhere, *members]
 
 
 def _read(model: AdditiveFastKAN, reader: RowReader, seed: int) -> _Rows:

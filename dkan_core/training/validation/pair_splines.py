@@ -19,8 +19,8 @@ Cuts = tuple[int, ...]
 Float64 = npt.NDArray[np.float64]
 
 # Of a side with fine bins, at most, besides the one of missing values; other sides have a knot in each bin. The second
-# number is that of pairs whose effects are sharp.
-KNOTS, MORE_KNOTS = 12, 24
+# number is that of pairs whose effects are sharp, and the third that of those which are still too sharp for it.
+KNOTS, MORE_KNOTS, MOST_KNOTS = 12, 24, 128
 # Of the squared second differences along both sides, those along one that needs more knots.
 ROUGH_SHARE = 0.25
 
@@ -45,6 +45,7 @@ class PairSpline:
         self, shape: tuple[int, ...], cuts: tuple[Cuts | None, ...], max_knots: tuple[int, ...] = (KNOTS, KNOTS)
     ) -> None:
         self.shape, self._cuts, self._ordered = shape, cuts, tuple(each is not None for each in cuts)
+        self.max_knots = max_knots
         ordered = [each for each in cuts if each is not None]
         hats = [hat_functions(*each) for each in zip(ordered, max_knots, strict=False)]
         self.knots = tuple(hats_FS.shape[1] for hats_FS in hats)
@@ -65,9 +66,17 @@ class PairSpline:
             for axis, size in enumerate(self.knots)
         ]
         rough = [np.square(each).sum() for each in bends]
-        max_knots = tuple(MORE_KNOTS if each > ROUGH_SHARE * sum(rough) else KNOTS for each in rough)
+        max_knots = tuple(
+            max(MORE_KNOTS, knots) if each > ROUGH_SHARE * sum(rough) else knots
+            for each, knots in zip(rough, self.max_knots, strict=False)
+        )
         finer = PairSpline(self.shape, self._cuts, max_knots)
         return None if finer.knots == self.knots else finer
+
+    @property
+    def has_fine_sides(self) -> bool:
+        """Whether both sides have more bins than those in which pairs are searched for."""
+        return all(each is not None and len(each) > NUMERIC_BINS for each in self._cuts)
 
     def project(self, sums_C: Float64) -> Float64:
         """Return the gradient by the knots of one by the cells, ``(K, S)``."""
@@ -93,6 +102,16 @@ class PairSpline:
         products_KXY = _products(self._first_FS).T @ self._by_block(curvature_C) @ _products(self._second_GS)
         matrix_KSTST = products_KXY.reshape(-1, first, first, second, second).transpose(0, 1, 3, 2, 4)
         return matrix_KSTST.reshape(-1, first * second, first * second)
+
+    def curvature_bands(self, curvature_C: Float64) -> Float64:
+        """Return the curvature by the knots of one row of a grid, and of that row and the next, ``(2, I, J, J)``.
+
+        Rows further apart have nothing in common, and the last one has no next.
+        """
+        hats_FI, (rows, columns) = self._first_FS, self.knots
+        near_2FI = np.stack([hats_FI**2, np.pad(hats_FI[:, :-1] * hats_FI[:, 1:], ((0, 0), (0, 1)))])
+        bands_2IJJ: Float64 = near_2FI.transpose(0, 2, 1) @ curvature_C.reshape(self.shape) @ _products(self._second_GS)
+        return bands_2IJJ.reshape(2, rows, columns, columns)
 
     def _by_block(self, values_C: Float64) -> Float64:
         """Return the numbers of each block, ``(K, F, G)``."""

@@ -9,7 +9,7 @@ doi:10.1111/biom.12666): a term that is noise is drawn to nothing, and no valida
 Shape suffixes: N rows, T terms, V rows of the table, C codes of a term.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,14 +17,15 @@ import numpy.typing as npt
 
 from dkan_core.model.additive_shape import AdditiveShape, Layout, Term
 from dkan_core.training.likelihood import Float64, LogisticLikelihood, UInt16
-from dkan_core.training.validation.pair_splines import PairSpline
-from dkan_core.training.validation.penalties import EMPTY_RIDGE, CodesPenalty, CurvePenalty, PairPenalty, Penalty
+from dkan_core.training.validation.pair_matrices import EMPTY_RIDGE
+from dkan_core.training.validation.pair_splines import KNOTS, MOST_KNOTS, PairSpline
+from dkan_core.training.validation.penalties import CodesPenalty, CurvePenalty, PairPenalty, Penalty
 
 # Passes over the terms; the weights of penalties are updated in every second one from the third on.
 ROUNDS, FIRST_UPDATE, UPDATE_EVERY = 16, 2, 2
 # Passes, counted from 0, from which on slopes are penalized as much as explains them best, and at whose beginning sharp
 # pairs get more knots. Columns that are alike take many passes to share out what they say.
-FIRST_SLOPE_UPDATE, SHARP_PAIRS_AT = 8, 8
+FIRST_SLOPE_UPDATE, SHARP_PAIRS_AT = 8, 10
 # Log-odds by which one Newton step changes a row at most. Where one column tells all of few positives apart, a full
 # step is far too long, as the likelihood is no parabola; from there, where it is flat, the next one has no bound.
 MAX_STEP = 8.0
@@ -62,7 +63,11 @@ class PenalizedTerm:
 
 
 def penalized_terms(
-    layout: Layout, shape: AdditiveShape, monotone: Mapping[int, int], codes_TN: Sequence[UInt16]
+    layout: Layout,
+    shape: AdditiveShape,
+    monotone: Mapping[int, int],
+    codes_TN: Sequence[UInt16],
+    sharpest: Collection[tuple[int, ...]] = (),
 ) -> list[PenalizedTerm]:
     """Return the terms of a layout with their penalties.
 
@@ -71,26 +76,27 @@ def penalized_terms(
         shape: What the layout is of: where bins begin.
         monotone: 1 for features along which log-odds never fall, -1 where they never rise.
         codes_TN: Each row's code of each term of the layout.
+        sharpest: Features of the pairs that have the most knots.
     """
     return [
         PenalizedTerm(
             term=term,
             codes_N=codes_N,
-            penalty=_penalty_of(term, layout, shape),
+            penalty=_penalty_of(term, layout, shape, MOST_KNOTS if term.features in sharpest else KNOTS),
             sign=monotone.get(term.features[0], 0) if len(term.features) == 1 else 0,
         )
         for term, codes_N in zip(layout.terms, codes_TN, strict=True)
     ]
 
 
-def _penalty_of(term: Term, layout: Layout, shape: AdditiveShape) -> Penalty:
+def _penalty_of(term: Term, layout: Layout, shape: AdditiveShape, knots: int) -> Penalty:
     if term in layout.curved:
         return CurvePenalty()
     if term not in layout.pairs:
         return CodesPenalty()
     curved = {each.features[0] for each in layout.curved}
     cuts = tuple(shape.cuts_of(feature) if feature in curved else None for feature in term.features)
-    return PairPenalty(PairSpline(term.shape, cuts) if any(cuts) else None)
+    return PairPenalty(PairSpline(term.shape, cuts, (knots, knots)) if any(cuts) else None)
 
 
 def damped(step_C: Float64) -> Float64:

@@ -7,16 +7,16 @@ Shape suffixes: C codes of a term, S numbers of each of its K blocks.
 
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from typing import ClassVar
 
 import numpy as np
-import torch
 
 from dkan_core.model.additive_shape import SCORE_CODES
 from dkan_core.training.likelihood import Float64
 from dkan_core.training.validation.bands import BandFactor
-from dkan_core.training.validation.pair_splines import PairSpline
+from dkan_core.training.validation.pair_matrices import EMPTY_RIDGE, pair_matrix
+from dkan_core.training.validation.pair_splines import MORE_KNOTS, PairSpline
+from dkan_core.training.validation.roughness import lower_bands
 
 # The greatest weight, at which a term is a line or nothing, and the largest factor of an update.
 MOST_WEIGHT, MAX_FACTOR = 1e6, 10.0
@@ -26,13 +26,11 @@ START_SLOPE_WEIGHT = 1e-4
 # What an update of a pair's weight is multiplied by: it takes the term by itself, as though no other one explained the
 # same rows, and so asks for too much; of pairs, which overlap most, above all.
 PAIR_FACTOR = 0.65
-# What the squared first and second differences of a pair's neighbouring cells count: the less the first ones do, the
-# freer is a plane or a product of both sides, which is what is left of strong pairs.
-PAIR_DIFFERENCES = (0.05, 1.0)
 # A pair whose weight is no more than this is as rough as its knots allow, as geographic ones are: it gets more of them.
-SHARP_PAIR_WEIGHT = 1.0
-# Curvature of a missing value's own number and of cells without rows, besides what penalties add.
-MISSING_RIDGE, EMPTY_RIDGE = 1.0, 1e-6
+# If they are too few as well, its weight falls to next to the least, below the second number.
+SHARP_PAIR_WEIGHT, SHARPEST_PAIR_WEIGHT = 1.0, 0.15
+# Curvature of a missing value's own number, besides what penalties add.
+MISSING_RIDGE = 1.0
 # The same of a curve's numbers. Lines are hardly penalized at first: one through a common value and a rare one beside
 # it, whose few rows are all of one class, would grow without end, and over codes that no row has to thousands of
 # log-odds. Of a line by 4 log-odds this takes 0.2 nats.
@@ -142,8 +140,6 @@ class CurvePenalty(Penalty):
 class PairPenalty(Penalty):
     """Squared differences, of both orders, between neighbouring cells of a pair; squares where there are none.
 
-    Of a number and a category, a block is that of one bin of the category; of two categories, it is one cell.
-
     Args:
         spline: Has the knots whose numbers are fitted; None: those of all cells are.
     """
@@ -155,16 +151,11 @@ class PairPenalty(Penalty):
         self._take(spline)
 
     def _take(self, spline: PairSpline | None) -> None:
-        self.spline = spline
-        self.roughness_SS = _block_roughness(spline.knots if spline else ())
+        self.spline, self.matrix = spline, pair_matrix(spline)
 
     def factorize(self, curvature_C: Float64) -> None:
         """Take the curvature of the log-likelihood by each code's number."""
-        matrix_KSS = self.spline.curvature(curvature_C) if self.spline else curvature_C[:, None, None]
-        matrix_KSS = matrix_KSS + self.weight * self.roughness_SS
-        numbers = np.arange(len(self.roughness_SS))
-        matrix_KSS[:, numbers, numbers] += EMPTY_RIDGE
-        self._inverse_KSS = _inverses(matrix_KSS)
+        self.matrix.factorize(curvature_C, self.weight)
 
     def _numbers(self, table_C: Float64) -> Float64:
         """Return the numbers that are fitted, ``(K, S)``."""
@@ -174,16 +165,15 @@ class PairPenalty(Penalty):
         """Return the Newton step from a table, given the gradient of the log-likelihood."""
         numbers_KS = self._numbers(table_C)
         gradient_KS = self.spline.project(gradient_C) if self.spline else gradient_C[:, None]
-        held_KS = self.weight * (numbers_KS @ self.roughness_SS) + EMPTY_RIDGE * numbers_KS
-        step_KS = (self._inverse_KSS @ (gradient_KS - held_KS)[:, :, None])[:, :, 0]
+        held_KS = self.weight * self.matrix.rough(numbers_KS) + EMPTY_RIDGE * numbers_KS
+        step_KS = self.matrix.solve(gradient_KS - held_KS)
         return self.spline.to_cells(step_KS) if self.spline else step_KS[:, 0]
 
     def adapt(self, table_C: Float64) -> None:
         """Give the penalty the weight that explains a table best."""
         numbers_KS = self._numbers(table_C)
-        used = float((self._inverse_KSS * self.roughness_SS).sum())
-        square = float(((numbers_KS @ self.roughness_SS) * numbers_KS).sum())
-        self.weight = _adapted(self.weight, numbers_KS.size, used, square, self.least_weight, PAIR_FACTOR)
+        square = float((self.matrix.rough(numbers_KS) * numbers_KS).sum())
+        self.weight = _adapted(self.weight, numbers_KS.size, self.matrix.used(), square, self.least_weight, PAIR_FACTOR)
 
     def sharpen(self, table_C: Float64) -> Float64 | None:
         """Give a pair that is as rough as its knots allow more of them.
@@ -198,6 +188,13 @@ class PairPenalty(Penalty):
             return None
         self._take(finer)
         return finer.to_cells(finer.at_knots(table_C))
+
+    @property
+    def is_sharpest(self) -> bool:
+        """Whether a pair of two fine sides is still as rough as the knots that both of them got allow."""
+        if self.spline is None or self.spline.max_knots != (MORE_KNOTS, MORE_KNOTS):
+            return False
+        return self.spline.has_fine_sides and self.weight <= SHARPEST_PAIR_WEIGHT
 
 
 def _adapted(weight: float, rank: int, used: float, square: float, least: float, factor: float = 1.0) -> float:
@@ -214,19 +211,6 @@ def _adapted(weight: float, rank: int, used: float, square: float, least: float,
     unexplained = factor * max(rank / weight - used, np.finfo(np.float64).tiny)
     change = unexplained / max(square, unexplained / MAX_FACTOR)
     return min(MOST_WEIGHT, max(least, weight * max(1 / MAX_FACTOR, change)))
-
-
-def _block_roughness(knots: tuple[int, ...]) -> Float64:
-    """Return ``pair_roughness`` of one block.
-
-    Args:
-        knots: Of each side with neighbours.
-    """
-    if len(knots) == 2:
-        return pair_roughness(knots, (True, True), PAIR_DIFFERENCES)
-    if not knots:
-        return np.full((1, 1), 2.0)
-    return side_roughness(knots[0], True, PAIR_DIFFERENCES) + np.eye(knots[0])
 
 
 @functools.cache
@@ -254,59 +238,3 @@ def _bends(curve_C: Float64) -> Float64:
 @functools.cache
 def _roughness_bands() -> Float64:
     return lower_bands(curve_roughness(), 2)
-
-
-def lower_bands(matrix_CC: Float64, width: int) -> Float64:
-    """Return the diagonal of a symmetric matrix and so many below it, ``(width + 1, C)``, as scipy takes them.
-
-    >>> lower_bands(np.array([[2.0, 1.0, 0.0], [1.0, 2.0, 1.0], [0.0, 1.0, 2.0]]), 1).tolist()
-    [[2.0, 2.0, 2.0], [1.0, 1.0, 0.0]]
-    """
-    return np.stack([np.append(np.diag(matrix_CC, -band), np.zeros(band)) for band in range(width + 1)])
-
-
-def pair_roughness(
-    shape: tuple[int, ...], ordered: Sequence[bool], differences: tuple[float, float] = (1.0, 0.0)
-) -> Float64:
-    """Return the matrix of the squared differences between a pair's neighbouring cells ``(C, C)``.
-
-    Args:
-        shape: Bins of both sides.
-        ordered: Whether a side's bins have neighbours; those of a category are held against zero.
-        differences: What first and second differences count.
-    """
-    first_II, second_JJ = (side_roughness(*each, differences) for each in zip(shape, ordered, strict=True))
-    roughness_CC: Float64 = np.kron(first_II, np.eye(shape[1])) + np.kron(np.eye(shape[0]), second_JJ)
-    return roughness_CC
-
-
-def side_roughness(size: int, ordered: bool, differences: tuple[float, float] = (1.0, 0.0)) -> Float64:
-    """Return the matrix of the squared differences of neighbours; the first bin is that of missing values.
-
-    >>> side_roughness(4, True).astype(int).tolist()
-    [[1, 0, 0, 0], [0, 1, -1, 0], [0, -1, 2, -1], [0, 0, -1, 1]]
-    """
-    if not ordered:
-        return np.eye(size)
-    roughness = np.zeros((size, size))
-    roughness[0, 0] = 1
-    for order, count in enumerate(differences, start=1):
-        if count and size - 1 > order:
-            steps = np.diff(np.eye(size - 1), n=order, axis=0)
-            roughness[1:, 1:] += count * (steps.T @ steps)
-    return roughness
-
-
-def _inverses(matrix_KSS: Float64) -> Float64:
-    """Return the inverse of each matrix; they are symmetric and positive definite."""
-    if matrix_KSS.shape[1] == 1:
-        return 1 / matrix_KSS
-    if len(matrix_KSS) == 1:
-        return _inverse(matrix_KSS[0])[None]
-    return np.asarray(np.linalg.inv(matrix_KSS), np.float64)
-
-
-def _inverse(matrix_CC: Float64) -> Float64:
-    """Return the inverse of a symmetric, positive definite matrix, in two thirds of the time of a general one."""
-    inverse_CC: Float64 = torch.cholesky_inverse(torch.linalg.cholesky(torch.from_numpy(matrix_CC))).numpy()
-    return inverse_CC

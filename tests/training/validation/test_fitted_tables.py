@@ -1,15 +1,17 @@
 """Additive models fitted anew: the same each time, better than a short training, without pairs that are noise."""
 
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 
-from dkan_core import TrainConfig
+from dkan_core import PrepareConfig, TrainConfig, prepare
 from dkan_core.config import ResolvedTrainConfig
 from dkan_core.data.format.manifest import PreparedData, read_manifest
 from dkan_core.data.loading.loader import RowReader, open_split
@@ -21,6 +23,7 @@ from dkan_core.model.architecture import additive_shape
 from dkan_core.training.setup.architecture import choose_architecture
 from dkan_core.training.setup.defaults import resolve_for
 from dkan_core.training.setup.sizing import MAX_FITTED_CELLS
+from dkan_core.training.validation import fitted_tables
 from dkan_core.training.validation.additive_tables import TableMaker
 from dkan_core.training.validation.fitted_tables import FINE_BINS, MIN_PAIR_EFFECT, fitted_terms, without_idle_pairs
 from tests.additive_data import QUICK, prepare_rows
@@ -49,10 +52,15 @@ class Setting:
 
 @pytest.fixture(scope="module")
 def setting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setting]:
-    folder: Path = prepare_rows(tmp_path_factory.mktemp("fitted_tables"))
+    with opened(prepare_rows(tmp_path_factory.mktemp("fitted_tables"))) as found:
+        yield found
+
+
+@contextmanager
+def opened(folder: Path) -> Iterator[Setting]:
     prepared = read_manifest(folder)
-    with ExitStack() as opened:
-        train, valid = (opened.enter_context(open_split(folder, prepared, split)) for split in ("train", "valid"))
+    with ExitStack() as stack:
+        train, valid = (stack.enter_context(open_split(folder, prepared, split)) for split in ("train", "valid"))
         yield Setting(prepared=prepared, train=train, valid=valid)
 
 
@@ -155,3 +163,21 @@ def test_leaving_out_idle_pairs_changes_nothing_else(setting: Setting) -> None:
     np.testing.assert_array_equal(left.table_VML, table_VML[kept_V])
     np.testing.assert_array_equal(left.weight_V, terms.weight_V[kept_V])
     assert without_idle_pairs(left) is left
+
+
+def test_a_sharp_pair_gets_finer_bins_and_predicts_unseen_rows_better(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(0)
+    north, east, other = rng.uniform(size=(3, 12_000))
+    fields = np.floor(8 * north) + np.floor(8 * east)
+    table = {"north": north, "east": east, "other": other, "label": (fields % 2 == 1).astype(np.int8)}
+    pq.write_table(pa.table(table), tmp_path / "fields.parquet")
+    prepare(tmp_path / "fields.parquet", tmp_path / "data", PrepareConfig(label=("label",)))
+    with opened(tmp_path / "data") as fields_setting:
+        config = fields_setting.config(pairs="2", members=2)
+        terms = fields_setting.fitted_terms(config)
+        bins = {each.feature: len(each.cuts) for each in additive_shape(terms.config).binned}
+        assert min(bins[0], bins[1]) > FINE_BINS and bins[2] == FINE_BINS
+        monkeypatch.setattr(fitted_tables, "MAX_SHARPEST", 0)
+        assert fields_setting.loss(terms) < 0.7 * fields_setting.loss(fields_setting.fitted_terms(config))

@@ -6,19 +6,17 @@ import pytest
 from dkan_core.model.additive_shape import AdditiveShape, FeatureCuts, Layout, layout_of
 from dkan_core.model.calibration import sigmoid
 from dkan_core.training.likelihood import Float64, UInt16
+from dkan_core.training.validation.pair_matrices import EMPTY_RIDGE, PAIR_DIFFERENCES
 from dkan_core.training.validation.penalized_fit import PenalizedFit, penalized_terms
 from dkan_core.training.validation.penalties import (
-    EMPTY_RIDGE,
     MOST_WEIGHT,
-    PAIR_DIFFERENCES,
     CodesPenalty,
     CurvePenalty,
     PairPenalty,
     curve_roughness,
     curve_slope,
-    pair_roughness,
-    side_roughness,
 )
+from dkan_core.training.validation.roughness import pair_roughness, side_roughness
 
 ROWS = 20_000
 FINE_CUTS, CUTS = tuple(range(1, 256, 8)), tuple(range(1, 256, 32))
@@ -201,6 +199,40 @@ def test_only_a_sharp_pair_gets_more_knots() -> None:
     assert plane is not None and max(plane.knots) < 15
     sums_N = sum(fit.table_V[each.term.rows][each.codes_N] for each in fit.terms)
     np.testing.assert_allclose(fit.rows.log_odds_N, fit.intercept + sums_N, rtol=0, atol=1e-9)
+
+
+def test_a_pair_on_fine_sides_that_is_sharper_than_its_knots_asks_for_the_most() -> None:
+    fine, coarse = tuple(range(1, 256, 4)), tuple(range(1, 256, 24))
+    shape = AdditiveShape(
+        form="tables",
+        pairs=((0, 1), (0, 2), (1, 3)),
+        binned=tuple(
+            FeatureCuts(feature=feature, cuts=cuts) for feature, cuts in enumerate((fine, fine, coarse, fine))
+        ),
+    )
+    codes_TN = np.random.default_rng(0).integers(1, 256, (4, ROWS)).astype(np.uint16)
+    bins_TN = [
+        np.searchsorted(each.cuts, codes_N, "right") for each, codes_N in zip(shape.binned, codes_TN, strict=True)
+    ]
+    pairs_TN = [
+        (bins_TN[first] * (len(shape.binned[second].cuts) + 1) + bins_TN[second]).astype(np.uint16)
+        for first, second in shape.pairs
+    ]
+    layout = layout_of(4, (), (), (), shape)
+    narrow_N, wide_N = (np.prod(np.sign(np.sin(codes_TN[:2] / width)), axis=0) for width in (11, 60))
+
+    def sharpest(log_odds_N: Float64, wanted: tuple[tuple[int, int], ...] = ()) -> list[tuple[int, ...]]:
+        target_N = np.random.default_rng(1).random(ROWS) < sigmoid(log_odds_N)
+        terms = penalized_terms(layout, shape, {}, [*codes_TN, *pairs_TN], wanted)
+        PenalizedFit(terms, target_N, np.ones(ROWS)).fit()
+        pairs = [(each.term.features, each.penalty) for each in terms]
+        return [features for features, penalty in pairs if isinstance(penalty, PairPenalty) and penalty.is_sharpest]
+
+    strip_N = np.sign(np.sin(codes_TN[0] / 11)) * np.where(bins_TN[2] % 2, 4.0, -4.0)
+    assert sharpest(4 * narrow_N) == [(0, 1)]
+    assert sharpest(4 * narrow_N, ((0, 1),)) == [], "it has the most"
+    assert sharpest(wide_N) == []
+    assert sharpest(strip_N) == [], "one of its sides has few bins"
 
 
 @pytest.mark.parametrize("sign", [1, -1])

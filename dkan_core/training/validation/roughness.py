@@ -1,0 +1,51 @@
+"""Squared differences of neighbouring numbers of a term, as quadratic forms.
+
+Shape suffixes: C codes or cells of a term, I and J bins of the sides of a pair.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from dkan_core.training.likelihood import Float64
+
+
+def lower_bands(matrix_CC: Float64, width: int) -> Float64:
+    """Return the diagonal of a symmetric matrix and so many below it, ``(width + 1, C)``, as scipy takes them.
+
+    >>> lower_bands(np.array([[2.0, 1.0, 0.0], [1.0, 2.0, 1.0], [0.0, 1.0, 2.0]]), 1).tolist()
+    [[2.0, 2.0, 2.0], [1.0, 1.0, 0.0]]
+    """
+    return np.stack([np.append(np.diag(matrix_CC, -band), np.zeros(band)) for band in range(width + 1)])
+
+
+def pair_roughness(
+    shape: tuple[int, ...], ordered: Sequence[bool], differences: tuple[float, float] = (1.0, 0.0)
+) -> Float64:
+    """Return the matrix of the squared differences between a pair's neighbouring cells ``(C, C)``.
+
+    Args:
+        shape: Bins of both sides.
+        ordered: Whether a side's bins have neighbours; those of a category are held against zero.
+        differences: What first and second differences count.
+    """
+    first_II, second_JJ = (side_roughness(*each, differences) for each in zip(shape, ordered, strict=True))
+    roughness_CC: Float64 = np.kron(first_II, np.eye(shape[1])) + np.kron(np.eye(shape[0]), second_JJ)
+    return roughness_CC
+
+
+def side_roughness(size: int, ordered: bool, differences: tuple[float, float] = (1.0, 0.0)) -> Float64:
+    """Return the matrix of the squared differences of neighbours; the first bin is that of missing values.
+
+    >>> side_roughness(4, True).astype(int).tolist()
+    [[1, 0, 0, 0], [0, 1, -1, 0], [0, -1, 2, -1], [0, 0, -1, 1]]
+    """
+    if not ordered:
+        return np.eye(size)
+    roughness = np.zeros((size, size))
+    roughness[0, 0] = 1
+    for order, count in enumerate(differences, start=1):
+        if count and size - 1 > order:
+            steps = np.diff(np.eye(size - 1), n=order, axis=0)
+            roughness[1:, 1:] += count * (steps.T @ steps)
+    return roughness
