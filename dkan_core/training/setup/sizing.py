@@ -41,7 +41,8 @@ SEARCHED_SETTINGS = ("hidden", "num_centers", "dropout")
 ADDITIVE_MEMBERS = {"fast": 4, "default": 8, "best": 16}
 
 # Rows times terms times labels up to which the tables of an additive model are fitted anew, by penalized likelihood:
-# about a minute on one core, and 400 MB. A step of a term costs as much as so many rows, however few there are.
+# about a minute on one core, and 400 MB, besides what the sharpest pairs take. A step of a term costs as much as so
+# many rows, however few there are.
 MAX_FITTED_CELLS, MIN_FITTED_ROWS = 100_000_000, 25_000
 # Pairs of such tables with ``pairs="auto"``, as many as these cells allow: the penalty draws those that are noise to
 # nothing.
@@ -51,8 +52,9 @@ MIN_FITTED_PAIRS, MAX_FITTED_PAIRS = 48, 96
 MIN_ROWS_PER_TERM = 70
 
 # Rows times terms times labels that a network's additive partner is fitted to, at most: three seconds on one core,
-# and 150 MB. Of more rows it takes the first ones, which are shuffled, but no fewer than the first number below. Of
-# fewer rows in all than the second one, neither the fit nor what it should count can be told.
+# and 150 MB, besides what the sharpest pairs take. Of more rows it takes the first ones, which are shuffled, but no
+# fewer than the first number below. Of fewer rows in all than the second one, neither the fit nor what it should count
+# can be told.
 MAX_BLEND_CELLS = 30_000_000
 MIN_SAMPLED_ROWS, MIN_BLEND_ROWS = 20_000, 100
 

@@ -20,7 +20,7 @@ from dkan_core.model.additive_terms import AdditiveTerms, Float64, purified, tra
 from dkan_core.model.calibration import sigmoid
 from dkan_core.training.setup.sizing import can_fit_tables
 from dkan_core.training.validation.fitted_tables import fitted_terms
-from dkan_core.training.validation.roughness import lower_bands, pair_roughness
+from dkan_core.training.validation.roughness import lower_bands, pair_roughness_bands
 
 FITTED, SMOOTHED = "fitted", "smoothed"
 
@@ -181,9 +181,7 @@ def with_smooth_pairs(terms: AdditiveTerms, penalty: float) -> AdditiveTerms:
     curved = {term.features[0] for term in terms.layout.curved}
     for pair in terms.layout.pairs:
         ordered = [feature in curved for feature in pair.features]
-        # Neighbours are no further apart: next to each other along the second side, a row of cells along the first.
-        width = pair.shape[1] if ordered[0] else 1
-        roughness = lower_bands(pair_roughness(pair.shape, ordered), width)
+        roughness = pair_roughness_bands(pair.shape, ordered)
         for label, information in enumerate(_information(terms)):
             # So little that only cells without rows notice.
             weight_C = terms.weight_V[pair.rows] * information + 1e-6

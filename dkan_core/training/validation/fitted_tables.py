@@ -6,9 +6,7 @@ rows that leaves strong terms too flat and weak ones noisy, while a penalized fi
 Shape suffixes: N rows, T terms, V rows of the table, M members, L labels.
 """
 
-import itertools
 import logging
-import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -39,9 +37,10 @@ logger = logging.getLogger(__name__)
 
 BATCH_ROWS = 65_536
 # Bins of a column in a pair where each of them has other values: others keep the bins in which pairs are searched for.
-# The second number is that of columns of the sharpest pairs, of which there are so many at most.
+# The second number is that of columns of the sharpest pairs.
 FINE_BINS, FINEST_BINS = 64, 128
-MAX_SHARPEST = 4
+# Sharpest pairs times labels: each takes up to four seconds and 140 MB. Fewer rows show nothing so fine.
+MAX_SHARPEST, MIN_SHARPEST_ROWS = 4, 2_000
 # Passes over the terms for each member, from the tables of all rows on.
 MEMBER_ROUNDS = 4
 # Log-odds, root mean square, by which a pair moves a row at least: with ``pairs="auto"`` others are left out.
@@ -73,67 +72,6 @@ class _Rows:
         return np.concatenate([np.bincount(codes_N, self.weight_N, term.size) for term, codes_N in parts])
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Fit:
-    """Fits of all rows, one for each label."""
-
-    model: AdditiveFastKAN
-    rows: _Rows
-    pos_weight: float
-    everywhere: list[PenalizedFit]
-
-    @classmethod
-    def of(cls, model: AdditiveFastKAN, singles: _Rows, pos_weight: float, sharpest: Collection[Group] = ()) -> "_Fit":
-        """Fit the terms of a model.
-
-        Args:
-            model: Has the terms; its bins are made finer.
-            singles: Have codes of single features alone.
-            pos_weight: What positives count.
-            sharpest: Features of the pairs that have the most bins and knots.
-        """
-        fine = _with_fine_bins(model, singles.codes_TN, {feature for pair in sharpest for feature in pair})
-        rows = replace(singles, codes_TN=[*singles.codes_TN, *_pair_codes(fine, singles.codes_TN)])
-        everywhere = []
-        for label in range(len(fine.config.labels)):
-            shape = additive_shape(fine.config)
-            terms = penalized_terms(fine.layout, shape, fine.signs, rows.codes_TN, sharpest)
-            everywhere.append(PenalizedFit(terms, *rows.target(label, pos_weight)))
-            everywhere[-1].fit()
-        return cls(model=fine, rows=rows, pos_weight=pos_weight, everywhere=everywhere)
-
-    def sharpest_pairs(self) -> list[Group]:
-        """Return the features of the pairs whose effects are too sharp for the knots that they got: the first ones."""
-        weights: dict[Group, float] = {}
-        for each in itertools.chain.from_iterable(fit.terms for fit in self.everywhere):
-            if isinstance(each.penalty, PairPenalty) and each.penalty.is_sharpest:
-                weights[each.term.features] = min(each.penalty.weight, weights.get(each.term.features, math.inf))
-        return sorted(weights, key=lambda pair: weights[pair])[:MAX_SHARPEST]
-
-    def with_members(self) -> AdditiveTerms:
-        """Return the terms of these fits, and of those of the rows that each member sees."""
-        fine, members, labels = self.model, self.model.config.members, len(self.everywhere)
-        table_VML = np.zeros((fine.layout.size, members, labels))
-        for label, everywhere in enumerate(self.everywhere):
-            of_members = self._members(label) if fine.bags.p else []
-            table_VML[:, :, label] = _around(everywhere, of_members) if of_members else everywhere.table_V[:, None]
-        return AdditiveTerms(
-            config=fine.config,
-            intercept_L=np.array([each.intercept for each in self.everywhere]),
-            table_VML=table_VML,
-            weight_V=self.rows.with_each_code(fine.layout),
-        )
-
-    def _members(self, label: int) -> list[PenalizedFit]:
-        everywhere, (positive_N, weight_N) = self.everywhere[label], self.rows.target(label, self.pos_weight)
-        members = []
-        for kept_N in self.rows.kept_MN:
-            members.append(PenalizedFit(everywhere.terms, positive_N, weight_N * kept_N))
-            members[-1].start_at(everywhere)
-            members[-1].refine(MEMBER_ROUNDS)
-        return members
-
-
 def fitted_terms(model: AdditiveFastKAN, reader: RowReader, config: TrainConfig) -> AdditiveTerms:
     """Return the terms of a penalized fit: purified, not calibrated. What the model has learned does not matter.
 
@@ -148,14 +86,59 @@ def fitted_terms(model: AdditiveFastKAN, reader: RowReader, config: TrainConfig)
     singles = _read(model, reader, config.seed)
     # The number of threads of linear algebra changes the last bits.
     with torch_threads(1), threadpool_limits(1, user_api="blas"):
-        fit = _Fit.of(model, singles, config.pos_weight)
-        if sharpest := fit.sharpest_pairs():
-            logger.info(
-                "%s with sharp effects: all terms are fitted again, with finer bins", counted(len(sharpest), "pair")
-            )
-            fit = _Fit.of(model, singles, config.pos_weight, sharpest)
-        terms = purified(fit.with_members())
+        terms, sharpest = _fit(model, singles, config)
+        if sharpest:
+            logger.info("%s with sharp effects: all terms are fitted again", counted(len(sharpest), "pair"))
+            terms, _ = _fit(model, singles, config, sharpest)
+        terms = purified(terms)
     return without_idle_pairs(terms) if config.pairs == "auto" else terms
+
+
+def _fit(
+    model: AdditiveFastKAN, singles: _Rows, config: TrainConfig, sharpest: Collection[Group] = ()
+) -> tuple[AdditiveTerms, list[Group]]:
+    """Return the terms of one fit, and the features of the strongest pairs that another one is to give the most knots.
+
+    If there are such pairs, the members are left out.
+
+    Args:
+        model: Has the terms; its bins are made finer.
+        singles: Have codes of single features alone.
+        config: Settings of the run.
+        sharpest: Features of the pairs that have the most bins and knots.
+    """
+    fine = _with_fine_bins(model, singles.codes_TN, {feature for pair in sharpest for feature in pair})
+    rows = replace(singles, codes_TN=[*singles.codes_TN, *_pair_codes(fine, singles.codes_TN)])
+    labels = len(model.config.labels)
+    table_VML, intercept_L = np.zeros((fine.layout.size, model.config.members, labels)), np.zeros(labels)
+    effects: dict[Group, float] = {}
+    limit = 0 if sharpest or len(rows.weight_N) < MIN_SHARPEST_ROWS else MAX_SHARPEST // labels
+    for label in range(labels):
+        terms = penalized_terms(fine.layout, additive_shape(fine.config), fine.signs, rows.codes_TN, sharpest)
+        everywhere = PenalizedFit(terms, *rows.target(label, config.pos_weight))
+        everywhere.fit()
+        for each in terms:
+            if isinstance(each.penalty, PairPenalty) and each.penalty.is_sharpest:
+                effect = float(everywhere.table_V[each.term.rows][each.codes_N].std())
+                effects[each.term.features] = max(effect, effects.get(each.term.features, 0.0))
+        is_last = not (effects and limit)
+        members = _fit_members(everywhere, rows, label, config.pos_weight) if fine.bags.p and is_last else []
+        table_VML[:, :, label] = _around(everywhere, members) if members else everywhere.table_V[:, None]
+        intercept_L[label] = everywhere.intercept
+    weight_V = rows.with_each_code(fine.layout)
+    found = AdditiveTerms(config=fine.config, intercept_L=intercept_L, table_VML=table_VML, weight_V=weight_V)
+    return found, sorted(effects, key=lambda pair: -effects[pair])[:limit]
+
+
+def _fit_members(everywhere: PenalizedFit, rows: _Rows, label: int, pos_weight: float) -> list[PenalizedFit]:
+    """Return the fits of the rows that each member sees, from the tables of all rows on."""
+    members = []
+    for kept_N in rows.kept_MN:
+        positive_N, weight_N = rows.target(label, pos_weight)
+        members.append(PenalizedFit(everywhere.terms, positive_N, weight_N * kept_N))
+        members[-1].start_at(everywhere)
+        members[-1].refine(MEMBER_ROUNDS)
+    return members
 
 
 def _with_fine_bins(model: AdditiveFastKAN, codes_TN: Sequence[UInt16], finest: Collection[int]) -> AdditiveFastKAN:

@@ -18,7 +18,7 @@ from dkan_core.training.validation.roughness import pair_roughness, side_roughne
 PAIR_DIFFERENCES = (0.05, 1.0)
 # Curvature of cells without rows, besides what penalties add.
 EMPTY_RIDGE = 1e-6
-# Numbers of a block from which on a grid's bands take less time than a dense matrix does.
+# From so many numbers on, a grid's bands take less time than a dense matrix does.
 MIN_BANDED = 400
 
 
@@ -26,7 +26,7 @@ class PairMatrix(ABC):
     """Curvature plus a weight times the roughness."""
 
     @abstractmethod
-    def rough(self, numbers_KS: Float64) -> Float64:
+    def times_roughness(self, numbers_KS: Float64) -> Float64:
         """Return the roughness times the numbers of each block."""
 
     @abstractmethod
@@ -35,10 +35,10 @@ class PairMatrix(ABC):
 
     @abstractmethod
     def solve(self, right_KS: Float64) -> Float64:
-        """Return what the matrix is to be multiplied by to give the right-hand side."""
+        """Solve for a right-hand side."""
 
     @abstractmethod
-    def used(self) -> float:
+    def roughness_trace(self) -> float:
         """Return the trace of the roughness times the inverse."""
 
 
@@ -63,7 +63,7 @@ class DenseBlocks(PairMatrix):
         self._spline = spline
         self.roughness_SS = _block_roughness(spline.knots if spline else ())
 
-    def rough(self, numbers_KS: Float64) -> Float64:
+    def times_roughness(self, numbers_KS: Float64) -> Float64:
         """Return the roughness times the numbers of each block."""
         return numbers_KS @ self.roughness_SS
 
@@ -76,11 +76,11 @@ class DenseBlocks(PairMatrix):
         self._inverse_KSS = _inverses(matrix_KSS)
 
     def solve(self, right_KS: Float64) -> Float64:
-        """Return what the matrix is to be multiplied by to give the right-hand side."""
+        """Solve for a right-hand side."""
         solved_KS: Float64 = (self._inverse_KSS @ right_KS[:, :, None])[:, :, 0]
         return solved_KS
 
-    def used(self) -> float:
+    def roughness_trace(self) -> float:
         """Return the trace of the roughness times the inverse."""
         return float((self._inverse_KSS * self.roughness_SS).sum())
 
@@ -103,7 +103,7 @@ class BandedGrid(PairMatrix):
         bands_3IJJ[0] += self._second_JJ
         self._roughness = _in_groups(bands_3IJJ)
 
-    def rough(self, numbers_KS: Float64) -> Float64:
+    def times_roughness(self, numbers_KS: Float64) -> Float64:
         """Return the roughness times the numbers of the grid."""
         numbers_IJ = numbers_KS.reshape(self._spline.knots)
         return (self._first_II @ numbers_IJ + numbers_IJ @ self._second_JJ).reshape(1, -1)
@@ -124,7 +124,7 @@ class BandedGrid(PairMatrix):
             self._pivots_GPP[group + 1] = _inverse(diagonals_GPP[group + 1] - self._factors_GPP[group] @ below_PP.T)
 
     def solve(self, right_KS: Float64) -> Float64:
-        """Return what the matrix is to be multiplied by to give the right-hand side."""
+        """Solve for a right-hand side."""
         groups, size, _ = self._pivots_GPP.shape
         right_GP = np.zeros((groups, size))
         right_GP.ravel()[: right_KS.size] = right_KS
@@ -135,7 +135,7 @@ class BandedGrid(PairMatrix):
             solved_GP[group] -= self._factors_GPP[group].T @ solved_GP[group + 1]
         return solved_GP.ravel()[: right_KS.size].reshape(1, -1)
 
-    def used(self) -> float:
+    def roughness_trace(self) -> float:
         """Return the trace of the roughness times the inverse."""
         diagonals_GPP, belows_GPP = self._roughness
         inverse_PP = self._pivots_GPP[-1]

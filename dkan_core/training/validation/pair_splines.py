@@ -54,7 +54,7 @@ class PairSpline:
         self._at = self._first_FS.argmax(axis=0), self._second_GS.argmax(axis=0)
 
     def with_more_knots(self, values_C: Float64) -> "PairSpline | None":
-        """Return one with ``MORE_KNOTS`` on the sides along which the numbers of the cells are rough.
+        """Return one with at least ``MORE_KNOTS`` on the sides along which the numbers of the cells are rough.
 
         Returns:
             None where these sides have no bins for more.
@@ -74,8 +74,8 @@ class PairSpline:
         return None if finer.knots == self.knots else finer
 
     @property
-    def has_fine_sides(self) -> bool:
-        """Whether both sides have more bins than those in which pairs are searched for."""
+    def is_of_fine_numbers(self) -> bool:
+        """Whether both sides are of numbers, and have more bins than those in which pairs are searched for."""
         return all(each is not None and len(each) > NUMERIC_BINS for each in self._cuts)
 
     def project(self, sums_C: Float64) -> Float64:

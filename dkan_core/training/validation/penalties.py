@@ -27,7 +27,7 @@ START_SLOPE_WEIGHT = 1e-4
 # same rows, and so asks for too much; of pairs, which overlap most, above all.
 PAIR_FACTOR = 0.65
 # A pair whose weight is no more than this is as rough as its knots allow, as geographic ones are: it gets more of them.
-# If they are too few as well, its weight falls to next to the least, below the second number.
+# If these are still too few, its weight falls to almost the least one: to the second number or less.
 SHARP_PAIR_WEIGHT, SHARPEST_PAIR_WEIGHT = 1.0, 0.15
 # Curvature of a missing value's own number, besides what penalties add.
 MISSING_RIDGE = 1.0
@@ -165,15 +165,18 @@ class PairPenalty(Penalty):
         """Return the Newton step from a table, given the gradient of the log-likelihood."""
         numbers_KS = self._numbers(table_C)
         gradient_KS = self.spline.project(gradient_C) if self.spline else gradient_C[:, None]
-        held_KS = self.weight * self.matrix.rough(numbers_KS) + EMPTY_RIDGE * numbers_KS
+        held_KS = self.weight * self.matrix.times_roughness(numbers_KS) + EMPTY_RIDGE * numbers_KS
         step_KS = self.matrix.solve(gradient_KS - held_KS)
         return self.spline.to_cells(step_KS) if self.spline else step_KS[:, 0]
 
     def adapt(self, table_C: Float64) -> None:
         """Give the penalty the weight that explains a table best."""
         numbers_KS = self._numbers(table_C)
-        square = float((self.matrix.rough(numbers_KS) * numbers_KS).sum())
-        self.weight = _adapted(self.weight, numbers_KS.size, self.matrix.used(), square, self.least_weight, PAIR_FACTOR)
+        square, used = (
+            float((self.matrix.times_roughness(numbers_KS) * numbers_KS).sum()),
+            self.matrix.roughness_trace(),
+        )
+        self.weight = _adapted(self.weight, numbers_KS.size, used, square, self.least_weight, PAIR_FACTOR)
 
     def sharpen(self, table_C: Float64) -> Float64 | None:
         """Give a pair that is as rough as its knots allow more of them.
@@ -191,10 +194,10 @@ class PairPenalty(Penalty):
 
     @property
     def is_sharpest(self) -> bool:
-        """Whether a pair of two fine sides is still as rough as the knots that both of them got allow."""
+        """Whether a pair of continuous numbers is still too rough for the knots that ``sharpen`` gave both sides."""
         if self.spline is None or self.spline.max_knots != (MORE_KNOTS, MORE_KNOTS):
             return False
-        return self.spline.has_fine_sides and self.weight <= SHARPEST_PAIR_WEIGHT
+        return self.spline.is_of_fine_numbers and self.weight <= SHARPEST_PAIR_WEIGHT
 
 
 def _adapted(weight: float, rank: int, used: float, square: float, least: float, factor: float = 1.0) -> float:

@@ -34,6 +34,22 @@ def pair_roughness(
     return roughness_CC
 
 
+def pair_roughness_bands(shape: tuple[int, ...], ordered: Sequence[bool]) -> Float64:
+    """Return the diagonal of ``pair_roughness`` and the bands below it, up to the neighbour along the first side.
+
+    >>> bands = pair_roughness_bands((4, 3), (True, True))
+    >>> bool((bands == lower_bands(pair_roughness((4, 3), (True, True)), 3)).all())
+    True
+    """
+    first_II, second_JJ = (side_roughness(*each) for each in zip(shape, ordered, strict=True))
+    width = shape[1] if ordered[0] else 1
+    bands = np.zeros((width + 1, *shape))
+    bands[0] = np.add.outer(np.diag(first_II), np.diag(second_JJ))
+    bands[1, :, :-1] += np.diag(second_JJ, -1)
+    bands[width, :-1] += np.diag(first_II, -1)[:, None]
+    return bands.reshape(width + 1, -1)
+
+
 def side_roughness(size: int, ordered: bool, differences: tuple[float, float] = (1.0, 0.0)) -> Float64:
     """Return the matrix of the squared differences of neighbours; the first bin is that of missing values.
 

@@ -24,7 +24,7 @@ from dkan_core.training.setup.architecture import choose_architecture
 from dkan_core.training.setup.defaults import resolve_for
 from dkan_core.training.setup.sizing import MAX_FITTED_CELLS
 from dkan_core.training.validation import fitted_tables
-from dkan_core.training.validation.additive_tables import TableMaker
+from dkan_core.training.validation.additive_tables import TableMaker, with_smooth_pairs
 from dkan_core.training.validation.fitted_tables import FINE_BINS, MIN_PAIR_EFFECT, fitted_terms, without_idle_pairs
 from tests.additive_data import QUICK, prepare_rows
 
@@ -165,19 +165,41 @@ def test_leaving_out_idle_pairs_changes_nothing_else(setting: Setting) -> None:
     assert without_idle_pairs(left) is left
 
 
-def test_a_sharp_pair_gets_finer_bins_and_predicts_unseen_rows_better(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rng = np.random.default_rng(0)
+@pytest.fixture(scope="module")
+def fields(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setting]:
+    """Yield places on a map, where one label is that of fields, and one has nothing to do with places."""
+    folder, rng = tmp_path_factory.mktemp("fields"), np.random.default_rng(0)
     north, east, other = rng.uniform(size=(3, 12_000))
-    fields = np.floor(8 * north) + np.floor(8 * east)
-    table = {"north": north, "east": east, "other": other, "label": (fields % 2 == 1).astype(np.int8)}
-    pq.write_table(pa.table(table), tmp_path / "fields.parquet")
-    prepare(tmp_path / "fields.parquet", tmp_path / "data", PrepareConfig(label=("label",)))
-    with opened(tmp_path / "data") as fields_setting:
-        config = fields_setting.config(pairs="2", members=2)
-        terms = fields_setting.fitted_terms(config)
-        bins = {each.feature: len(each.cuts) for each in additive_shape(terms.config).binned}
-        assert min(bins[0], bins[1]) > FINE_BINS and bins[2] == FINE_BINS
-        monkeypatch.setattr(fitted_tables, "MAX_SHARPEST", 0)
-        assert fields_setting.loss(terms) < 0.7 * fields_setting.loss(fields_setting.fitted_terms(config))
+    even = (np.floor(8 * north) + np.floor(8 * east)) % 2 == 1
+    table = {"north": north, "east": east, "other": other, "apart": rng.random(12_000) < other, "even": even}
+    pq.write_table(pa.table(table), folder / "fields.parquet")
+    prepare(folder / "fields.parquet", folder / "data", PrepareConfig(label=("apart", "even")))
+    with opened(folder / "data") as found:
+        yield found
+
+
+def test_a_sharp_pair_gets_finer_bins_and_predicts_unseen_rows_better(
+    fields: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = fields.config(pairs="2", members=2)
+    terms = fields.fitted_terms(config)
+    bins = {each.feature: len(each.cuts) for each in additive_shape(terms.config).binned}
+    assert min(bins[0], bins[1]) > FINE_BINS and bins[2] == FINE_BINS
+    assert np.ptp(terms.table_VML, axis=1).any(axis=0).all(), "members of each label differ"
+    for too_few in (0, 1):
+        monkeypatch.setattr(fitted_tables, "MAX_SHARPEST", too_few)
+        coarse = fields.fitted_terms(config)
+        assert {len(each.cuts) for each in additive_shape(coarse.config).binned} == {FINE_BINS}
+        assert np.ptp(coarse.table_VML, axis=1).any(axis=0).all()
+    assert fields.loss(terms) < 0.9 * fields.loss(coarse)
+
+
+def test_pairs_with_the_finest_bins_are_smoothed_as_others_are(fields: Setting) -> None:
+    terms = fields.fitted_terms(fields.config(pairs="1"))
+    (pair,) = terms.layout.pairs
+    assert min(pair.shape) > FINE_BINS
+    smooth = with_smooth_pairs(terms, 100.0)
+    steps, before = (
+        np.abs(np.diff(each.mean_VL[pair.rows, 1].reshape(pair.shape)[1:, 1:])) for each in (smooth, terms)
+    )
+    assert steps.mean() < 0.5 * before.mean()

@@ -10,6 +10,8 @@ from dkan_core.training.validation.pair_matrices import EMPTY_RIDGE, PAIR_DIFFER
 from dkan_core.training.validation.penalized_fit import PenalizedFit, penalized_terms
 from dkan_core.training.validation.penalties import (
     MOST_WEIGHT,
+    SHARP_PAIR_WEIGHT,
+    SHARPEST_PAIR_WEIGHT,
     CodesPenalty,
     CurvePenalty,
     PairPenalty,
@@ -219,20 +221,21 @@ def test_a_pair_on_fine_sides_that_is_sharper_than_its_knots_asks_for_the_most()
         for first, second in shape.pairs
     ]
     layout = layout_of(4, (), (), (), shape)
-    narrow_N, wide_N = (np.prod(np.sign(np.sin(codes_TN[:2] / width)), axis=0) for width in (11, 60))
+    narrow_N, wide_N = (np.prod(np.sign(np.sin(codes_TN[:2] / width)), axis=0) for width in (11, 22))
 
-    def sharpest(log_odds_N: Float64, wanted: tuple[tuple[int, int], ...] = ()) -> list[tuple[int, ...]]:
+    def fitted_pairs(log_odds_N: Float64, sharpest: tuple[tuple[int, int], ...] = ()) -> list[PairPenalty]:
         target_N = np.random.default_rng(1).random(ROWS) < sigmoid(log_odds_N)
-        terms = penalized_terms(layout, shape, {}, [*codes_TN, *pairs_TN], wanted)
+        terms = penalized_terms(layout, shape, {}, [*codes_TN, *pairs_TN], sharpest)
         PenalizedFit(terms, target_N, np.ones(ROWS)).fit()
-        pairs = [(each.term.features, each.penalty) for each in terms]
-        return [features for features, penalty in pairs if isinstance(penalty, PairPenalty) and penalty.is_sharpest]
+        return [each.penalty for each in terms if isinstance(each.penalty, PairPenalty)]
 
     strip_N = np.sign(np.sin(codes_TN[0] / 11)) * np.where(bins_TN[2] % 2, 4.0, -4.0)
-    assert sharpest(4 * narrow_N) == [(0, 1)]
-    assert sharpest(4 * narrow_N, ((0, 1),)) == [], "it has the most"
-    assert sharpest(wide_N) == []
-    assert sharpest(strip_N) == [], "one of its sides has few bins"
+    assert [each.is_sharpest for each in fitted_pairs(4 * narrow_N)] == [True, False, False]
+    assert not any(each.is_sharpest for each in fitted_pairs(4 * narrow_N, ((0, 1),))), "it has the most knots"
+    assert not any(each.is_sharpest for each in fitted_pairs(strip_N)), "one of its sides has few bins"
+    enough, *_ = fitted_pairs(wide_N)
+    assert enough.spline is not None and min(enough.spline.knots) > 20, "it has more knots"
+    assert SHARPEST_PAIR_WEIGHT < enough.weight < SHARP_PAIR_WEIGHT and not enough.is_sharpest, "and needs no more"
 
 
 @pytest.mark.parametrize("sign", [1, -1])
