@@ -86,6 +86,8 @@ def write_rows(path: Path, rows: int, features: int) -> None:
 
 def measure(rows: int, features: int, others: list[str], scratch: Path | None) -> dict[str, Result]:
     """Return cost and average precision of each stage, and of the other learners."""
+    if scratch is not None:
+        scratch.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=scratch) as name:
         folder = Path(name)
         source, prepared, run, scores = (folder / part for part in ("rows.parquet", "prepared", "run", "scores"))

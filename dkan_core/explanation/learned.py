@@ -24,6 +24,7 @@ from dkan_core.explanation.slopes import add_slopes, measure_slopes
 from dkan_core.explanation.term_tables import TermTable, pairs_of, term_tables
 from dkan_core.model.additive import AdditiveFastKAN
 from dkan_core.model.additive_terms import terms_of
+from dkan_core.model.architecture import ModelConfig
 from dkan_core.model.base import TabularModel
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.utils.progress import progress
@@ -39,6 +40,8 @@ PAIRED = 8
 # Values of a column in a pair. A pair takes their square times its rows of scoring: seven are the fewest that show a
 # bend on both sides of the middle. A map is looked at, and gets more.
 PAIR_BINS, MAP_BINS = 7, 16
+# Values in the map of a pair with sharp effects, as places have: its term has more than so many bins on both sides.
+SHARP_MAP_BINS, SHARP_TERM_BINS = 48, 64
 # Rows over which a pair is averaged; the mean over 100 moves little from sample to sample.
 PAIR_ROWS = 100
 
@@ -246,7 +249,7 @@ def read_label(
                     first,
                     second,
                     label=0,
-                    bins=MAP_BINS,
+                    bins=_map_bins(saved.config, first, second),
                     rows=PAIR_ROWS,
                     cells=limit,
                     error_factor=factor,
@@ -265,6 +268,14 @@ def read_label(
         intercept=None if terms is None else float(terms.intercept_L[place]),
         terms=tables,
     )
+
+
+def _map_bins(config: ModelConfig, first: Column, second: Column) -> int:
+    """Return how many bins a side of a pair's map has."""
+    shape = config.blended.additive if config.blended else config.additive
+    cuts = {each.feature: len(each.cuts) for each in shape.binned} if shape else {}
+    fewest = min(cuts.get(column.score_index, 0) for column in (first, second))
+    return SHARP_MAP_BINS if fewest > SHARP_TERM_BINS else MAP_BINS
 
 
 def _terms_described(read: Sequence[tuple[ReadCurve, Float64]], saved: SavedModel) -> list[Curve]:

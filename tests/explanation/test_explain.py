@@ -2,10 +2,13 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from dkan_core import (
@@ -13,9 +16,13 @@ from dkan_core import (
     DataError,
     Explanation,
     OutputError,
+    PrepareConfig,
+    TrainConfig,
     TrainResult,
     evaluate,
     explain,
+    prepare,
+    train,
 )
 from dkan_core.data.format.manifest import read_manifest
 from dkan_core.explanation.explain import read_rows, safe_names
@@ -23,6 +30,8 @@ from dkan_core.explanation.section import effect_alone
 from tests.command import check, dkan
 from tests.explanation.known import NOISE, TRUE
 from tests.report.test_report import check_page
+
+SMALL = TrainConfig(epochs=1, members=2, workers=1, device="cpu")
 
 
 def curve_of(found: dict[str, Any], name: str, *roles: str) -> list[dict[str, Any]]:
@@ -81,6 +90,20 @@ def test_the_true_pair_is_the_strongest(found: dict[str, Any]) -> None:
     assert pairs[0]["strength"] > 3 * pairs[1]["strength"] and pairs[0]["share"] > 0.5
     own = np.array(found["maps"][0]["own"])
     assert own[0, 0] > 0.5 < own[-1, -1] and own[0, -1] < -0.5 > own[-1, 0]
+
+
+@pytest.mark.parametrize("config", [replace(SMALL, model="additive"), replace(SMALL, hidden=(4,))])
+def test_the_map_of_a_sharp_pair_shows_where_its_effect_changes(config: TrainConfig, tmp_path: Path) -> None:
+    north, east = np.random.default_rng(0).uniform(size=(2, 12_000))
+    even = (np.floor(8 * north) + np.floor(8 * east)) % 2 == 1
+    pq.write_table(pa.table({"north": north, "east": east, "even": even}), tmp_path / "fields.parquet")
+    prepare(tmp_path / "fields.parquet", tmp_path / "data", PrepareConfig(label=("even",)))
+    run = train(tmp_path / "data", tmp_path / "run", config)
+    (shown,) = explain(run.model, tmp_path / "data", tmp_path / "out").labels["even"].maps
+    assert len(shown.first.names) == len(shown.second.names) == 48
+    ends = [np.array(side.edges) for side in (shown.first, shown.second)]
+    fields_AB = np.add.outer(*(np.floor(8 * (each[1:] + each[:-1]) / 2) for each in ends)) % 2 == 1
+    assert ((np.array(shown.own) > 0) == fields_AB).mean() > 0.9
 
 
 def test_files_are_all_there_and_the_page_needs_no_network(out: Path, found: dict[str, Any]) -> None:
