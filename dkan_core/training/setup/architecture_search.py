@@ -24,7 +24,7 @@ from dkan_core.data.format.manifest import PreparedData
 from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.data.loading.in_memory import ArraysReader
 from dkan_core.data.loading.loader import FirstRows, RowReader, SliceBatches, all_batches
-from dkan_core.evaluation.prediction import SCORING_ROWS, log_odds
+from dkan_core.evaluation.prediction import SCORING_ROWS, log_odds, torch_threads
 from dkan_core.model.architecture import ModelConfig
 from dkan_core.model.base import TabularModel
 from dkan_core.training.compute.flat_model import Replica
@@ -96,7 +96,9 @@ def search_architecture(
 
     def losses(of: ResolvedTrainConfig, hidden: tuple[int, ...] = SHALLOW) -> npt.NDArray[np.float64]:
         network = small.model_copy(update={"hidden": hidden, "num_centers": of.num_centers, "dropout": of.dropout})
-        return _losses(_trained(network, seen, prepared, config), unseen, config)
+        # More threads gain nothing with such small networks, and cost a third more CPU time with two.
+        with torch_threads(1):
+            return _losses(_trained(network, seen, prepared, config), unseen, config)
 
     # Of many rare categories networks may learn nothing but noise, and one with other basis functions learn less of it.
     constant = _losses(untrained_model(small, prepared, config).eval(), unseen, config).mean()
