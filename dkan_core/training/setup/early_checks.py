@@ -55,7 +55,7 @@ def check_workers(config: TrainConfig, strategy: ResolvedStrategy, workers: int 
         ConfigError: It does not.
     """
     if strategy == "single" and (workers or 1) > 1:
-        raise ConfigError(f"workers {workers}: strategy single has one; choose another strategy")
+        raise ConfigError(f"workers {workers}: strategy single has one worker; choose another one, such as allreduce")
     if strategy != "parameter-server" and config.mode != "sync":
         raise ConfigError(f"mode {config.mode}: only strategy parameter-server has modes, not {strategy}")
     if config.sync_interval not in (None, 1) and not averages_parameters(config, strategy):
