@@ -1,4 +1,4 @@
-"""dkan: FastKAN on huge tabular data, on all the GPUs of a node.
+"""dkan: FastKAN on huge tabular data, on all the GPUs of one or several nodes.
 
 The public names and their modules are listed once, in ``__init__.pyi``, which type checkers and editors read as well. A
 name is imported when it is first used, so that ``import dkan_core`` is fast and needs no torch.

@@ -4,6 +4,7 @@ DkanError
 ├── UserError            the input or a setting is wrong: exit code 2, nothing left half-written
 │   ├── ConfigError      a setting is unknown or out of range
 │   ├── DataError        a source file, column or row is not what was expected
+│   │   └── UnreadableError  a file cannot be reached: it may be readable the next time
 │   └── OutputError      the output folder cannot take the result
 ├── DeploymentError      a model is not served, though all settings are right: exit code 1
 ├── GateError            a result is not good enough: exit code 1
@@ -55,6 +56,10 @@ class ConfigError(UserError, ValueError):
 
 class DataError(UserError, ValueError):
     """A source file, column or row is not what was expected."""
+
+
+class UnreadableError(DataError):
+    """A file cannot be reached; nothing is known against its content, and the next attempt may succeed."""
 
 
 class OutputError(UserError):

@@ -110,10 +110,10 @@ def _append(sources: list[str], prepared: str, out: str | None, others: list[str
     if out is not None:
         raise ConfigError("give --out or --append, not both")
     if others:
-        raise ConfigError(f"--append takes no {others[0]}: the rows are added in one go, as those there were prepared")
+        raise ConfigError(f"--append takes no {others[0]}: appended rows are prepared in one pass")
     fixed = [name for name in settings if name not in ("like", "drop")]
     if fixed:
-        raise ConfigError(f"{fixed[0]}: is that of {prepared} with --append; leave it out")
+        raise ConfigError(f"{fixed[0]}: --append uses the setting of {prepared}; leave it out")
     dkan_core.append_rows(sources, prepared, **settings)
 
 

@@ -7,6 +7,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from dkan_core.data.source.column_types import is_number
+
 UInt64 = npt.NDArray[np.uint64]
 
 # The increment of SplitMix64: 2**64 divided by the golden ratio, made odd. These and the constants below are the
@@ -53,7 +55,7 @@ def content_keys(rows: pa.RecordBatch) -> UInt64:
     """
     keys = np.zeros(rows.num_rows, np.uint64)
     for name, column in zip(rows.schema.names, rows.columns, strict=True):
-        if _is_number(column.type):
+        if is_number(column.type):
             numbers = column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
             present = ~np.isnan(numbers)
             # The sum makes of -0.0, which equals 0.0, the same bits.
@@ -63,10 +65,6 @@ def content_keys(rows: pa.RecordBatch) -> UInt64:
             column_keys = value_keys(column.drop_null())
         keys[present] += splitmix64(column_keys, seed=salted(0, f"column {name}"))
     return keys
-
-
-def _is_number(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
 
 
 def value_keys(values: pa.Array) -> UInt64:

@@ -1,13 +1,13 @@
 """The columns of the rows that are evaluated: types, values, missing ones, and how far they are from training's."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dkan_core.data.encoding.histograms import count_values
 from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.evaluation.drift.counting import DriftCounts, Reference
-from dkan_core.evaluation.drift.measures import LARGE, MODERATE, PSI_BINS, ColumnDrift, measure, verdict
+from dkan_core.evaluation.drift.measures import LARGE, MODERATE, ColumnDrift, measure, psi_beyond_chance, verdict
 from dkan_core.explanation.columns import EXACT_KNOTS
 from dkan_core.explanation.reading_back import read_back
 
@@ -36,11 +36,9 @@ def describe_columns(encoding: Preprocessor, sample: Arrays) -> dict[str, Any] |
     counts = DriftCounts(rows=rows, columns=count_values(read_back(inputs, encoding), encoding, "rows to describe"))
     found = measure(counts, Reference(preprocessor=encoding, scores={}))
     distinct = _distinct(encoding)
-    trained = max((sum(each) for each in (encoding.counts or {}).values()), default=0)
-    # What shares that are drawn from the same distribution differ by, on average.
-    chance = (PSI_BINS - 1) * (1 / rows + 1 / trained) if trained else 0.0
+    trained = encoding.counts or {}
     return {
-        "shown": [_row(column, distinct, chance) for column in found.columns[:MAX_COLUMNS]],
+        "shown": [_row(column, distinct, trained.get(column.name), rows) for column in found.columns[:MAX_COLUMNS]],
         "hidden": max(0, len(found.columns) - MAX_COLUMNS),
         "rows": rows,
         "moderate": MODERATE,
@@ -57,8 +55,8 @@ def _distinct(encoding: Preprocessor) -> dict[str, str]:
     return numbers | {each.name: f"{len(each.vocabulary):,}" for each in encoding.coded if each.kind == "category"}
 
 
-def _row(column: ColumnDrift, distinct: Mapping[str, str], chance: float) -> dict[str, Any]:
-    psi = None if column.psi is None else max(0.0, column.psi - chance)
+def _row(column: ColumnDrift, distinct: Mapping[str, str], trained: Sequence[int] | None, rows: int) -> dict[str, Any]:
+    psi = None if trained is None else psi_beyond_chance(column, trained, rows)
     unseen = f"{column.unseen_rows:,} ({column.unseen:.2%})" if column.unseen_rows and column.unseen else ""
     return {
         "name": column.name,

@@ -125,7 +125,9 @@ def rate_interval(positives: float, rows: float) -> tuple[float, float]:
 
 def _bounds(deviation: Array) -> Interval:
     tail = (1 - CONFIDENCE) / 2
-    found: Interval = np.quantile(deviation, [tail, 1 - tail]).tolist()
+    # A replicate without one of the classes has no metrics, and tells nothing.
+    measured = deviation[~np.isnan(deviation)]
+    found: Interval = np.quantile(measured, [tail, 1 - tail]).tolist() if len(measured) else [0.0, 0.0]
     return found
 
 
@@ -157,14 +159,18 @@ def _deviations(labels_N: Array, scores: Sequence[Array], weight_N: Array | None
         for model, target_C in enumerate(targets):
             found[model, :, replicate] = _binned_metrics(np.bincount(target_C, drawn_C, 2 * (bins + 1)))
     replicates: Array = found[:, :, :-1] - found[:, :, -1:]
-    # A replicate without one of the classes has no metrics, and tells nothing.
-    return np.nan_to_num(replicates)
+    return replicates
 
 
 def _bin(scores_N: Array, positive_N: Array, bins: int) -> Array:
-    """Return the bin of each score, 0 to ``bins``; each begins at a positive, where average precision moves."""
+    """Return the bin of each score, 0 to ``bins``; each begins at a positive, where average precision moves.
+
+    Few positives have bins of their own, so that no negative above one counts as its equal in the ROC AUC.
+    """
     ranked = np.unique(scores_N[positive_N])
     edges_K = ranked[np.unique(np.arange(bins) * len(ranked) // bins)]
+    if 2 * len(edges_K) <= bins:
+        edges_K = np.union1d(edges_K, np.nextafter(edges_K, np.inf, dtype=edges_K.dtype))
     return np.searchsorted(edges_K, scores_N, side="right")
 
 

@@ -18,6 +18,8 @@ from dkan_core.explanation.columns import source_columns
 SUSPECT_MODEL = SUSPECT_COLUMN = 0.995
 # Of rows that are looked at where nothing else asks for more.
 ROWS = 5_000
+# Fewer rows of a class are told from the other ones by some column by chance.
+MIN_CLASS_ROWS = 10
 # Values of a column that are told apart, by rank, at most; and the rows that each has at least, on average.
 MAX_BINS, BIN_ROWS = 256, 16
 
@@ -43,14 +45,15 @@ def leakage_warnings(preprocessor: Preprocessor, sample: Arrays, metrics: Mappin
 
 
 def _best_column(preprocessor: Preprocessor, sample: Arrays, labels_N: Array) -> tuple[str, float]:
-    """Return the column whose values predict best what they have not been fitted on, and its ROC AUC."""
+    """Return the column whose values predict best what they have not been fitted on, and its ROC AUC; 0 of none."""
     rows = labels_N != NOT_MEASURED
+    if min(np.bincount(labels_N[rows], minlength=2)[:2]) < MIN_CLASS_ROWS:
+        return "", 0.0
     areas = {
         column.name: max(_area(sample[name][rows, index], labels_N[rows]) for name, index in column.places)
         for column in source_columns(preprocessor)
     }
-    best = max(areas, key=lambda name: areas[name])
-    return best, areas[best]
+    return max(areas.items(), key=lambda item: item[1], default=("", 0.0))
 
 
 def _cells(values_N: Array) -> Array:

@@ -15,7 +15,7 @@ from dkan_core.data.encoding.histograms import count_values, quantile_knots
 from dkan_core.data.encoding.preprocessor import Preprocessor, category_codes
 from dkan_core.data.encoding.raw_columns import are_numbers, column_named
 from dkan_core.evaluation.drift.counting import DriftCounts, Reference
-from dkan_core.evaluation.drift.measures import LARGE, PSI_CATEGORIES, measure
+from dkan_core.evaluation.drift.measures import LARGE, measure, psi_beyond_chance
 from dkan_core.evaluation.metrics import NOT_MEASURED, compute_metrics, positive_rates
 
 # Decisions. A real feature may reach 0.95 or so by itself; nothing honest tells nearly every row apart.
@@ -34,9 +34,7 @@ def find_drift(encoding: Preprocessor, train: pa.Table, valid: pa.Table) -> dict
     counts = {name: rows.tolist() for name, rows in count_values(train, encoding, "train").items()}
     reference = Reference(preprocessor=encoding.model_copy(update={"counts": counts}), scores={})
     found = measure(DriftCounts(rows=len(valid), columns=count_values(valid, encoding, "valid")), reference)
-    # Of equal distributions, the expected index is about (bins - 1) (1 / rows + 1 / rows).
-    chance = PSI_CATEGORIES * (1 / len(train) + 1 / len(valid))
-    return {column.name: max(0.0, (column.psi or 0.0) - chance) for column in found.columns}
+    return {column.name: psi_beyond_chance(column, counts[column.name], len(valid)) for column in found.columns}
 
 
 def find_auc(

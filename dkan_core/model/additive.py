@@ -63,12 +63,12 @@ class AdditiveFastKAN(TabularModel, KernelModule):
         elif self.layout.curved:
             functions = curve_functions(config)
             self.curve_weight = nn.Parameter(torch.zeros(len(self.layout.curved), sum(functions), width))
-            self._keep("basis", _basis(config, functions))
+            self._keep("basis", _basis(functions))
         self.pair_weight: nn.Parameter | None = None
         if shape.form == "curves" and self.layout.pairs:
             weights = (len(self.layout.pairs), PAIR_FUNCTIONS, PAIR_FUNCTIONS * width)
             self.pair_weight = nn.Parameter(torch.zeros(weights))
-            first_basis, second_basis, cells = _pair_bases(config, self.layout)
+            first_basis, second_basis, cells = _pair_bases(self.layout)
             self._keep("first_basis", first_basis)
             self._keep("second_basis", second_basis)
             self._keep("pair_cells", cells)
@@ -335,7 +335,7 @@ def _score_rows(config: ModelConfig, shape: AdditiveShape, layout: Layout) -> Te
     return rows_FC
 
 
-def _pair_bases(config: ModelConfig, layout: Layout) -> tuple[Tensor, Tensor, Tensor]:
+def _pair_bases(layout: Layout) -> tuple[Tensor, Tensor, Tensor]:
     """Return basis functions of the bins of both sides of the pairs ``(P, bins, functions)``, and where cells lie.
 
     A curve's bins have Gaussians, from the second bin on as the first one stands for missing values; of a category the
@@ -360,7 +360,7 @@ def _pair_bases(config: ModelConfig, layout: Layout) -> tuple[Tensor, Tensor, Te
     return sides[0], sides[1], torch.cat(cells)
 
 
-def _basis(config: ModelConfig, functions: tuple[int, ...]) -> Tensor:
+def _basis(functions: tuple[int, ...]) -> Tensor:
     """Return the basis functions of each code of a score, ``(256, K)``: none for a missing value."""
     scores_C = decode_scores(torch.arange(SCORE_CODES, dtype=torch.uint8)[None])[0]
     low, high = -SCORE_LIMIT, SCORE_LIMIT

@@ -15,7 +15,7 @@ from dkan_core.data.source.column_types import column_types, is_number, is_text
 from dkan_core.data.source.times import expected
 from dkan_core.errors import DataError
 from dkan_core.evaluation.prediction import TRAINED_WITH
-from dkan_core.utils.hints import counted
+from dkan_core.utils.hints import counted, first_line
 
 # What messages name where those of ``predict`` name a file.
 REQUEST = "request"
@@ -98,7 +98,7 @@ def _inferred(name: str, values: list[Any], preprocessor: Preprocessor) -> pa.Ar
         try:
             kind = pa.array([value]).type
         except NOT_AN_ARRAY as error:
-            found = f"{shown(value)} cannot be read ({_first_line(error)})"
+            found = f"{shown(value)} cannot be read ({first_line(error)})"
             raise DataError(f"{where}: column {name!r}: {found}") from None
         if is_text(kind) and name in preprocessor.times:
             continue
@@ -221,7 +221,3 @@ def shown(value: Any) -> str:
     """Return a value as a message names it: on one line, and cut where it is long."""
     text = repr(value)
     return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}…"
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).splitlines()[0] if str(error) else type(error).__name__

@@ -5,6 +5,7 @@ import signal
 import socket
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from dkan_core.config import ServeConfig, check_config
 from dkan_core.errors import ConfigError
@@ -45,7 +46,11 @@ def serve(model: str | Path, config: ServeConfig | None = None) -> None:
         # Loaded here also where other processes serve: a model that is damaged ends the command with a message.
         scorer = load_scorer(folder, config)
         import_kserve()
-        _run(scorer, folder, config)
+        if config.workers > 1:
+            del scorer  # on a GPU it would take memory that nothing uses
+            _run_workers(folder, config)
+        else:
+            _run_alone(scorer, config)
 
 
 def _check_free(setting: str, host: str, port: int) -> None:
@@ -56,15 +61,27 @@ def _check_free(setting: str, host: str, port: int) -> None:
         raise ConfigError(f"{setting} {port}: cannot listen there on {host} ({why})") from None
 
 
-def _run(scorer: Scorer, folder: Path, config: ServeConfig) -> None:
+def _run_alone(scorer: Scorer, config: ServeConfig) -> None:
+    from dkan_core.serving.worker import application
+
+    _run(application(scorer, config), config)
+
+
+def _run_workers(folder: Path, config: ServeConfig) -> None:
+    from dkan_core.serving.worker import application_from_environment as factory
+    from dkan_core.serving.worker import environment_of
+
+    os.environ.update(environment_of(folder, config))
+    _run(f"{factory.__module__}:{factory.__name__}", config)
+
+
+def _run(app: Any, config: ServeConfig) -> None:
+    """Serve an application, or with several workers what the function of that name returns in each of them."""
     import uvicorn
 
-    from dkan_core.serving.worker import application, application_from_environment, environment_of
+    from dkan_core.serving.worker import show_start_and_end
 
-    app = application(scorer, config)
-    if config.workers > 1:
-        os.environ.update(environment_of(folder, config))
-        app = f"{application_from_environment.__module__}:{application_from_environment.__name__}"
+    show_start_and_end()
     # Once it has ended in order, uvicorn raises the signal again, for whoever started it: here that is nobody.
     with handle_signal(signal.SIGTERM, lambda *_: None):
         uvicorn.run(

@@ -48,8 +48,6 @@ def application(scorer: Scorer, config: ServeConfig) -> Any:
         start_thread=start_thread,
         on_batch=functools.partial(_count_batch, config.name),
     )
-    # Start, address and end.
-    logging.getLogger("uvicorn.error").setLevel(logging.INFO)
     reasons_thread = ThreadPoolExecutor(1, thread_name_prefix="dkan-reasons", initializer=start_thread)
     repository = ModelRepository()
     repository.update(ServedModel(config.name, scorer, batcher, reasons_thread))
@@ -71,8 +69,14 @@ def application(scorer: Scorer, config: ServeConfig) -> Any:
 def application_from_environment() -> Any:
     """Return the application of one of several processes."""
     set_up_logging()
+    show_start_and_end()
     config = ServeConfig(**json.loads(os.environ[CONFIG]))
     return application(load_scorer(Path(os.environ[MODEL]), config), config)
+
+
+def show_start_and_end() -> None:
+    """Let the server's own messages through: its start, its address and its end."""
+    logging.getLogger("uvicorn.error").setLevel(logging.INFO)
 
 
 def environment_of(model: Path, config: ServeConfig) -> dict[str, str]:

@@ -21,9 +21,9 @@ from dkan_core.trainjob.logs import LogFollower
 from dkan_core.utils.kubernetes_api import ClusterUnreachableError
 from dkan_core.utils.schemas import parse_json
 from dkan_core.utils.signals import exit_once, handle_signal
-from dkan_core.utils.storage.failures import readable
 from dkan_core.utils.storage.files import read_if_there
-from dkan_core.utils.storage.paths import filesystem, is_remote, local_path
+from dkan_core.utils.storage.paths import is_remote, local_path
+from dkan_core.utils.storage.remote import download_folder
 from dkan_core.utils.storage.staging import staged_folder
 
 LOOK_SECONDS = 2.0
@@ -151,14 +151,8 @@ def _result(run: str) -> TrainResult:
 
 def _copy(run: str, folder: str | Path) -> None:
     check_run_folder(folder, overwrite=True)
-    fs, root = filesystem(run)
-    with staged_folder(folder, names=WRITTEN, overwrite=True) as staging, readable(run):
-        fs.invalidate_cache()
-        for path in fs.find(root):
-            name = Path(path).relative_to(root)
-            if name.parts[0] in WRITTEN:
-                (staging / name).parent.mkdir(parents=True, exist_ok=True)
-                fs.get_file(path, str(staging / name))
+    with staged_folder(folder, names=WRITTEN, overwrite=True) as staging:
+        download_folder(run, staging, WRITTEN)
 
 
 class _JobRun:

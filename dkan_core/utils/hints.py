@@ -41,6 +41,15 @@ def some_of(names: Sequence[str], count: int = 3, separator: str = ", ") -> str:
     return f"{separator.join(names[:count])}{f' and {len(names) - count:,} more' * (len(names) > count)}"
 
 
+def first_line(error: BaseException) -> str:
+    r"""Return the first line of what an error says, or its type where it says nothing.
+
+    >>> first_line(ValueError("no magic bytes\nat offset 0")), first_line(KeyError())
+    ('no magic bytes', 'KeyError')
+    """
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
+
+
 def flag(option: str, value: object) -> str:
     """Return an option of the command line with its value, as a shell takes it.
 

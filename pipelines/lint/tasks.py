@@ -59,7 +59,7 @@ def _check_parameters(scope: Scope, task: PipelineTaskSpec) -> Iterator[str]:
             yield f"input {key!r} refers to {error}"
             continue
         if key not in defined:
-            if not _is_injected(scope, task, key):
+            if not _is_injected(task, key):
                 yield f"input {key!r} is no parameter of {task.component_ref.name}"
             continue
         wanted = type_name(defined[key].parameter_type)
@@ -76,7 +76,7 @@ def _check_parameters(scope: Scope, task: PipelineTaskSpec) -> Iterator[str]:
             yield f"input {key!r}, which {task.component_ref.name} needs, is not given"
 
 
-def _is_injected(scope: Scope, task: PipelineTaskSpec, key: str) -> bool:
+def _is_injected(task: PipelineTaskSpec, key: str) -> bool:
     """Tell whether the SDK added the input ``key`` for a resource, or for a placeholder that names it."""
     if key in RESOURCE_INPUTS:
         source = task.inputs.parameters[key]

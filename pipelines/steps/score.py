@@ -31,7 +31,7 @@ class Outputs(NamedTuple):
 DESCRIBED = {
     "rows": "Rows that were scored.",
     "average_precision": "Average precision over all rows; 0 without label columns.",
-    "max_psi": "Largest population stability index of a column or score; 0: no limit, as a model without one needs.",
+    "max_psi": "Largest population stability index of a column or score; 0 if the model does not know its training's.",
     "report": "One self-contained page: metrics, and a table of the drift of each column and score.",
 }
 

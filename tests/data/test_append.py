@@ -173,7 +173,7 @@ def test_command_appends(
     assert sum(split.rows for split in read_manifest(out).splits.values()) == OLD + NEW
     for arguments, message in (
         (["--append", out, "--out", tmp_path / "x"], "give --out or --append, not both"),
-        (["--append", out, "--seed", "3"], "seed: is that of"),
+        (["--append", out, "--seed", "3"], "seed: --append uses the setting of"),
         (["--append", out, "--workers", "2"], "--append takes no --workers"),
         ([], "give --out"),
     ):

@@ -158,6 +158,17 @@ def test_other_arrays_than_the_manifest_says_are_named(tmp_path: Path, written: 
         read_all(tmp_path, written, ARRAYS[case])
 
 
+def test_array_that_begins_between_two_items_is_refused(tmp_path: Path, written: list[Shard]) -> None:
+    """An item across the bound of two blocks would be in neither, and its value unchecked."""
+    path = tmp_path / written[0].path
+    content = path.read_bytes()
+    length = int.from_bytes(content[:8], "little")
+    path.write_bytes((length + 1).to_bytes(8, "little") + content[8 : 8 + length] + b" " + content[8 + length :])
+    listed = [written[0].model_copy(update={"bytes": written[0].bytes + 1}), *written[1:]]
+    with pytest.raises(DataError, match=r"array '\w+' begins at byte [\d,]+; expected a multiple of 4"):
+        read_all(tmp_path, listed)
+
+
 def test_swapped_arrays_are_noticed(tmp_path: Path) -> None:
     """Both have the same type and shape: only the header says which one is which."""
     layout = {"numeric": ((2,), "uint8"), "labels": ((2,), "uint8")}

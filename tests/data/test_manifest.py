@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import fsspec
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from dkan_core import (
@@ -219,6 +221,17 @@ def test_what_was_prepared_before_is_not_prepared_again(tmp_path: Path, caplog: 
     assert "were prepared before" in caplog.text and (out / "manifest.json").stat().st_mtime_ns == stamp
     other = prepare(tmp_path / "raw", out, PrepareConfig(label=("malignant",), seed=1), overwrite=True, reuse=True)
     assert other.fingerprint != first.fingerprint
+
+
+def test_data_with_groups_are_not_reused_where_none_are_asked_for(tmp_path: Path) -> None:
+    rows = {"x": range(90), "who": [place // 3 for place in range(90)], "y": [0, 1] * 45}
+    pq.write_table(pa.table({**rows, "part": ["train", "valid", "test"] * 30}), tmp_path / "rows.parquet")
+    config = PrepareConfig(label=("y",), split_column="part", drop=("who",))
+    grouped = replace(config, drop=(), group="who")
+    source, out = tmp_path / "rows.parquet", tmp_path / "data"
+    assert prepare(source, out, grouped).grouped
+    assert not prepare(source, out, config, overwrite=True, reuse=True).grouped
+    assert prepare(source, out, grouped, overwrite=True, reuse=True).grouped
 
 
 def test_second_preparation_by_many_leaves_the_first_as_it_is(tmp_path: Path) -> None:

@@ -1,9 +1,12 @@
 """Preparation by several workers: the bytes of one go, whatever their number and whenever it is killed."""
 
+import errno
+import itertools
 import signal
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,8 @@ from dkan_core import ConfigError, DataError, PrepareConfig, prepare, prepare_pa
 from dkan_core.data.format import shard_writer
 from dkan_core.data.preparation import prepare as preparation
 from dkan_core.data.preparation import workers
+from dkan_core.data.source import columns
+from dkan_core.errors import UnreadableError
 from dkan_core.utils.storage.shared_folder import WORK, SharedFolder
 from tests.data.killed import KILLED_AT_FSYNC
 from tests.data.tables import CONFIG, contents, make_rows, write
@@ -120,6 +125,28 @@ def test_rows_that_cannot_be_prepared_leave_the_place_free(source: list[Path], t
     with pytest.raises(DataError, match=r"label column 'y' must hold 0, 1 or null; found .*7 50 times"):
         prepare(bad, tmp_path / "out", PrepareConfig(label=("y",)), workers=2)
     prepare(source, tmp_path / "out", CONFIG, workers=2)
+
+
+def test_lost_connection_keeps_the_parts_that_are_whole(
+    source: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unlike rows that are refused, a file that cannot be reached for a while may be read by the next attempt."""
+    prepare(source, tmp_path / "alone", CONFIG)
+    reads, next_batch = itertools.count(), columns.next_batch
+
+    def reset_once(batches: Iterator[pa.RecordBatch], plain: pa.Schema, path: str) -> pa.RecordBatch | None:
+        return next_batch(iter(_lose_connection, None) if next(reads) == 20 else batches, plain, path)
+
+    monkeypatch.setattr(columns, "next_batch", reset_once)
+    with pytest.raises(UnreadableError, match=r"cannot be read to the end \(.*Connection reset by peer"):
+        prepare(source, tmp_path / "out", CONFIG, workers=1)
+    assert list((tmp_path / "out" / WORK).glob("**/survey/*.json")), "parts that are whole"
+    prepare(source, tmp_path / "out", CONFIG, workers=1)
+    assert contents(tmp_path / "out") == contents(tmp_path / "alone")
+
+
+def _lose_connection() -> None:
+    raise OSError(errno.ECONNRESET, "Connection reset by peer")
 
 
 def test_negative_number_of_workers_is_refused(tmp_path: Path) -> None:

@@ -95,6 +95,16 @@ def test_labels_of_one_class_have_none_and_several_have_their_own() -> None:
     assert difference_to(metrics, metrics, labels_NL, probabilities_NL, probabilities_NL) == {}
 
 
+def test_replicates_without_a_positive_do_not_narrow_an_interval() -> None:
+    """With a single positive, more than a third of the replicates have none, and no metrics."""
+    labels_N, scores_N = np.zeros(400, np.uint8), np.linspace(0, 1, 400)
+    labels_N[300] = 1
+    low, high = metric_intervals(labels_N, scores_N)[1] or [0.0, 0.0]
+    # Beside a positive, only the negatives below it vary: a share of 3/4 of 400 rows.
+    expected = 1.96 * np.sqrt(0.75 * 0.25 / 400)
+    assert high - low == pytest.approx(2 * expected, rel=0.1)
+
+
 def test_rate_interval_never_leaves_zero_to_one() -> None:
     for positives in (0, 1, 10, 20):
         low, high = rate_interval(positives, 20)

@@ -9,9 +9,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from dkan_core import PrepareConfig, TrainConfig, evaluate, prepare, train
+from dkan_core.data.encoding.preprocessor import NumericFeature, Preprocessor
 from dkan_core.data.format.manifest import read_manifest
 from dkan_core.data.loading.loader import all_batches, open_split
 from dkan_core.evaluation.leakage import leakage_warnings
+from dkan_core.evaluation.metrics import NOT_MEASURED
 
 ROWS = 6000
 TRUTH = np.random.default_rng(1).random(ROWS) < 0.3
@@ -50,6 +52,20 @@ def test_no_column_is_named_where_several_are_needed_or_the_model_is_no_better_t
     together = pa.array(np.where(TRUTH, 1.5, 0) + NOISE)
     assert found(tmp_path, table(helpful=together), area=0.999) == []
     assert found(tmp_path, table(late=LEAKS["number"]), area=0.9) == []
+
+
+def test_nothing_is_said_of_a_label_with_few_measured_rows_or_of_no_columns() -> None:
+    metrics = {"labels": {"y": {"roc_auc": 0.999, "average_precision": 0.99}}}
+    encoding = Preprocessor(
+        numeric=[NumericFeature(name="x", knots=[0.0, 1.0], scores=[-1.0, 1.0])], coded=[], numeric_dtype="uint8"
+    )
+    numeric = np.arange(40, dtype=np.uint8)[:, None]
+    for measured in (0, 1, 2):
+        labels = np.full((40, 1), NOT_MEASURED, np.uint8)
+        labels[:measured, 0] = range(measured)
+        assert leakage_warnings(encoding, {"numeric": numeric, "labels": labels}, metrics) == []
+    nothing = Preprocessor(numeric=[], coded=[], numeric_dtype="uint8")
+    assert leakage_warnings(nothing, {"labels": np.array([[0], [1]] * 20, np.uint8)}, metrics) == []
 
 
 def test_evaluation_says_so_in_log_metrics_and_report(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -62,4 +62,6 @@ def evaluate_fastkan(
     classification.log_roc_curve(*evaluation.roc_curve())
     classification.log_confusion_matrix(["negative", "positive"], evaluation.confusion_matrix())
     previous = scalars.get("previous_average_precision", 0.0)
-    return (scalars["average_precision"], previous, evaluation.metrics.get("comparable", True))
+    # Without one where no positive row of the split has a weight.
+    precision = scalars.get("average_precision", 0.0)
+    return (precision, previous, evaluation.metrics.get("comparable", True))

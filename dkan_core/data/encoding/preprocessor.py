@@ -297,20 +297,6 @@ class Preprocessor(Schema):
             arrays["sparse"] = sparse_codes(rows, self.sparse, where)
         return arrays
 
-    def transform_coded(self, rows: pa.RecordBatch | pa.Table, where: str) -> npt.NDArray[np.int32]:
-        """Encode the coded columns alone, as ``transform`` does.
-
-        Shape:
-            - Output: ``(N, C)``
-        """
-
-        def encode(feature: CategoryFeature | ValueFeature) -> npt.NDArray[np.int32]:
-            if feature.kind == "value":
-                return value_codes(self.numbers_of(rows, feature.name, where), feature)
-            return category_codes(column_named(rows, feature.name, where), feature, where)
-
-        return np.stack(list(map_columns(encode, self.coded)), axis=1)
-
     def to_dict(self) -> dict[str, Any]:
         """Return the plain form that is saved as JSON."""
         # Without a key for what is not known: the fingerprint of data that were prepared before stays as it was.

@@ -281,6 +281,11 @@ def _read_header(path: Path, handle: int, shard: Shard, layout: Layout) -> dict[
             raise DataError(
                 f"{path}: array {name!r} lies at {array.data_offsets}; expected {field.size:,} bytes in all"
             )
+        if position % dtype.itemsize:
+            # Blocks, which begin at multiples of any item's size, are checked value by value.
+            raise DataError(
+                f"{path}: array {name!r} begins at byte {position:,}; expected a multiple of {dtype.itemsize}"
+            )
         fields[name] = field
         position += field.size
     # Every byte belongs to an array: a file with a gap or a tail was not written by dkan.

@@ -21,7 +21,7 @@ from dkan_core.data.preparation.parallel import (
 from dkan_core.data.preparation.plan import read_plan
 from dkan_core.data.preparation.steps import PreparationTask
 from dkan_core.data.source.columns import Footer
-from dkan_core.errors import DataError
+from dkan_core.errors import DataError, UnreadableError
 from dkan_core.utils.progress import progress
 from dkan_core.utils.storage.shared_folder import WORK, SharedFolder
 from dkan_core.utils.storage.staging import finish_interrupted, output_lock
@@ -59,6 +59,8 @@ def prepare_in_parts(
             fit_preparation(out)
             for stage in ("encode", "assemble"):
                 _run_stage(out, stage, workers)
+        except UnreadableError:
+            raise  # a connection that was lost, say: the next attempt continues
         except DataError:
             # These rows cannot be prepared: the next attempt will be another plan.
             SharedFolder(out).remove(WORK)

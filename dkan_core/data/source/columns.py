@@ -16,8 +16,9 @@ from pydantic import Field
 from dkan_core.data.source.column_types import column_types, common_type, is_id_list, is_text, value_types, with_common
 from dkan_core.data.source.files import find_partitioned, stamp
 from dkan_core.data.source.folders import FOLDER_TEXT, add_folder_columns, folder_values, infer_type
-from dkan_core.errors import DataError
+from dkan_core.errors import DataError, UnreadableError
 from dkan_core.utils import schemas
+from dkan_core.utils.hints import first_line
 from dkan_core.utils.storage.failures import readable
 from dkan_core.utils.storage.files import check_regular
 from dkan_core.utils.storage.paths import filesystem, is_remote
@@ -112,7 +113,7 @@ def open_parquet(path: str, *, whole_groups: bool = False, metadata: pq.FileMeta
                 pre_buffer=is_remote(path),
             )
         except (pa.ArrowInvalid, OSError, UnicodeDecodeError) as error:
-            raise DataError(f"{path}: not a complete Parquet file ({_first_line(error)})") from error
+            raise DataError(f"{path}: not a complete Parquet file ({first_line(error)})") from error
 
 
 def footer_digest(parquet: pq.ParquetFile) -> str:
@@ -304,7 +305,9 @@ def next_batch(batches: Iterator[pa.RecordBatch], plain: pa.Schema, path: str) -
             if batch is not None and batch.schema.types != plain.types:
                 batch = _as_types(batch, plain, path)
         except (pa.ArrowException, OSError) as error:
-            raise DataError(f"{path}: cannot be read to the end ({_first_line(error)})") from error
+            # Of a damaged file, Arrow's error has no number; of a connection that was lost, the system's has.
+            kind = UnreadableError if getattr(error, "errno", None) else DataError
+            raise kind(f"{path}: cannot be read to the end ({first_line(error)})") from error
     for name, column in zip(plain.names, batch.columns if batch is not None else (), strict=False):
         if is_text(column.type):
             _check_text(column, name, path)
@@ -324,7 +327,7 @@ def _as_types(batch: pa.RecordBatch, plain: pa.Schema, path: str) -> pa.RecordBa
         except pa.ArrowInvalid as error:
             raise DataError(
                 f"{path}: column {field.name!r} is {column.type} and read as {field.type}, which does not hold all of "
-                f"its values ({_first_line(error)}); write all files with one type"
+                f"its values ({first_line(error)}); write all files with one type"
             ) from error
     return pa.record_batch(columns, schema=plain)
 
@@ -334,8 +337,4 @@ def _check_text(column: pa.Array, name: str, path: str) -> None:
     try:
         column.validate(full=True)
     except pa.ArrowInvalid as error:
-        raise DataError(f"{path}: column {name!r} holds text that is not UTF-8 ({_first_line(error)})") from error
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise DataError(f"{path}: column {name!r} holds text that is not UTF-8 ({first_line(error)})") from error

@@ -13,6 +13,9 @@ from dkan_core.data.source.column_types import is_number, is_text
 from dkan_core.data.source.columns import read_batches
 from dkan_core.utils.hints import flag
 
+# Of a split rule by time, what was found in the rows: the first time of each later split.
+TIME_BOUNDS = ("valid from", "test from")
+
 TIMES = re.compile(
     r"date|datetime|timestamp|time|ts|year|month|year_?month|quarter"
     r"|(created|updated|event|order|transaction|start|pickup|purchase|visit|trip|report)_?(date|datetime|time|at|ts)"
@@ -74,7 +77,7 @@ def describe_split(rule: Mapping[str, str]) -> str:
     'Split by column split. Rows of one date belong together.'
     """
     column, percent = rule.get("column", ""), f" ({rule['percent']})" if "percent" in rule else ""
-    bounds = ", ".join(f"{name} {rule[name]}" for name in ("valid from", "test from") if name in rule)
+    bounds = ", ".join(f"{name} {rule[name]}" for name in TIME_BOUNDS if name in rule)
     sentences = {
         "column": f"Split by column {column}.",
         "time": f"Split by time: the earliest rows by {column} are train, {bounds}.",

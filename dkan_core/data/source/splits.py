@@ -24,8 +24,6 @@ from dkan_core.errors import DataError
 from dkan_core.evaluation.metrics import NOT_MEASURED
 from dkan_core.utils.hints import counted
 
-# Their order is that of ``--split 70/10/20``, and of the counts by split in every file of a preparation.
-
 
 @dataclass(frozen=True)
 class SplitBatch:

@@ -10,8 +10,7 @@ from dkan_core.errors import DataError
 from dkan_core.utils.schemas import Schema
 
 Part = Literal["seconds", "month", "day", "weekday", "hour"]
-# The year is in the seconds. Minutes of real times are mostly where a schedule or a log happened to begin.
-CALENDAR: tuple[Part, ...] = get_args(Part)[1:]
+"""The year is in the seconds. Minutes of real times are mostly where a schedule or a log happened to begin."""
 
 PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 

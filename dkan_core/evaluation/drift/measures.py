@@ -7,7 +7,7 @@ KS: Kolmogorov-Smirnov distance, the largest difference of the distribution func
 
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -169,13 +169,10 @@ def _number(name: str, kind: str, new: Int64, old: list[int] | None) -> ColumnDr
     if old is None:
         return ColumnDrift(name=name, kind=kind, psi=None, ks=None, missing=missing, missing_in_training=None)
     trained = np.array(old, np.int64)
-    # Missing values are in the first place of the counts, and get a bin of their own behind the tenths.
-    groups = np.append(PSI_BINS, tenths(trained[1:]))
-    psi = population_stability_index(np.bincount(groups, trained), np.bincount(groups, new))
     return ColumnDrift(
         name=name,
         kind=kind,
-        psi=psi,
+        psi=_psi(_number_bins(trained), trained, new),
         ks=ks_distance(trained[1:], new[1:]),
         missing=missing,
         missing_in_training=_share(trained, 0),
@@ -184,14 +181,10 @@ def _number(name: str, kind: str, new: Int64, old: list[int] | None) -> ColumnDr
 
 def _category(name: str, new: Int64, old: list[int] | None, unseen: Mapping[str, list[str]]) -> ColumnDrift:
     trained = None if old is None else np.array(old, np.int64)
-    # Unseen and missing ones, and the most frequent values, which come first; the rest are one bin.
-    groups = np.minimum(np.arange(len(new)), FIRST_CODE + PSI_CATEGORIES)
     return ColumnDrift(
         name=name,
         kind="category",
-        psi=None
-        if trained is None
-        else population_stability_index(np.bincount(groups, trained), np.bincount(groups, new)),
+        psi=None if trained is None else _psi(_category_bins(trained), trained, new),
         ks=None,
         missing=_share(new, MISSING),
         missing_in_training=None if trained is None else _share(trained, MISSING),
@@ -200,6 +193,37 @@ def _category(name: str, new: Int64, old: list[int] | None, unseen: Mapping[str,
         unseen_in_training=None if trained is None else _share(trained, UNSEEN),
         examples=tuple(unseen.get(name, ())),
     )
+
+
+def _number_bins(trained: Int64) -> Int64:
+    # Missing values are in the first place of the counts, and get a bin of their own behind the tenths.
+    return np.append(PSI_BINS, tenths(trained[1:]))
+
+
+def _category_bins(trained: Int64) -> Int64:
+    # Unseen and missing ones, and the most frequent values, which come first; the rest are one bin.
+    return np.minimum(np.arange(len(trained)), FIRST_CODE + PSI_CATEGORIES)
+
+
+def _psi(bins: Int64, trained: Int64, new: Int64) -> float:
+    return population_stability_index(np.bincount(bins, trained), np.bincount(bins, new))
+
+
+def psi_beyond_chance(column: ColumnDrift, trained: Sequence[int], rows: int) -> float:
+    """Return the PSI of a column less what it is on average if the distributions are equal, but at least 0.
+
+    That is (B - 1) (1/n + 1/m) for B bins that have rows, n of them in training and m new ones (Yurdakul 2018,
+    Statistical properties of population stability index).
+
+    Args:
+        column: As ``measure`` returns it.
+        trained: The counts in training that it was compared with.
+        rows: New rows.
+    """
+    counts = np.array(trained, np.int64)
+    bins = _category_bins(counts) if column.kind == "category" else _number_bins(counts)
+    filled = int(np.count_nonzero(np.bincount(bins, counts)))
+    return max(0.0, (column.psi or 0.0) - (filled - 1) * (1 / max(1, sum(trained)) + 1 / rows))
 
 
 def _share(counts: Int64, place: int) -> float:

@@ -31,10 +31,10 @@ class RoundTotals:
     loss: float = 0.0
     """Times its weight."""
 
-    thousands: float = 0.0
+    row_units: float = 0.0
     """Rows, in units of ``ROWS_UNIT``."""
 
-    ones: float = 0.0
+    row_remainder: float = 0.0
     """Rows besides these."""
 
     ending: float = 0.0
@@ -55,12 +55,12 @@ class RoundTotals:
     @classmethod
     def for_round(cls, inputs: "RoundInputs", loss: float, weight: float, rows: int) -> "RoundTotals":
         """Return what one rank adds to the totals."""
-        thousands, ones = divmod(rows, ROWS_UNIT)
+        row_units, row_remainder = divmod(rows, ROWS_UNIT)
         return cls(
             weight=weight,
             loss=loss * weight,
-            thousands=thousands,
-            ones=ones,
+            row_units=row_units,
+            row_remainder=row_remainder,
             ending=inputs.ending,
             proof=inputs.proof,
             square=inputs.proof**2,
@@ -89,7 +89,7 @@ class RoundTotals:
     @property
     def rows(self) -> int:
         """Rows of all ranks."""
-        return int(self.thousands) * ROWS_UNIT + int(self.ones)
+        return int(self.row_units) * ROWS_UNIT + int(self.row_remainder)
 
 
 TOTALS = len(fields(RoundTotals))

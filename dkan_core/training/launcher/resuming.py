@@ -63,7 +63,7 @@ def check_fits(checkpoint: Checkpoint, config: ResolvedTrainConfig, data: str, r
     where = checkpoint.source
     if checkpoint.data != data:
         raise ConfigError(
-            f"{where}: is of other data (fingerprint {checkpoint.data[:12]}, here {data[:12]}); "
+            f"{where}: belongs to other data (fingerprint {checkpoint.data[:12]}, here {data[:12]}); "
             "train with that data, or without --resume; to continue with other data, start from that run's model with "
             "--init-from"
         )

@@ -349,7 +349,7 @@ def create_memory(shape: MemoryShape) -> SharedMemory:
     except OSError as error:
         os.close(handle)
         raise ConfigError(
-            f"{_size(shape) / 1e9:.2f} GB of shared memory cannot be had ({error.strerror}); raise the limits on "
+            f"{_size(shape) / 1e9:.2f} GB of shared memory cannot be allocated ({error.strerror}); raise the limits on "
             "the size of files (ulimit -f) and on memory (ulimit -v), or lower members, hidden or workers"
         ) from error
 

@@ -5,13 +5,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from dkan_core.errors import DataError, DkanError, OutputError
+from dkan_core.errors import DkanError, OutputError, UnreadableError
 from dkan_core.utils.storage.paths import is_remote
 
 
 @contextmanager
 def readable(uri: str | Path) -> Iterator[None]:
-    """Turn a failure to reach ``uri`` into a DataError."""
+    """Turn a failure to reach ``uri`` into an UnreadableError."""
     try:
         yield
     except DkanError:
@@ -21,7 +21,7 @@ def readable(uri: str | Path) -> Iterator[None]:
         # A name that is not UTF-8 is none for Arrow.
         if not is_remote(uri) and not isinstance(error, OSError | UnicodeEncodeError):
             raise
-        raise DataError(f"{uri}: cannot be read ({_reason(error)})") from error
+        raise UnreadableError(f"{uri}: cannot be read ({_reason(error)})") from error
 
 
 @contextmanager
@@ -73,4 +73,4 @@ def failure_inside(out: str | Path, place: Path, error: OSError) -> DkanError:
     # A folder above counts as the output, too: it is the one that could not be made.
     if named.is_relative_to(place) or place.is_relative_to(named):
         return output_error(out, error)
-    return DataError(f"{error.filename}: cannot be read ({error.strerror})")
+    return UnreadableError(f"{error.filename}: cannot be read ({error.strerror})")

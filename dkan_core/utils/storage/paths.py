@@ -67,11 +67,25 @@ def path_inside(folder: Path, name: str, where: str | Path = "") -> Path:
     Traceback (most recent call last):
     dkan_core.errors.DataError: /data: names a file outside of it: '../a'
     """
-    parts, outside = PurePosixPath(name), DataError(f"{where or folder}: names a file outside of it: {name!r}")
-    if parts.is_absolute() or ".." in parts.parts or not parts.parts or "\0" in name:
-        raise outside
+    check_relative(name, where or folder)
     path = folder / name
     # A link in the folder may lead out of it, without a dot in the name.
     if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder)):
-        raise outside
+        raise _outside(name, where or folder)
     return path
+
+
+def check_relative(name: str, where: str | Path) -> None:
+    """Raise DataError where a name that was read from a file leads out of ``where``, the folder or URI it lies below.
+
+    >>> check_relative("day=1/../../a", "s3://bucket/scores")
+    Traceback (most recent call last):
+    dkan_core.errors.DataError: s3://bucket/scores: names a file outside of it: 'day=1/../../a'
+    """
+    path = PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts or not path.parts or "\0" in name:
+        raise _outside(name, where)
+
+
+def _outside(name: str, where: str | Path) -> DataError:
+    return DataError(f"{where}: names a file outside of it: {name!r}")

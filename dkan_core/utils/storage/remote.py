@@ -1,7 +1,7 @@
 """Folders on remote file systems: copied here to be read, and local ones brought there."""
 
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,18 +23,34 @@ def local_copy(uri: str | Path) -> Iterator[Path]:
     if not is_remote(uri):
         yield local_path(uri)
         return
-    fs, root = filesystem(uri)
     with tempfile.TemporaryDirectory(prefix="dkan-") as folder:
-        with readable(uri):
-            fs.invalidate_cache()
-            names = fs.find(root)
-            if not names:
-                raise DataError(f"{uri}: no such folder")
-            for name in names:
-                target = path_inside(Path(folder), _key_below(name, root, uri), uri)
-                target.parent.mkdir(parents=True, exist_ok=True)
-                fs.get_file(name, str(target))
+        download_folder(uri, Path(folder))
         yield Path(folder)
+
+
+def download_folder(uri: str | Path, folder: Path, names: Sequence[str] | None = None) -> None:
+    """Copy the content of a remote folder into a local one.
+
+    Args:
+        uri: The remote folder.
+        folder: Where its files go.
+        names: Its files and folders to copy. Default: all.
+
+    Raises:
+        DataError: There is none, or a file in it would leave the folder.
+    """
+    fs, root = filesystem(uri)
+    with readable(uri):
+        fs.invalidate_cache()
+        paths = fs.find(root)
+        if not paths:
+            raise DataError(f"{uri}: no such folder")
+        for path in paths:
+            key = _key_below(path, root, uri)
+            target = path_inside(folder, key, uri)
+            if names is None or key.split("/")[0] in names:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                fs.get_file(path, str(target))
 
 
 def _key_below(name: str, root: str, uri: str | Path) -> str:
@@ -57,16 +73,16 @@ def upload_folder(folder: Path, uri: str, *, last: str) -> None:
         OutputError: ``uri`` cannot be written.
     """
     fs, root = filesystem(uri)
-    files = sorted((path for path in folder.rglob("*") if path.is_file()), key=lambda path: path == folder / last)
     with writable(uri):
-        for path in files:
-            fs.put_file(str(path), f"{root}/{path.relative_to(folder).as_posix()}")
+        for name in sorted(_files_in(folder), key=lambda name: name == last):
+            fs.put_file(str(folder / name), f"{root}/{name}")
 
 
 def replace_remote(folder: Path, uri: str, names: Sequence[str]) -> None:
-    """Put a local folder's files in the place of an earlier result; a failure leaves nothing.
+    """Put a local folder's files in the place of an earlier result; a failure to bring them there leaves that.
 
-    An object named as the staging folder is there meanwhile and marks what a killed command left as ours.
+    Where there is no earlier result, a failure leaves nothing. An object or folder named as the staging folder is
+    there meanwhile and marks what a killed command left as ours.
 
     Args:
         folder: The new result, whole.
@@ -74,12 +90,22 @@ def replace_remote(folder: Path, uri: str, names: Sequence[str]) -> None:
         names: What a result consists of; the last one arrives after the rest, and is removed before it.
     """
     fs, root = filesystem(uri)
-    mark = f"{root}/{PARTIAL}"
+    root, last = root.rstrip("/"), names[-1]
     with writable(uri):
+        fs.invalidate_cache()
+        if fs.exists(f"{root}/{last}"):
+            with _staged(fs, folder, root) as new:
+                fs.rm_file(f"{root}/{last}")
+                _copy_staged(fs, root, new - {last})
+                for name in names:
+                    _remove_files(fs, f"{root}/{name}", {f"{root}/{each}" for each in new})
+                _copy_staged(fs, root, new & {last})
+            return
+        mark = f"{root}/{PARTIAL}"
         fs.pipe_file(mark, b"")
         _remove_remote(fs, root, reversed(names))
         try:
-            upload_folder(folder, uri, last=names[-1])
+            upload_folder(folder, uri, last=last)
         except BaseException:
             _remove_remote(fs, root, reversed(names))
             raise
@@ -97,22 +123,42 @@ def exchange_remote(folder: Path, uri: str, *, last: str) -> None:
     """
     fs, root = filesystem(uri)
     root = root.rstrip("/")
-    aside = f"{root}/{PARTIAL}"
     with writable(uri):
-        names = sorted((path.name for path in folder.iterdir()), key=lambda name: name == last)
-        try:
-            for name in names:
-                fs.put_file(str(folder / name), f"{aside}/{name}")
-            for name in names:
-                # Copied within the bucket, where a lost connection no longer matters.
-                fs.cp_file(f"{aside}/{name}", f"{root}/{name}")
-        finally:
-            fs.invalidate_cache()
-            for path in fs.find(aside):
-                fs.rm_file(path)
-        for path in fs.find(root):
-            if path.removeprefix(f"{root}/") not in names:
-                fs.rm_file(path)
+        with _staged(fs, folder, root) as names:
+            _copy_staged(fs, root, names - {last})
+            _copy_staged(fs, root, names & {last})
+        _remove_files(fs, root, {f"{root}/{name}" for name in names})
+
+
+@contextmanager
+def _staged(fs: Any, folder: Path, root: str) -> Iterator[set[str]]:
+    """Keep a local folder's files in the staging folder of a remote one during the block; yield their names."""
+    aside = f"{root}/{PARTIAL}"
+    names = _files_in(folder)
+    try:
+        for name in sorted(names):
+            fs.put_file(str(folder / name), f"{aside}/{name}")
+        yield names
+    finally:
+        _remove_files(fs, aside)
+
+
+def _copy_staged(fs: Any, root: str, names: Iterable[str]) -> None:
+    # Copied within the bucket, where a lost connection no longer matters.
+    for name in sorted(names):
+        fs.cp_file(f"{root}/{PARTIAL}/{name}", f"{root}/{name}")
+
+
+def _files_in(folder: Path) -> set[str]:
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+
+
+def _remove_files(fs: Any, place: str, keep: Collection[str] = ()) -> None:
+    """Remove a file, or the files below a folder, but for some paths."""
+    fs.invalidate_cache()
+    for path in fs.find(place):
+        if path not in keep:
+            fs.rm_file(path)
 
 
 def _remove_remote(fs: Any, root: str, names: Iterable[str]) -> None:

@@ -11,7 +11,7 @@ from dkan_core.errors import DataError
 from dkan_core.utils.schemas import parse_json
 from dkan_core.utils.storage.failures import output_error, readable, writable
 from dkan_core.utils.storage.files import json_text, remove, sync_folder
-from dkan_core.utils.storage.paths import filesystem, is_remote
+from dkan_core.utils.storage.paths import check_relative, filesystem, is_remote, path_inside
 
 # Readers of a folder of Parquet pass over names with a leading dot.
 WORK = ".work"
@@ -29,7 +29,11 @@ class SharedFolder:
         self.fs, self.root = filesystem(self.uri)
 
     def _path(self, name: str) -> str:
-        return f"{self.root}/{name}"
+        # Names come from files in the folder, too, which somebody else may have put there.
+        if is_remote(self.uri):
+            check_relative(name, self.uri)
+            return f"{self.root}/{name}"
+        return str(path_inside(Path(self.root), name, self.uri))
 
     @contextmanager
     def staged(self, name: str) -> Iterator[Path]:

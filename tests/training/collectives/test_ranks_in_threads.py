@@ -69,8 +69,8 @@ def test_ring_gives_every_rank_the_sum(size: int, count: int) -> None:
 @pytest.mark.parametrize("rows", [0, 5, 4096, 123_456_789])
 def test_rows_of_many_ranks_are_counted_exactly(rows: int) -> None:
     parts = [RoundTotals.for_round(INPUTS, loss=0.5, weight=2.0, rows=rows) for _ in range(3)]
-    total = torch.tensor([[part.thousands, part.ones] for part in parts]).sum(0)
-    assert RoundTotals(thousands=total[0].item(), ones=total[1].item()).rows == 3 * rows
+    total = torch.tensor([[part.row_units, part.row_remainder] for part in parts]).sum(0)
+    assert RoundTotals(row_units=total[0].item(), row_remainder=total[1].item()).rows == 3 * rows
 
 
 class ThreadGroup(ProcessGroup):

@@ -160,7 +160,7 @@ def test_memory_above_a_limit_of_the_process_is_named(rows: Path, tmp_path: Path
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, before[1]))
     try:
-        with pytest.raises(ConfigError, match=r"GB of shared memory cannot be had \(File too large\).*ulimit -f"):
+        with pytest.raises(ConfigError, match=r"GB of shared memory cannot be allocated \(File too large\).*ulimit -f"):
             train(rows, tmp_path / "run", CONFIG)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)

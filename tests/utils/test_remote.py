@@ -1,0 +1,102 @@
+"""Folders in buckets: replaced whole or not at all, and never with files from outside of them."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+from fsspec import AbstractFileSystem
+
+from dkan_core.errors import DataError, OutputError
+from dkan_core.utils.storage.outputs import PARTIAL
+from dkan_core.utils.storage.remote import download_folder, replace_remote
+from dkan_core.utils.storage.shared_folder import SharedFolder
+
+NAMES = ("shards", "page.html", "last.json")
+
+
+@pytest.fixture
+def memory() -> Iterator[AbstractFileSystem]:
+    """An empty file system in memory, whose keys are any text, as those of a bucket."""
+    fs = fsspec.filesystem("memory")
+    fs.store.clear()
+    fs.pseudo_dirs[:] = [""]
+    yield fs
+    fs.store.clear()
+
+
+def content(fs: AbstractFileSystem) -> dict[str, bytes]:
+    return {path.removeprefix("/bucket/out/"): fs.cat_file(path) for path in fs.find("/bucket/out")}
+
+
+def write_result(folder: Path, text: str, *shards: str) -> Path:
+    (folder / "shards").mkdir(parents=True)
+    for name in ("last.json", *(f"shards/{shard}" for shard in shards)):
+        (folder / name).write_text(text)
+    return folder
+
+
+def test_result_in_a_bucket_is_replaced_whole(tmp_path: Path, memory: AbstractFileSystem) -> None:
+    uri = "memory://bucket/out"
+    replace_remote(write_result(tmp_path / "old", "old", "a", "b"), uri, NAMES)
+    assert content(memory) == {"last.json": b"old", "shards/a": b"old", "shards/b": b"old"}
+    memory.pipe_file("/bucket/out/notes.txt", b"somebody's own")
+
+    replace_remote(write_result(tmp_path / "new", "new", "b", "c"), uri, NAMES)
+    expected = {"last.json": b"new", "shards/b": b"new", "shards/c": b"new", "notes.txt": b"somebody's own"}
+    assert content(memory) == expected
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_failed_upload_leaves_what_was_there(
+    tmp_path: Path, memory: AbstractFileSystem, monkeypatch: pytest.MonkeyPatch, *, is_first: bool
+) -> None:
+    uri = "memory://bucket/out"
+    if not is_first:
+        replace_remote(write_result(tmp_path / "old", "old", "a", "b"), uri, NAMES)
+    before = content(memory)
+    put_file, sent = memory.put_file, []
+
+    def lost_connection(path: str, target: str, **options: Any) -> None:
+        sent.append(target)
+        if len(sent) == 2:
+            raise OSError(104, "Connection reset by peer")
+        put_file(path, target, **options)
+
+    monkeypatch.setattr(type(memory), "put_file", staticmethod(lost_connection))
+    result = write_result(tmp_path / "new", "new", "b", "c")
+    with pytest.raises(OutputError, match="Connection reset by peer"):
+        replace_remote(result, uri, NAMES)
+    assert len(sent) == 2
+    assert content(memory) == before
+    assert not any(PARTIAL in path for path in memory.find("/bucket"))
+
+
+@pytest.mark.parametrize("name", ["../victim", "day=1/../../victim", "/victim", "."])
+@pytest.mark.parametrize("uri", ["memory://bucket/out", "out"])
+def test_shared_folder_touches_nothing_outside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, memory: AbstractFileSystem, uri: str, name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "victim").write_text("x")
+    memory.pipe_file("/bucket/victim", b"x")
+    place = SharedFolder(uri)
+    with pytest.raises(DataError, match=f"{uri}: names a file outside of it"):
+        place.remove(name)
+    with pytest.raises(DataError, match=f"{uri}: names a file outside of it"), place.staged(name) as file:
+        file.touch()
+    assert (tmp_path / "victim").read_text() == "x"
+    assert memory.cat_file("/bucket/victim") == b"x"
+
+
+def test_download_takes_the_names_that_are_asked_for(tmp_path: Path, memory: AbstractFileSystem) -> None:
+    for key in ("model/config.json", "modelling.txt", "logs/train.log"):
+        memory.pipe_file(f"/bucket/out/{key}", key.encode())
+    download_folder("memory://bucket/out", tmp_path / "here", ("model", "metrics.json"))
+    assert [path.name for path in (tmp_path / "here").rglob("*") if path.is_file()] == ["config.json"]
+
+    memory.pipe_file("/bucket/out/model/../../stolen", b"x")
+    with pytest.raises(DataError, match=r"names a file outside of it: 'model/../../stolen'"):
+        download_folder("memory://bucket/out", tmp_path / "there", ("model",))
+    assert not (tmp_path / "stolen").exists()
