@@ -12,7 +12,8 @@ from dkan_core.data.source.column_types import column_types
 
 def is_frame(rows: Any) -> bool:
     """Tell whether ``rows`` has columns of their own types: pandas, polars, Arrow."""
-    return hasattr(rows, "columns") and (hasattr(rows, "iloc") or hasattr(rows, "__arrow_c_stream__"))
+    # In this order: a lazy frame of polars warns where it is asked for its columns.
+    return (hasattr(rows, "iloc") or hasattr(rows, "__arrow_c_stream__")) and hasattr(rows, "columns")
 
 
 def column_names(frame: Any) -> list[Any]:
@@ -134,6 +135,8 @@ def _array_table(rows: np.ndarray[Any, Any], names: Sequence[str], where: str) -
     # As numbers, like every other array; a frame's booleans are categories.
     if rows.dtype.kind == "b":
         rows = rows.astype(np.uint8)
+    elif rows.dtype.kind == "f" and rows.dtype.itemsize > np.dtype(np.float64).itemsize:
+        rows = rows.astype(np.float64)  # Arrow has no wider ones
     columns = [_array(rows[:, index], name, where) for index, name in enumerate(names)]
     return pa.Table.from_arrays(columns, names=list(names))
 

@@ -1,6 +1,7 @@
 """``main``: train from two loaders that are in memory, as from a notebook."""
 
 import logging
+import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -103,7 +104,6 @@ def main(
     """
     config = config or TrainConfig()
     check_config(TrainConfig, config)
-    _show_progress()
     loaders = {"train_loader": train_loader, "test_loader": test_loader}
     loaders |= {"holdout_loader": holdout_loader} if holdout_loader is not None else {}
     rows = {name: read_labelled_rows(loader, name) for name, loader in loaders.items()}
@@ -112,13 +112,9 @@ def main(
     for name, others in rows.items():
         _check_alike(rows["train_loader"], others, name)
         _check_classes(others, name)
-    folder = tempfile.mkdtemp(prefix="dkan-run-") if run is None else run
-    average_precision, path = _train(
-        {"train": rows["train_loader"], "valid": rows["test_loader"]},
-        str(folder) if is_remote(folder) else str(local_path(folder)),
-        config,
-        overwrite=overwrite,
-    )
+    splits = {"train": rows["train_loader"], "valid": rows["test_loader"]}
+    with _progress_shown(), _run_folder(run) as folder:
+        average_precision, path = _train(splits, folder, config, overwrite=overwrite)
     model = _load(path, rows["train_loader"])
     holdout = rows.get("holdout_loader")
     return MainResult(
@@ -129,12 +125,36 @@ def main(
     )
 
 
-def _show_progress() -> None:
+@contextmanager
+def _run_folder(run: str | Path | None) -> Iterator[str]:
+    """Yield the folder of a run; a temporary one without a model in it is removed if the block raises."""
+    if run is not None:
+        yield str(run) if is_remote(run) else str(local_path(run))
+        return
+    folder = tempfile.mkdtemp(prefix="dkan-run-")
+    try:
+        yield folder
+    except BaseException:
+        if not (Path(folder) / "model").exists():
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+@contextmanager
+def _progress_shown() -> Iterator[None]:
     """Show a line per epoch where nobody has set up logging, as in a notebook: training may take an hour."""
     ours = logging.getLogger("dkan_core")
-    if not ours.hasHandlers():
-        ours.addHandler(logging.StreamHandler())
-        ours.setLevel(logging.INFO)
+    if ours.hasHandlers():
+        yield
+        return
+    handler, level = logging.StreamHandler(), ours.level
+    ours.addHandler(handler)
+    ours.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        ours.removeHandler(handler)
+        ours.setLevel(level)
 
 
 def _check_features(rows: LabelledRows) -> None:

@@ -1,6 +1,7 @@
 """``FastKANClassifier``: FastKAN as a scikit-learn classifier, for tables that are in memory."""
 
 import math
+import warnings
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -13,22 +14,12 @@ from sklearn.utils import Tags, check_consistent_length, check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from dkan_core.data.format.shard_writer import Arrays
-from dkan_core.data.source.targets import (
-    check_classes,
-    check_groups,
-    check_weights,
-    encode_labels,
-    find_class_weights,
-    find_classes,
-    labelled,
-    two_classes,
-    with_class_weights,
-)
 from dkan_core.evaluation.prediction import best_device, log_odds, torch_threads
 from dkan_core.integrations.sklearn.editing import EditingMixin
 from dkan_core.integrations.sklearn.explaining import ExplainingMixin
 from dkan_core.integrations.sklearn.parameters import thread_count, train_config
 from dkan_core.integrations.sklearn.predicting import PredictingMixin, check_threshold
+from dkan_core.integrations.sklearn.rollback import unchanged_on_failure
 from dkan_core.integrations.sklearn.rows import (
     EvalSet,
     check_sparsity,
@@ -38,9 +29,27 @@ from dkan_core.integrations.sklearn.rows import (
     read_features,
 )
 from dkan_core.integrations.sklearn.saving import SavingMixin
+from dkan_core.integrations.sklearn.targets import (
+    check_classes,
+    check_groups,
+    check_weights,
+    encode_labels,
+    find_class_weights,
+    find_classes,
+    labelled,
+    positive_value,
+    two_classes,
+    warn_of_unmeasured,
+    with_class_weights,
+)
 from dkan_core.integrations.sklearn.training import Initial, print_evaluation, read_initial, train_on_arrays
 
 Array = npt.NDArray[Any]
+
+NOT_BLENDED = (
+    "partial_fit continues the network alone: the additive model that it was blended with is left out, and scores may "
+    "be worse; blend=False fits what partial_fit continues"
+)
 
 
 class FastKANClassifier(EditingMixin, ExplainingMixin, PredictingMixin, SavingMixin, ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -216,7 +225,8 @@ class FastKANClassifier(EditingMixin, ExplainingMixin, PredictingMixin, SavingMi
             X: Frame, array, or scipy sparse matrix of zeros and ones.
             y: The class of each row; or 0, 1 or NaN (not measured) for each of several labels.
             sample_weight: Weight of each row in the loss and in the calibration of probabilities; a row of weight 0
-                counts as left out everywhere. The encoding and the validation metrics do not look at weights.
+                counts as left out everywhere. Validation metrics and thresholds weigh rows as the loss does, also by
+                ``class_weight``; the encoding does not look at weights.
             eval_set: Rows and labels ``(X, y)`` to validate on, or a list of that one pair, as LightGBM has it; by
                 default a part of the rows is held out.
             init_model: Fitted classifier, or path or URI of a model folder, whose encoding, architecture and weights to
@@ -229,10 +239,11 @@ class FastKANClassifier(EditingMixin, ExplainingMixin, PredictingMixin, SavingMi
             - X: ``(N, F)``; y: ``(N,)`` or ``(N, L)``; sample_weight, groups: ``(N,)``
         """
         initial = None if init_model is None else read_initial(init_model)
-        self._columns_by_name = False
-        table = read_features(self, X, fitting=True)
-        self.classes_, names = find_classes(y)
-        return self._fit(table, y, names, sample_weight, eval_set, groups, initial, self.get_params())
+        with unchanged_on_failure(self):
+            self._columns_by_name = False
+            table = read_features(self, X, fitting=True)
+            self.classes_, names = find_classes(y)
+            return self._fit(table, y, names, sample_weight, eval_set, groups, initial, self.get_params())
 
     def partial_fit(
         self,
@@ -246,7 +257,8 @@ class FastKANClassifier(EditingMixin, ExplainingMixin, PredictingMixin, SavingMi
         """Train on further rows for one epoch, from the model as it is; the first call also chooses the encoding.
 
         Each call is a short training of its own: with warm-up, a new state of the optimizer, and a part of its rows
-        held out, on which probabilities are calibrated anew. Nothing is blended: it would know the last rows alone.
+        held out, on which probabilities are calibrated anew. The network alone is continued: an additive model that it
+        was blended with is left out, with a warning, as a new one would know the last rows alone.
 
         Args:
             X: Frame or array of rows, with the columns of the first call.
@@ -261,19 +273,21 @@ class FastKANClassifier(EditingMixin, ExplainingMixin, PredictingMixin, SavingMi
             - X: ``(N, F)``; y: ``(N,)`` or ``(N, L)``; sample_weight, groups: ``(N,)``
         """
         is_first = not hasattr(self, "module_")
-        if is_first:
-            self._columns_by_name = False
-        table = read_features(self, X, fitting=is_first)
-        found, names = find_classes(y)
-        if is_first:
-            self.classes_ = found if classes is None or len(names) > 1 else two_classes(classes)
-        initial = None if is_first else read_initial(self)
-        if not is_first:
+        settings = {**self.get_params(), "epochs": 1, "blend": False, "refit": False}
+        with unchanged_on_failure(self):
+            if is_first:
+                self._columns_by_name = False
+            table = read_features(self, X, fitting=is_first)
+            found, names = find_classes(y)
+            if is_first:
+                self.classes_ = found if classes is None or len(names) > 1 else two_classes(classes)
+                return self._fit(table, y, names, sample_weight, eval_set, groups, None, settings)
             check_sparsity(table, self.preprocessor_)
             # What the first call left out stays out, whatever later rows hold there.
             table = table.select(self.preprocessor_.columns)
-        settings = {**self.get_params(), "epochs": 1, "blend": False, "refit": False}
-        return self._fit(table, y, names, sample_weight, eval_set, groups, initial, settings)
+            if self.architecture_.blended is not None:
+                warnings.warn(NOT_BLENDED, stacklevel=2)
+            return self._fit(table, y, names, sample_weight, eval_set, groups, read_initial(self), settings)
 
     def _fit(
         self,
@@ -294,6 +308,8 @@ class FastKANClassifier(EditingMixin, ExplainingMixin, PredictingMixin, SavingMi
         # A row of weight 0 must not decide anything, such as which rows are held out.
         rows = np.arange(len(labels_NL)) if weight_N is None else np.flatnonzero(weight_N)
         check_classes(labels_NL[rows], "y")
+        if initial is None:
+            warn_of_unmeasured(labels_NL[rows], names, stacklevel=4)
         class_weights = find_class_weights(self.class_weight, labels_NL[rows], self.classes_)
         weight_N = with_class_weights(class_weights, labels_NL, weight_N)
 
@@ -323,7 +339,8 @@ class FastKANClassifier(EditingMixin, ExplainingMixin, PredictingMixin, SavingMi
         start = None if initial is None else initial.model
         with torch_threads(thread_count(self.n_jobs)):
             show = print_evaluation if self.verbose else None
-            result, data = train_on_arrays(arrays, names, self.preprocessor_, config, start, show)
+            positive = positive_value(self.classes_, names)
+            result, data = train_on_arrays(arrays, names, positive, self.preprocessor_, config, start, show)
         self.module_, self.architecture_ = result.model, result.architecture
         self.metrics_ = {**result.metrics, "data": data}
         self._take_history(result.history)

@@ -25,8 +25,8 @@ IMPORTANCE_ROWS = 256
 def mean_contributions(module: TabularModel, preprocessor: Preprocessor, device: torch.device) -> dict[str, float]:
     """Return the mean absolute contribution of each source column, over rows drawn from the columns' distributions.
 
-    What a pair of an additive model contributes is shared by its columns. Columns of a sparse matrix are credited with
-    what their ones add.
+    What a pair of an additive model contributes is shared by its columns; the parts of a time are added up. Columns of
+    a sparse matrix are credited with what their ones add.
 
     Args:
         module: The model.
@@ -40,14 +40,16 @@ def mean_contributions(module: TabularModel, preprocessor: Preprocessor, device:
     listed = listed_columns(preprocessor)
     rows = background_rows(preprocessor, [*source_columns(preprocessor), *listed], IMPORTANCE_ROWS)
     found_NFL, added_NSL = explainer.explain_ids(rows)
+    times = {feature.name: feature.time.column for feature in preprocessor.numeric if feature.time is not None}
     means: dict[str, float] = {}
     for names, mean in zip(explainer.sources, np.abs(found_NFL).mean(axis=(0, 2), dtype=np.float64), strict=True):
         for name in names:
-            means[name] = means.get(name, 0.0) + float(mean) / len(names)
-    for column in listed:
-        if column.listed is not None and column.name == SPARSE_COLUMN:
-            sums_V = np.bincount(rows["sparse"].ravel(), np.abs(added_NSL).mean(axis=2).ravel(), column.last_code + 1)
-            of_ids = zip(column.listed.ids, sums_V[column.first_code :].tolist(), strict=False)
+            column = times.get(name, name)
+            means[column] = means.get(column, 0.0) + float(mean) / len(names)
+    for sparse in listed:
+        if sparse.listed is not None and sparse.name == SPARSE_COLUMN:
+            sums_V = np.bincount(rows["sparse"].ravel(), np.abs(added_NSL).mean(axis=2).ravel(), sparse.last_code + 1)
+            of_ids = zip(sparse.listed.ids, sums_V[sparse.first_code :].tolist(), strict=False)
             means |= {f"x{number}": added / IMPORTANCE_ROWS for number, added in of_ids}
     return means
 
@@ -65,7 +67,7 @@ def contributions_frame(
         index: That of the rows' own ``DataFrame``. Default: their numbers.
 
     Shape:
-        - Output: ``(N, F + 1)``; of several labels ``(N, L * (F + 1))``, with labels above the columns
+        - Output: ``(N, C + 1)``; of several labels ``(N, L * (C + 1))``, with labels above the columns
 
     Raises:
         ConfigError: pandas is not installed.

@@ -38,9 +38,9 @@ class ExplainingMixin:
 
         Contributions are those of ``explain`` (expected gradients, Erion et al. 2021), of rows that stand for the
         training data: drawn from the distribution of each column, which the model keeps; the mean over labels. A
-        column that was left out has 0. As with scikit-learn's importances, what columns share is credited to them
-        together: importances of columns that say the same are split between them. A column of a sparse matrix counts by
-        what its ones contribute.
+        column that was left out has 0, and a time counts by all of its parts. As with scikit-learn's importances, what
+        columns share is credited to them together: importances of columns that say the same are split between them. A
+        column of a sparse matrix counts by what its ones contribute.
 
         Shape:
             - Output: ``(F,)``
@@ -56,14 +56,16 @@ class ExplainingMixin:
     def explain(self, X: Any) -> Any:
         """Return how far each column moved the log-odds of each row, as a pandas ``DataFrame`` with the index of ``X``.
 
-        The last column, ``baseline``, is the mean log-odds that the contributions start from: with it, a row adds up to
-        its log-odds, within 0.001. The method is that of ``dkan predict --reasons``.
+        Columns are those of the encoding, numbers before categories: without what was left out, and with one for each
+        part of a time, such as ``bought.weekday``, for each pair of an additive model, and for the ones of a sparse
+        matrix together. The last one, ``baseline``, is the mean log-odds that the contributions start from: with it, a
+        row adds up to its log-odds, within 0.001. The method is that of ``dkan predict --reasons``.
 
         Args:
             X: Rows.
 
         Shape:
-            - Output: ``(N, F + 1)``; of several labels ``(N, L * (F + 1))``, with labels above the columns
+            - Output: ``(N, C + 1)``; of several labels ``(N, L * (C + 1))``, with labels above the columns
 
         Raises:
             ConfigError: pandas is not installed.

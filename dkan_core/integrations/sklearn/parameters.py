@@ -65,6 +65,6 @@ def thread_count(n_jobs: int | None) -> int:
     cores = available_cores()
     if n_jobs is None:
         return cores
-    if not isinstance(n_jobs, int | np.integer) or n_jobs == 0:
+    if not isinstance(n_jobs, int | np.integer) or isinstance(n_jobs, bool) or n_jobs == 0:
         raise ValueError(f"n_jobs must be None or a whole number other than 0, got {n_jobs!r}")
     return min(n_jobs, cores) if n_jobs > 0 else max(1, cores + 1 + n_jobs)

@@ -27,7 +27,7 @@ from dkan_core.data.source.column_types import column_types
 from dkan_core.data.source.frames import column_names, is_frame, nulls_as_numbers, to_table, without_empty_types
 from dkan_core.data.source.roles import check_kinds, feature_columns
 from dkan_core.data.source.splits import hold_out, hold_out_groups
-from dkan_core.data.source.targets import check_classes
+from dkan_core.integrations.sklearn.targets import check_classes
 from dkan_core.utils.hints import Advice, drop_advice
 
 SPARSE_COLUMN = "columns"
@@ -57,7 +57,9 @@ def read_features(estimator: BaseEstimator, X: Any, *, fitting: bool) -> pa.Tabl
         ValueError: There is no row, or the features are not those of training; or a sparse matrix holds other values.
     """
     if issparse(X):
-        return _ids_of_ones(validate_data(estimator, X, reset=fitting, dtype=None, accept_sparse="csr"))
+        return _ids_of_ones(
+            validate_data(estimator, X, reset=fitting, dtype=None, accept_sparse="csr", ensure_all_finite=False)
+        )
     # Of a batch of Arrow, scikit-learn does not know the names.
     X = pa.table(X) if isinstance(X, pa.RecordBatch) else X
     if is_frame(X):
@@ -67,7 +69,7 @@ def read_features(estimator: BaseEstimator, X: Any, *, fitting: bool) -> pa.Tabl
         for count, kind in zip(X.shape, ("sample", "feature"), strict=True):
             if count == 0:
                 raise ValueError(f"Found array with 0 {kind}(s) (shape={X.shape}) while a minimum of 1 is required.")
-    elif hasattr(X, "columns"):
+    elif hasattr(type(X), "columns"):
         raise TypeError(
             f"X is a {type(X).__name__}; give a frame of pandas, polars or Arrow (collect() of a lazy one), an array "
             "or a scipy sparse matrix"

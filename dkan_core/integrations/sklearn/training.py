@@ -14,8 +14,8 @@ from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.data.format.manifest import PreparedData
 from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.data.loading.in_memory import ArraysReader
-from dkan_core.data.source.targets import split_info
 from dkan_core.integrations.sklearn.explaining import ExplainingMixin
+from dkan_core.integrations.sklearn.targets import split_info
 from dkan_core.model.model_folder import WEIGHTS
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.training.roles.in_process import SingleResult, train_single
@@ -81,6 +81,7 @@ def print_evaluation(entry: Mapping[str, Any]) -> None:
 def train_on_arrays(
     arrays: dict[str, Arrays],
     names: list[str],
+    positive: dict[str, str],
     preprocessor: Preprocessor,
     config: TrainConfig,
     initial: InitialModel | None = None,
@@ -91,6 +92,7 @@ def train_on_arrays(
     Args:
         arrays: Of train and valid, encoded.
         names: Of the labels.
+        positive: By label, the value that counts as 1, as text; none where it is 0 or 1.
         preprocessor: The encoding.
         config: Settings for one worker.
         initial: What to start from. Default: an untrained model.
@@ -111,6 +113,7 @@ def train_on_arrays(
         invalid={},
         sources=[],
         grouped="group" in train,
+        positive=positive,
     )
     if initial is not None:
         check_transfer(initial, prepared, "X", "init_model")

@@ -204,11 +204,11 @@ def check_transfer(initial: InitialModel, manifest: PreparedData, prepared: str,
     if not {*labels} & {*manifest.labels}:
         raise DataError(
             f"{prepared}: has labels {', '.join(manifest.labels)}; the model of init_from, {place}, was trained for "
-            f"{', '.join(labels)}: train without --init-from"
+            f"{', '.join(labels)}: train without init_from"
         )
     found = compare_encodings(initial.preprocessor, manifest.preprocessor)
     new_labels = [name for name in manifest.labels if name not in labels]
-    advice = f"prepare its source with `dkan prepare ... {flag('like', place)}`, or train without --init-from"
+    advice = f"prepare its source with `dkan prepare ... {flag('like', place)}`, or train without init_from"
     if not found.added and not new_labels:
         raise DataError(
             f"{prepared}: is encoded differently from the model of init_from, {place}, knows{found.differing()}; "
@@ -281,7 +281,7 @@ def _complete(config: TrainConfig, architecture: Mapping[str, Any]) -> TrainConf
         if getattr(config, name) not in (defaults[name], value):
             raise ConfigError(
                 f"{name} {getattr(config, name)}: the model of init_from has {value}, which stays as it is; "
-                "leave out that setting, or train without --init-from"
+                "leave out that setting, or train without init_from"
             )
     return replace(config, **architecture)
 

@@ -21,8 +21,8 @@ def is_remote(uri: str | Path) -> bool:
 
 
 def local_path(uri: str | Path) -> Path:
-    """Return the local path that ``uri`` names."""
-    return Path(str(uri).removeprefix("file://").removeprefix("local://"))
+    """Return the local path that ``uri`` names; ~ is the user's home, as fsspec has it."""
+    return Path(str(uri).removeprefix("file://").removeprefix("local://")).expanduser()
 
 
 def filesystem(uri: str | Path) -> tuple[Any, str]:

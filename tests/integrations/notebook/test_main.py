@@ -1,5 +1,6 @@
 """``main(train_loader, test_loader)``: what a notebook or a flat script calls."""
 
+import logging
 import subprocess
 import sys
 import tempfile
@@ -15,7 +16,7 @@ from nbclient import NotebookClient
 from sklearn.metrics import average_precision_score
 from torch.utils.data import DataLoader, TensorDataset
 
-from dkan_core import DataError, FastKANClassifier, MainResult, OutputError, main
+from dkan_core import ConfigError, DataError, FastKANClassifier, MainResult, OutputError, TrainConfig, main
 from dkan_core.integrations.notebook.rows import read_labelled_rows
 from tests.integrations.notebook.known import CONFIG, TEST, TRAIN, rows
 
@@ -170,6 +171,16 @@ def test_errors_of_the_preparation_speak_of_the_loaders(monkeypatch: pytest.Monk
 
 
 @pytest.mark.slow
+def test_error_leaves_no_folder_behind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    x = np.arange(60, dtype=np.float32)[:, None]
+    pair = x, np.arange(60) % 2
+    with pytest.raises(ConfigError, match="label_weights"):
+        main(pair, pair, TrainConfig(label_weights=(1, 2)))
+    assert list(tmp_path.iterdir()) == []
+    assert not logging.getLogger("dkan_core").handlers, "what follows logs as before"
+
+
 def test_script_needs_no_main_guard(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(CODE)
     done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=False)

@@ -56,6 +56,16 @@ def test_a_blend_goes_on_from_its_network() -> None:
             torch.testing.assert_close(tensor, expected[name], atol=1e-6, rtol=1e-4)
 
 
+def test_partial_fit_of_a_blend_warns_that_its_network_goes_on_alone() -> None:
+    X, y = rows(4000)
+    blend = FastKANClassifier(**{**SMALL, "hidden": (2,), "epochs": 1, "learning_rate": 1e-4}).fit(X, y)
+    assert isinstance(blend.module_, BlendedFastKAN)
+    with pytest.warns(UserWarning, match="partial_fit continues the network alone") as seen:
+        blend.partial_fit(X, y)
+    assert seen[0].filename == __file__ and blend.architecture_.blended is None
+    blend.partial_fit(X, y)  # without a warning: there is no blend any more
+
+
 def test_more_rows_by_and_by_make_it_better(first: FastKANClassifier) -> None:
     X, y = rows(4000)
     fresh, truth = rows(2000, seed=9)

@@ -59,6 +59,16 @@ def test_feature_importances_are_shares_and_choose_columns(tmp_path: Path) -> No
     assert not hasattr(small(), "feature_importances_")
 
 
+def test_a_time_counts_by_all_of_its_parts() -> None:
+    rng = np.random.default_rng(0)
+    hours = pd.to_timedelta(rng.integers(0, 24 * 300, 2000), unit="h")
+    X = pd.DataFrame({"noise": rng.normal(size=2000), "bought": pd.Timestamp("2024-01-01") + hours})
+    model = small(model="additive", hidden=None, epochs=8).fit(X, X["bought"].dt.hour >= 12)
+    parts = model.explain(X).abs().mean()
+    assert parts["bought.hour"] > 5 * parts["noise"]
+    assert model.feature_importances_[1] > 0.8
+
+
 def test_importances_of_several_labels_are_their_mean() -> None:
     found = small(epochs=8).fit(*several()).feature_importances_
     assert found.shape == (4,) and found.sum() == pytest.approx(1) and found.min() > 0.05

@@ -13,8 +13,8 @@ from sklearn.datasets import load_breast_cancer
 from dkan_core import FastKANClassifier
 from dkan_core.data.encoding import sparse as encoding
 from dkan_core.data.source.frames import to_table
-from dkan_core.data.source.targets import check_groups, encode_labels, find_classes
 from dkan_core.integrations.sklearn.rows import hold_out_rows
+from dkan_core.integrations.sklearn.targets import check_groups, encode_labels, find_classes
 
 
 def test_row_without_a_category_is_scored() -> None:
@@ -44,6 +44,12 @@ def test_sparse_and_dense_rows_are_told_apart() -> None:
         for call in (model.predict, lambda X, model=model: model.partial_fit(X, ones[:, 0])):
             with pytest.raises(ValueError, match=f"X is {other}, and that of fit was {kind}; give {remedy}"):
                 call(rows[other])
+
+
+def test_sparse_matrix_with_nan_is_refused_as_one_of_other_numbers() -> None:
+    ones = csr_matrix(np.array([[1.0, 0], [np.nan, 1], [0, 1], [1, 1]]))
+    with pytest.raises(ValueError, match=r"A sparse X must hold zeros and ones, got nan"):
+        FastKANClassifier().fit(ones, [0, 1, 0, 1])
 
 
 def test_frame_without_columns_or_rows_is_refused() -> None:

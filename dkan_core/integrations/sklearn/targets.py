@@ -3,6 +3,7 @@
 Shape suffixes: N rows, L labels.
 """
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -138,6 +139,30 @@ def check_classes(labels_NL: npt.NDArray[np.uint8], where: str, hint: str = "") 
     raise ValueError(
         f"{where} ({counted(len(labels_NL), 'row')}): {lacking}; the two classes of a label are needed{hint}"
     )
+
+
+def warn_of_unmeasured(labels_NL: npt.NDArray[np.uint8], names: list[str], stacklevel: int) -> None:
+    """Warn of labels that no row to train on has a value of."""
+    for name, labels_N in zip(names, labels_NL.T, strict=True):
+        if (labels_N == NOT_MEASURED).all():
+            rows = counted(len(labels_N), "row")
+            warnings.warn(
+                f"y: label {name!r} has no value in {rows}: its predictions mean nothing", stacklevel=stacklevel
+            )
+
+
+def positive_value(classes: Array, names: list[str]) -> dict[str, str]:
+    """Return, by label, the value of a column of it that counts as 1, as text; nothing where it holds 0 and 1.
+
+    >>> positive_value(np.array(["no", "yes"]), ["churn"]), positive_value(np.array([-1.0, 1.0]), ["churn"])
+    ({'churn': 'yes'}, {'churn': '1'})
+    >>> positive_value(np.array([False, True]), ["churn"]), positive_value(np.arange(2), ["a", "b"])
+    ({}, {})
+    """
+    if len(names) > 1 or np.isin(classes.tolist(), [0, 1]).all():
+        return {}
+    positive = classes[-1]
+    return {names[0]: f"{positive:g}" if classes.dtype.kind in "iuf" else str(positive)}
 
 
 def check_weights(sample_weight: Any, labels_NL: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
