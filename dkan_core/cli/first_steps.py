@@ -63,8 +63,11 @@ def label_candidates(sources: Sequence[str]) -> list[str]:
                 texts += [f"{name} (--positive {' or '.join(map(shlex.quote, pair))})"] * (len(pair) == 2)
                 continue
             values = column.cast(pa.float64(), safe=False).drop_null()
-            if set(pc.unique(values).to_pylist()) == {0.0, 1.0}:
+            pair = sorted(pc.unique(values).to_pylist()) if len(pc.unique(values)) == 2 else []
+            if pair == [0.0, 1.0]:
                 found.append(f"{name} ({pc.mean(values).as_py():.1%} are 1 in {shown})")
+            elif pair:
+                texts.append(f"{name} (--positive {' or '.join(f'{value:g}' for value in pair)})")
         break
     found += texts
     more = [f"and {len(found) - SHOWN} more"] if len(found) > SHOWN else []

@@ -23,6 +23,8 @@ Group = Literal["Data", "Model", "Training", "Distribution", "Server", "Batching
 # The string under a field is its description. Every number has bounds, which refuse infinity and NaN.
 STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=True, use_attribute_docstrings=True)
 
+TYPE_WORDS = {int: "a whole number (int)", float: "a number (float)", bool: "true or false", str: "text"}
+
 OUT_OF_RANGE = ("greater_than", "greater_than_equal", "less_than", "less_than_equal", "finite_number")
 
 
@@ -202,7 +204,8 @@ def _expected(expected: Any, metadata: list[Any], error: str, value: Any) -> str
         return "finite" if infinite else f"from {_short(low)} to {_short(high)}"
     if get_origin(expected) is Literal:
         return f"one of {', '.join(get_args(expected))}"
-    return expected.__name__ if isinstance(expected, type) else str(expected)
+    plain = without_none(expected)
+    return TYPE_WORDS.get(plain, plain.__name__ if isinstance(plain, type) else str(plain))
 
 
 def _short(number: Any) -> str:

@@ -26,6 +26,8 @@ UNSEEN_MISFIT = 0.01
 PLACES, WIDTHS, PERIODS = 65, 10, 72
 # Written places are as exact as a reader can see on the axis, written heights as in the figure.
 PLACE_STEPS, HEIGHT_STEPS = 200, 50
+# Of the values, whose fourth powers a fit adds up. Beyond, no number that is written would mean anything to a reader.
+LEAST_RANGE, LARGEST_RANGE = 1e-60, 1e60
 # Of the axis. A shorter period would have fewer than six of forty points; a longer one is not seen once.
 SHORTEST_PERIOD, LONGEST_PERIOD = 0.15, 1.1
 
@@ -70,7 +72,7 @@ def find_formula(
     """
     kept_P = np.isfinite(values_P) & (weights_P > 0)
     x_P, y_P, w_P = values_P[kept_P], effect_P[kept_P], weights_P[kept_P]
-    if len(x_P) < LEAST_POINTS:
+    if len(x_P) < LEAST_POINTS or not LEAST_RANGE < max(np.ptp(x_P), np.abs(x_P).max()) < LARGEST_RANGE:
         return None
     w_P = w_P / w_P.sum()
     spread = float(np.sqrt(w_P @ np.square(y_P - w_P @ y_P)))

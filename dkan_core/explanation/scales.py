@@ -55,7 +55,8 @@ class Scale:
             count: How many values.
         """
         first, last = self.forward(np.array([low, high]))
-        values = self.inverse(np.linspace(first, last, count))
+        # Of halves: the distance of the largest numbers of either sign is none that float64 has.
+        values = self.inverse(2 * np.linspace(first / 2, last / 2, count))
         values[[0, -1]] = low, high
         return values
 

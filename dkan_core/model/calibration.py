@@ -1,7 +1,8 @@
 """Calibration: log-odds stretched and shifted so that probabilities mean what they say.
 
-The method is Platt's (1999, "Probabilistic outputs for support vector machines"), with his targets, which hold back
-where a class has few rows. The map rises, so the order of the rows, and with it average precision, stays as it is.
+The method is Platt's (1999, "Probabilistic outputs for support vector machines"). The targets of the rarer class are
+his, which hold back where it has few rows; those of the other class make the mean that of the labels. The map rises, so
+the order of the rows, and with it average precision, stays as it is.
 
 Shape suffixes: N rows, L labels.
 """
@@ -63,7 +64,9 @@ def _fit(
     positives, negatives = weight_N[positive_N].sum(), weight_N[~positive_N].sum()
     if not positives or not negatives:
         return 1.0, 0.0
-    target_N = np.where(positive_N, (positives + 1) / (positives + 2), 1 / (negatives + 2))
+    # What is held back from one class goes to the other: of few positives, Platt's targets would raise the mean.
+    held_back = min(positives / (positives + 2), negatives / (negatives + 2))
+    target_N = np.where(positive_N, 1 - held_back / positives, held_back / negatives)
     center, spread = input_N.mean(), input_N.std() + 1e-6
     # Standardized, so that slope and level depend little on each other, and Newton's steps of at most 1 are far enough.
     design_N2 = np.stack([(input_N - center) / spread, np.ones_like(input_N)], axis=1)

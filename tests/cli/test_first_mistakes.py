@@ -26,7 +26,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "rows").mkdir()
     answers = np.where(LATE == 1, "yes", "no").tolist()
-    table = pa.table({"x": np.arange(ROWS) / 7, "late": LATE, "paid": 1 - LATE, "answer": answers})
+    table = pa.table(
+        {"x": np.arange(ROWS) / 7, "late": LATE, "paid": 1 - LATE, "answer": answers, "sign": 2 * LATE - 1}
+    )
     pq.write_table(table, tmp_path / "rows/a.parquet")
     (tmp_path / "texts").mkdir()
     (tmp_path / "texts/rows.csv").write_text("x,late\n1,0\n")
@@ -40,7 +42,7 @@ PREPARE, TRAIN = ["--out", "prepared"], ["--out", "run"]
 MISTAKES: dict[str, tuple[list[str], str]] = {
     "no label": (
         ["prepare", "rows", *PREPARE],
-        r"--label; columns of two values: late \(25\.0% are 1 in \w+\.parquet\), paid",
+        r"--label; columns of two values: late \(25\.0% are 1 in \w+\.parquet\), paid .*, sign \(--positive -1 or 1\)",
     ),
     "typo in a column": (
         ["prepare", "rows", *PREPARE, "--label", "latte"],
@@ -149,7 +151,7 @@ def test_dry_runs_say_what_would_be_done_and_write_nothing(
     here: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     before = sorted(here.rglob("*"))
-    words = ["--label", "late", "--drop", "paid", "--dry-run"]
+    words = ["--label", "late", "--drop", "paid", "--drop", "sign", "--dry-run"]
     assert dkan("prepare", "rows", *PREPARE, *words, monkeypatch=monkeypatch) == 0
     said = capsys.readouterr().out
     assert "would prepare 200 rows of 1 file" in said and "numeric features (1): x" in said
@@ -232,3 +234,16 @@ def test_early_stopping_says_what_it_stopped_for() -> None:
         "the 2 evaluations after epoch 1.00 were no better than its average precision of 0.4000"
         in describe_patience(history)
     )
+
+
+def test_additive_model_of_ids_is_refused_before_anything_is_written(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    ids = pa.array([[place % 7, place % 3] for place in range(ROWS)])
+    pq.write_table(pa.table({"ids": ids, "late": LATE}), here / "ids.parquet")
+    assert dkan("prepare", "ids.parquet", "--out", "of-ids", "--label", "late", monkeypatch=monkeypatch) == 0
+    for more in (["--dry-run"], []):
+        words = ["--out", "additive", "--model", "additive", "--device", "cpu", *more]
+        assert dkan("train", "of-ids", *words, monkeypatch=monkeypatch) == 2
+        assert "column 'ids' holds ids, which have no curve" in capsys.readouterr().err
+        assert not (here / "additive").exists()

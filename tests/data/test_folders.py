@@ -100,6 +100,18 @@ def test_new_rows_are_read_as_those_of_the_model(raw: tuple[Path, pa.Table], tmp
     assert again.preprocessor == fitted.preprocessor
 
 
+def test_months_of_two_digits_are_numbers_and_codes_that_begin_with_zero_are_text(tmp_path: Path) -> None:
+    for month in range(1, 13):
+        path = tmp_path / "raw" / f"month={month:02d}" / f"zip={month * 411:05d}" / "a.parquet"
+        path.parent.mkdir(parents=True)
+        pq.write_table(make_rows(100, seed=month).drop(["row"]), path)
+    made = prepare(tmp_path / "raw", tmp_path / "out", PrepareConfig(label=("y",), split_by_time="month"))
+    assert made.split_rule["test from"] == "11"
+    assert "zip" in {feature.name for feature in made.preprocessor.coded if feature.kind == "category"}
+    encoding = prepare(tmp_path / "raw", tmp_path / "plain", PrepareConfig(label=("y",))).preprocessor
+    assert next(each.knots for each in encoding.numeric if each.name == "month") == [*range(1, 13)]
+
+
 def test_files_with_and_without_a_folder_of_that_name_are_refused(tmp_path: Path) -> None:
     partitioned(tmp_path / "raw")
     pq.write_table(make_rows(100).drop(["row"]), tmp_path / "raw" / "a.parquet")

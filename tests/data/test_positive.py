@@ -90,6 +90,18 @@ def test_model_keeps_what_counts_as_1(tmp_path: Path) -> None:
     assert np.array_equal(other.labels, found.labels)
 
 
+def test_new_rows_may_have_the_label_as_numbers_or_booleans(tmp_path: Path) -> None:
+    raw = write(tmp_path / "raw", KINDS["text"][0])
+    prepare(raw, tmp_path / "data", PrepareConfig(label=("outcome",), positive=("late",)))
+    config = TrainConfig(epochs=1, hidden=(4,), device="cpu", strategy="single")
+    model = train(tmp_path / "data", tmp_path / "run", config).model
+    expected = evaluate(model, raw, tmp_path / "eval", explain=False)
+    for kind in (pa.int64(), pa.bool_(), pa.float32()):
+        column = pa.array(IS_LATE.astype(bool), mask=NULL).cast(pa.int8()).cast(kind)
+        found = evaluate(model, write(tmp_path / str(kind), column), tmp_path / f"eval-{kind}", explain=False)
+        assert np.array_equal(found.labels, expected.labels)
+
+
 def test_each_of_several_labels_has_a_value_of_its_own(tmp_path: Path) -> None:
     raw = write(tmp_path / "raw", KINDS["text"][0], paid=pa.array(["yes", "no"] * (ROWS // 2)), fine=[0, 1] * 300)
     settings = PrepareConfig(label=("outcome", "paid", "fine"), positive=("paid=yes", "outcome=late"))

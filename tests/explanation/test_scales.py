@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -38,6 +39,23 @@ def test_times_of_any_range_have_some_ticks_inside(low: float, power: float) -> 
     assert len(ticks) <= max(MOST_TIMES.values()) and all(low <= tick <= high for tick, _ in ticks)
     assert len({text for _, text in ticks}) == len(ticks)
     assert ticks or power < 2, "a range of two minutes has one"
+
+
+@pytest.mark.parametrize("model", ["auto", "additive"])
+def test_numbers_of_any_size_are_explained(tmp_path: Path, model: Literal["auto", "additive"]) -> None:
+    """Sentinels such as the largest float64, and ranges that span all that it has."""
+    rng = np.random.default_rng(0)
+    x, share = rng.normal(size=1500), rng.random(1500)
+    largest = np.finfo(np.float64).max
+    sentinels = np.select([share < 0.05, share < 0.1], [largest, -largest], x)
+    columns = {"sentinels": sentinels, "uniform": (share - 0.5) * 2 * largest, "powers": 10.0 ** (x * 90)}
+    pq.write_table(pa.table({**columns, "tiny": x * 1e-300, "y": (x > 0.5).astype(np.int8)}), tmp_path / "rows.parquet")
+    prepare(tmp_path / "rows.parquet", tmp_path / "data", PrepareConfig(label=("y",)))
+    config = TrainConfig(model=model, epochs=1, device="cpu", workers=1)
+    run = train(tmp_path / "data", tmp_path / "run", config)
+    assert evaluate(run.model, tmp_path / "data", tmp_path / "eval").metrics["roc_auc"] > 0.9
+    found = explain(run.model, tmp_path / "data", tmp_path / "learned").labels["y"]
+    assert {*columns} <= {curve.name for curve in found.curves}
 
 
 def test_dates_and_weekdays_are_written_as_such(tmp_path: Path) -> None:

@@ -31,6 +31,16 @@ def test_order_stays_and_log_loss_falls() -> None:
     assert after["log_loss"] < before["log_loss"]
 
 
+@pytest.mark.parametrize("positives", [1, 2, 5, 997])
+def test_mean_probability_is_that_of_the_labels_also_of_few(positives: int) -> None:
+    _, truth = draw(1000)
+    labels = np.zeros((1000, 1), np.uint8)
+    labels[np.argsort(truth[:, 0])[-positives:]] = 1
+    scale, shift = fit_calibration(labels, truth)
+    mean = np.mean(1 / (1 + np.exp(-(scale * truth + shift))))
+    assert mean == pytest.approx(positives / 1000, rel=1e-3)
+
+
 def test_labels_are_apart_and_not_measured_cells_left_out() -> None:
     labels, truth = draw(20_000)
     both = np.hstack([truth, -truth])

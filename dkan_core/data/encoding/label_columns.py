@@ -71,6 +71,17 @@ def positive_of_columns(positive: Mapping[str, str], labels: Sequence[str], colu
     return {column: positive[label] for label, column in zip(labels, columns, strict=True) if label in positive}
 
 
+def _may_hold(kind: pa.DataType, text: str) -> bool:
+    """Tell whether a column of numbers or booleans can hold the value that a text stands for; any other column may."""
+    if not (is_number(kind) or pa.types.is_boolean(kind)):
+        return True
+    try:
+        pa.scalar(text).cast(kind)
+    except pa.ArrowException:
+        return False
+    return True
+
+
 def with_binary_labels(
     rows: pa.RecordBatch, columns: Sequence[str], positive: Mapping[str, str], where: str
 ) -> pa.RecordBatch:
@@ -85,6 +96,9 @@ def with_binary_labels(
     Raises:
         DataError: A column holds something else.
     """
+    # Where the model was trained with a text, a column of numbers or booleans can but hold 0 and 1.
+    texts = {name for name, text in positive.items() if not _may_hold(rows.schema.field(name).type, text)}
+    positive = {name: text for name, text in positive.items() if name not in texts}
     rows = with_positive(with_nulls(rows, columns), positive, where)
     for name in columns:
         advice = "the model was trained with 0 and 1: convert these values, or name another column"

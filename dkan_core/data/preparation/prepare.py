@@ -155,7 +155,7 @@ def with_time_bounds(task: PreparationTask, fragments: Sequence[Fragment]) -> Pr
         bounds = find_time_bounds(fragments, column, task.config.split_percent, advance, schema.folders, schema.common)
     text = (
         "%s decides the split and is not a feature; "
-        "a copy under another name gives the model its month, weekday and hour"
+        "of a date or time, a copy under another name gives the model its month, weekday and hour"
     )
     logger.info(text, column)
     logger.info("split by %s: %s", column, ", ".join(f"{name} {value}" for name, value in bounds.describe().items()))
@@ -185,5 +185,5 @@ def _few_rows(prepared: PreparedData) -> list[str]:
     more = f" and {len(few) - 5} more labels" if len(few) > 5 else ""
     return [
         f"valid has few rows of the rarer class ({shown}{more}): what is chosen there is partly chance; a larger share "
-        "for it, as with --split 60/20/20, helps"
+        "for it helps (--split)"
     ]

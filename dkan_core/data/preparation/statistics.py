@@ -249,21 +249,36 @@ def check_counts(counts: Counts, schema: Schema, where: str) -> None:
         if schema.weight is not None and counts.rows[index] and counts.weights[index] == 0:
             raise DataError(f"{where}: weight column {schema.weight!r} is 0 in every row of {split}")
         if counts.rows[index] == 0 and split != "test":
-            advice = "set --split, or name a --split-column"
-            if schema.split_column is not None:
-                advice = f"let column {schema.split_column!r} hold {split!r} in some rows, or leave out --split-column"
-            raise DataError(f"{where}: no rows in the {split} split, of {sum(counts.rows):,} in all; {advice}")
+            missing = f"no rows in the {split} split, of {sum(counts.rows):,} in all"
+            raise DataError(f"{where}: {missing}; {_split_advice(schema, split, 'some rows')}")
         lacking = [name for name, counters in counts.labels.items() if not (counters[index][0] and counters[index][1])]
         needed = 1 if split == "train" else len(counts.labels)
         if counts.rows[index] and len(lacking) >= needed:
-            found = {value: count for value, count in counts.labels[lacking[0]][index].items() if value is not None}
-            seen = (
-                ", ".join(f"{value!r} {counted(count, 'time')}" for value, count in found.items())
-                or "no measured value"
-            )
-            value = schema.positive.get(lacking[0])
-            hint = "" if value is None else f"; its positive value is {value!r}, to the letter"
-            raise DataError(f"{where}: label column {lacking[0]!r} has one class only in {split}: {seen}{hint}")
+            raise _one_class(lacking[0], counts.labels[lacking[0]], split, schema, where)
+
+
+def _one_class(name: str, counters: Sequence[Counter[object]], split: str, schema: Schema, where: str) -> DataError:
+    """Describe a label that has one class only in a split, and say what may help."""
+    found = [(value, count) for value, count in counters[SPLITS.index(split)].items() if value is not None]
+    seen = " and ".join(f"{value!r} in {counted(count, 'row')}" for value, count in found) or "no measured value"
+    everywhere = sum(counters, Counter[object]())
+    if everywhere[0] and everywhere[1]:
+        hint = f"; {_split_advice(schema, split, 'rows of both classes')}"
+    else:
+        value = schema.positive.get(name)
+        hint = "" if value is None else f"; its positive value is {value!r}, to the letter"
+    return DataError(f"{where}: label column {name!r} has one class only in {split}: {seen}{hint}")
+
+
+def _split_advice(schema: Schema, split: str, what: str) -> str:
+    """Return how ``what``, such as some rows, gets into a split."""
+    if schema.split_column is not None:
+        return f"let column {schema.split_column!r} hold {split!r} in {what}, or leave out --split-column"
+    if schema.split_by_time is not None:
+        return "set --split, or name a --split-column"
+    if schema.group is not None:
+        return f"rows of one {schema.group} are in one split: set --split or another --seed, or name a --split-column"
+    return "set --split 60/20/20 or another --seed, or name a --split-column"
 
 
 def check_binary(name: str, values: pa.Array, where: str, *, advice: str | None = None) -> None:

@@ -20,8 +20,8 @@ MISSING = "__HIVE_DEFAULT_PARTITION__"
 FOLDER_TEXT = pa.dictionary(pa.int32(), pa.string())
 """What column types say of such a column before it is known what it is to be read as."""
 
-# Text such as 007 is a key, not a number.
-INTEGER = re.compile(r"-?(0|[1-9]\d{0,17})")
+# Text such as 007 is a key, not a number; 03 is a month, day or hour.
+INTEGER = re.compile(r"-?(0|[1-9]\d{0,17})|0\d")
 
 
 def folder_values(path: str) -> dict[str, str | None]:
@@ -37,8 +37,8 @@ def folder_values(path: str) -> dict[str, str | None]:
 def infer_type(texts: Iterable[str | None]) -> str:
     """Return what all texts can be read as: "int64", "date32" or else "string".
 
-    >>> infer_type(["2024", None]), infer_type(["2024-05-31"]), infer_type(["10001", "07030"])
-    ('int64', 'date32', 'string')
+    >>> infer_type(["2024", None]), infer_type(["01", "12"]), infer_type(["2024-05-31"]), infer_type(["10001", "07030"])
+    ('int64', 'int64', 'date32', 'string')
     """
     known = [text for text in texts if text is not None]
     if known and all(INTEGER.fullmatch(text) for text in known):

@@ -18,7 +18,7 @@ from dkan_core.config import PrepareConfig, TrainConfig, check_config
 from dkan_core.data.encoding.fitting import MIN_CATEGORY_ROWS
 from dkan_core.data.encoding.raw_columns import numbers
 from dkan_core.data.preparation.prepare import prepare
-from dkan_core.data.source.column_types import is_number
+from dkan_core.data.source.column_types import is_number, is_text
 from dkan_core.errors import DataError
 from dkan_core.evaluation.metrics import NOT_MEASURED, macro_average_precision
 from dkan_core.evaluation.prediction import best_device
@@ -161,13 +161,16 @@ def _check_features(rows: LabelledRows) -> None:
     """Raise DataError where a feature says nothing about any row."""
     for index, name in enumerate(rows.features.column_names):
         column = rows.features[name]
-        if is_number(column.type):
-            lacking = bool(np.isnan(numbers(rows.features, name, "train_loader")).all())
-        else:
+        is_category = is_text(column.type) or pa.types.is_boolean(column.type)
+        if is_category:
             counts = pc.value_counts(column.drop_null()).field("counts")
             lacking = (pc.max(counts).as_py() or 0) < MIN_CATEGORY_ROWS
+        elif is_number(column.type):
+            lacking = bool(np.isnan(numbers(rows.features, name, "train_loader")).all())
+        else:  # times
+            lacking = column.null_count == len(column)
         if lacking:
-            what = "value" if is_number(column.type) else "text that repeats"
+            what = "text that repeats" if is_category else "value"
             raise DataError(
                 f"train_loader: feature {index} ({name!r}) holds no {what} in {len(column):,} rows; leave it out"
             )

@@ -6,7 +6,6 @@ from dataclasses import replace
 from dkan_core.config import ResolvedTrainConfig
 from dkan_core.data.format.manifest import PreparedData
 from dkan_core.data.loading.loader import RowReader
-from dkan_core.errors import ConfigError
 from dkan_core.evaluation.prediction import torch_threads
 from dkan_core.model.architecture import ModelConfig
 from dkan_core.training.setup.additive_terms import choose_additive
@@ -14,7 +13,7 @@ from dkan_core.training.setup.architecture_search import search_architecture
 from dkan_core.training.setup.feature_crosses import choose_missing, choose_one_hot_groups, search_sample
 from dkan_core.training.setup.placement import threads_per_worker
 from dkan_core.training.setup.sizing import SEARCHED_SETTINGS, fitted_pairs
-from dkan_core.utils.hints import flag, some_of
+from dkan_core.utils.hints import some_of
 
 # In a line of the log: there may be a hundred.
 SHOWN_PAIRS = 12
@@ -72,12 +71,6 @@ def settled(config: ResolvedTrainConfig, architecture: ModelConfig) -> ResolvedT
 
 def _choose_additive(reader: RowReader, prepared: PreparedData, config: ResolvedTrainConfig) -> ModelConfig:
     encoding = prepared.preprocessor
-    if encoding.sparse:
-        name = encoding.sparse[0].name
-        raise ConfigError(
-            f"model additive: column {name!r} holds ids, which have no curve; choose model auto, or prepare "
-            f"with {flag('drop', name)}"
-        )
     columns = len(encoding.numeric) + len(encoding.coded)
     sample = search_sample(reader, columns=columns, labels=len(prepared.labels))
     # Those that say next to nothing are left out when the tables are fitted anew.

@@ -27,7 +27,7 @@ from dkan_core.training.setup.sizing import (
     rarer_class_rows,
     searches_architecture,
 )
-from dkan_core.utils.hints import counted
+from dkan_core.utils.hints import counted, flag
 
 BASE_BATCH = 512
 # Without it 0.001 of AP were lost, the mean of ten data sets. Additive models gained nothing.
@@ -92,6 +92,12 @@ def resolve_for(
         needs_gradients=not (from_scratch and needs_no_gradients(config, prepared)),
     )
     check_columns(found, prepared.preprocessor)
+    if found.model == "additive" and prepared.preprocessor.sparse:
+        name = prepared.preprocessor.sparse[0].name
+        raise ConfigError(
+            f"model additive: column {name!r} holds ids, which have no curve; choose model auto, or prepare "
+            f"with {flag('drop', name)}"
+        )
     parse_monotone(found.monotone, [each.name for each in prepared.preprocessor.numeric])
     return found
 

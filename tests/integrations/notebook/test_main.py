@@ -171,6 +171,15 @@ def test_errors_of_the_preparation_speak_of_the_loaders(monkeypatch: pytest.Monk
 
 
 @pytest.mark.slow
+def test_times_that_all_differ_are_features() -> None:
+    when = pd.date_range("2024", periods=400, freq="h")
+    frame = pd.DataFrame({"when": when, "took": when - when[0], "x": np.arange(400) % 7})
+    labels = (when.hour >= 12).astype(int)
+    config = TrainConfig(epochs=1, hidden=(4,), device="cpu", workers=1)
+    found = main((frame[:300], labels[:300]), (frame[300:], labels[300:]), config)
+    assert "when.hour" in {feature.name for feature in found.model.preprocessor.numeric}
+
+
 def test_error_leaves_no_folder_behind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     x = np.arange(60, dtype=np.float32)[:, None]
