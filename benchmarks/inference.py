@@ -23,8 +23,9 @@ import pyarrow.parquet as pq
 import torch
 import typer
 
-from dkan_core.evaluation.prediction import score, torch_threads
+from dkan_core.evaluation.prediction import score
 from dkan_core.model.saved_model import SavedModel
+from dkan_core.utils.torch_resources import torch_threads
 
 HERE = Path(__file__).parents[1]
 # As in ``benchmarks.quality``.

@@ -27,11 +27,11 @@ import pyarrow.parquet as pq
 import torch
 
 from dkan_core.data.format.manifest import read_manifest
-from dkan_core.evaluation.prediction import torch_threads
 from dkan_core.model.kernels import Kernel, use_kernel
 from dkan_core.model.kernels.native_input import gradients_in_place
 from dkan_core.model.sparse_weights import SparseWeights
 from dkan_core.training.state.adamw import AdamState, FlatAdamW
+from dkan_core.utils.torch_resources import torch_threads
 
 # Rows that are drawn at once.
 BLOCK = 20_000

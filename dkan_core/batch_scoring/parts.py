@@ -18,7 +18,7 @@ from dkan_core.data.source.files import find_parquet, listed, stamp, whole_secon
 from dkan_core.errors import ConfigError, DataError
 from dkan_core.evaluation.drift.counting import CountsSchema, DriftCounts, Reference, count_rows
 from dkan_core.evaluation.drift.measures import Drift, measure_since_training
-from dkan_core.evaluation.prediction import best_device, output_batch, output_schema, scored_batches
+from dkan_core.evaluation.prediction import output_batch, output_schema, scored_batches
 from dkan_core.model.model_folder import naming_swapped
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.utils.hints import counted
@@ -26,6 +26,7 @@ from dkan_core.utils.progress import progress
 from dkan_core.utils.schemas import Schema, read_json
 from dkan_core.utils.storage.remote import local_copy
 from dkan_core.utils.storage.shared_folder import SharedFolder
+from dkan_core.utils.torch_resources import best_device
 
 logger = logging.getLogger(__name__)
 

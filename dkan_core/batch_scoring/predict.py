@@ -13,12 +13,7 @@ from dkan_core.data.source.files import find_in_order, source_paths
 from dkan_core.data.source.frames import is_frame
 from dkan_core.errors import ConfigError, DataError, OutputError
 from dkan_core.evaluation.drift.unseen import UnseenValues
-from dkan_core.evaluation.prediction import (
-    best_device,
-    output_batch,
-    output_schema,
-    scored_batches,
-)
+from dkan_core.evaluation.prediction import output_batch, output_schema, scored_batches
 from dkan_core.explanation.reasons import ReasonFinder
 from dkan_core.model.model_folder import naming_swapped
 from dkan_core.model.saved_model import SavedModel
@@ -27,6 +22,7 @@ from dkan_core.utils.progress import progress
 from dkan_core.utils.storage.paths import filesystem, is_remote, local_path
 from dkan_core.utils.storage.remote import local_copy
 from dkan_core.utils.storage.staging import staged_file
+from dkan_core.utils.torch_resources import best_device
 
 logger = logging.getLogger(__name__)
 

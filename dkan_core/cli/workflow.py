@@ -85,7 +85,8 @@ def prepare(
     settings: dict[str, Any],
 ) -> None:
     """Turn Parquet into shuffled, encoded shards and a manifest."""
-    from dkan_core.cli.first_steps import describe_preparation, settings_with_label
+    from dkan_core.cli.dry_run import describe_preparation
+    from dkan_core.cli.label_candidates import settings_with_label
 
     with result_printer(json_file, overwrite=overwrite) as show:
         if append is not None:
@@ -165,7 +166,7 @@ def train(
         return
     with result_printer(json_file, overwrite=overwrite or merged.resume != "never") as show:
         if dry_run:
-            from dkan_core.cli.first_steps import describe_training
+            from dkan_core.cli.dry_run import describe_training
 
             would = describe_training(prepared, out, merged, overwrite=overwrite)
             show({"would": would.splitlines()}, would)

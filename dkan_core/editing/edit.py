@@ -18,14 +18,7 @@ from dkan_core.editing.apply import apply_edits
 from dkan_core.editing.edits import Edit, read_edits
 from dkan_core.errors import DataError, OutputError
 from dkan_core.evaluation.metrics import NOT_MEASURED
-from dkan_core.evaluation.prediction import (
-    ScoredSplit,
-    best_device,
-    check_match,
-    known_split,
-    score_split,
-    to_probability,
-)
+from dkan_core.evaluation.prediction import ScoredSplit, check_match, known_split, score_split, to_probability
 from dkan_core.model.additive import AdditiveFastKAN
 from dkan_core.model.additive_terms import terms_of
 from dkan_core.model.base import TabularModel
@@ -34,6 +27,7 @@ from dkan_core.model.saved_model import SavedModel, save_model
 from dkan_core.training.validation.early_stopping import describe_probabilities
 from dkan_core.utils.storage.paths import is_remote, local_path
 from dkan_core.utils.storage.remote import exchange_remote, local_copy
+from dkan_core.utils.torch_resources import best_device
 
 MEASURES = ("average_precision", "log_loss", "brier")
 OF_LAST_EDITS = ("edits_split", "edits_before", "edits_after")

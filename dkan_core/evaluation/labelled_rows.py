@@ -33,7 +33,6 @@ from dkan_core.errors import ConfigError, DataError
 from dkan_core.evaluation.prediction import (
     SCORING_ROWS,
     TRAINED_WITH,
-    best_device,
     check_match,
     check_probabilities,
     score_batches,
@@ -42,6 +41,7 @@ from dkan_core.evaluation.prediction import (
 from dkan_core.explanation.reading_back import read_back
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.utils.progress import progress
+from dkan_core.utils.torch_resources import best_device
 
 Int64 = npt.NDArray[np.int64]
 

@@ -13,12 +13,12 @@ from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.data.source.columns import read_batches
 from dkan_core.evaluation.labelled_rows import EvaluationData, Int64, RawRows, RowCollector
 from dkan_core.evaluation.metrics import Array
-from dkan_core.evaluation.prediction import best_device, torch_threads
 from dkan_core.evaluation.slices import RARE_LEVEL
 from dkan_core.explanation.reading_back import UNKNOWN, read_back
 from dkan_core.explanation.reasons import ReasonFinder
 from dkan_core.explanation.waterfall import Reason
 from dkan_core.model.saved_model import SavedModel
+from dkan_core.utils.torch_resources import best_device, torch_threads
 
 # Half of them of each kind. Ten are what a person reads.
 ERRORS = 10

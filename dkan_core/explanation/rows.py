@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from dkan_core.data.source.files import find_parquet, source_paths
 from dkan_core.errors import ConfigError, DataError
-from dkan_core.evaluation.prediction import best_device, output_schema, scored_batches, torch_threads
+from dkan_core.evaluation.prediction import output_schema, scored_batches
 from dkan_core.explanation.drawings import percent
 from dkan_core.explanation.reasons import ReasonFinder
 from dkan_core.explanation.waterfall import Reason, draw_waterfall
@@ -21,6 +21,7 @@ from dkan_core.report.templating import Card, render_html
 from dkan_core.utils.storage.files import write_atomic
 from dkan_core.utils.storage.remote import local_copy
 from dkan_core.utils.storage.staging import staged_folder
+from dkan_core.utils.torch_resources import best_device, torch_threads
 
 PAGE = "rows.html"
 # Each is some 10 KB of the page. Of more, ``dkan predict --reasons`` writes the reasons as columns.

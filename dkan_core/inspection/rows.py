@@ -21,7 +21,6 @@ from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.data.format.manifest import open_prepared
 from dkan_core.data.hashing import salted
 from dkan_core.data.loading.loader import all_batches, open_split
-from dkan_core.data.preparation.partition import whole_files
 from dkan_core.data.preparation.prepare import with_time_bounds
 from dkan_core.data.preparation.sampling import BottomK
 from dkan_core.data.preparation.statistics import check_binary
@@ -30,6 +29,7 @@ from dkan_core.data.source.blocks import side_by_side
 from dkan_core.data.source.column_types import is_number
 from dkan_core.data.source.columns import read_sources
 from dkan_core.data.source.folders import folder_values
+from dkan_core.data.source.partition import whole_files
 from dkan_core.data.source.roles import assign_roles, is_feature
 from dkan_core.data.source.splits import SplitBatch, read_split_batches
 from dkan_core.errors import DataError

@@ -21,8 +21,8 @@ from dkan_core.explanation.additive import AdditiveExplainer
 from dkan_core.model.additive import AdditiveFastKAN
 from dkan_core.model.additive_terms import purified, terms_of, trained_terms
 from dkan_core.model.saved_model import SavedModel, save_model
+from dkan_core.training.additive_fit.additive_tables import count_codes
 from dkan_core.training.setup.architecture import choose_architecture
-from dkan_core.training.validation.additive_tables import count_codes
 from tests.additive_data import make_rows, prepare_rows
 from tests.command import check, dkan
 from tests.settings import resolved

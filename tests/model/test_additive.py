@@ -26,8 +26,8 @@ from dkan_core.model.additive_shape import AdditiveShape, FeatureCuts
 from dkan_core.model.additive_terms import AdditiveTerms, purified, terms_of
 from dkan_core.model.architecture import ModelConfig, additive_layout, count_parameters, count_trained
 from dkan_core.model.saved_model import SavedModel
+from dkan_core.training.additive_fit.additive_tables import with_smooth_pairs
 from dkan_core.training.compute.gradient import parameter_count
-from dkan_core.training.validation.additive_tables import with_smooth_pairs
 from tests.additive_data import QUICK, make_rows, prepare_rows
 from tests.model.architectures import CONFIG
 

@@ -18,7 +18,6 @@ from dkan_core.config import PrepareConfig
 from dkan_core.config.prepare import SPLITS
 from dkan_core.data.format.manifest import MANIFEST, OUTPUTS, PreparedData
 from dkan_core.data.format.shard_writer import Shard
-from dkan_core.data.preparation.partition import cut_parts
 from dkan_core.data.preparation.plan import (
     PLAN,
     PreparationPlan,
@@ -34,6 +33,7 @@ from dkan_core.data.preparation.stages import assemble, encode, fitted_file, rea
 from dkan_core.data.preparation.statistics import Counts, merge_counts, sample_rows
 from dkan_core.data.preparation.steps import PreparationTask, describe, fit, log_unseen
 from dkan_core.data.source.columns import Footer
+from dkan_core.data.source.partition import cut_parts
 from dkan_core.errors import ConfigError, DataError
 from dkan_core.utils.storage.outputs import PARTIAL
 from dkan_core.utils.storage.shared_folder import WORK, SharedFolder

@@ -14,11 +14,11 @@ from typing import Any
 from dkan_core.config import PrepareConfig, build_config
 from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.data.format.manifest import MANIFEST, OUTPUTS
-from dkan_core.data.preparation.partition import Fragment
 from dkan_core.data.preparation.reuse import earlier_result, is_reusable
 from dkan_core.data.preparation.steps import PreparationTask
 from dkan_core.data.source.columns import SourceFile
 from dkan_core.data.source.files import stamp, whole_second
+from dkan_core.data.source.partition import Fragment
 from dkan_core.data.source.roles import Schema
 from dkan_core.data.source.time_split import TimeBounds
 from dkan_core.errors import DataError, OutputError

@@ -10,13 +10,13 @@ from dkan_core.config import PrepareConfig, check_config
 from dkan_core.data.encoding.like import read_reference
 from dkan_core.data.format.manifest import MANIFEST, OUTPUTS, PreparedData
 from dkan_core.data.format.shard_writer import SpillReader
-from dkan_core.data.preparation.partition import Fragment, whole_files
 from dkan_core.data.preparation.reuse import earlier_result, is_reusable
 from dkan_core.data.preparation.statistics import collect_statistics, merge_counts, sample_limit
 from dkan_core.data.preparation.steps import PreparationTask, describe, describe_files, fit, log_unseen, spill_rows
 from dkan_core.data.source.columns import Footer, read_sources
 from dkan_core.data.source.files import source_paths
 from dkan_core.data.source.folders import FOLDER_TEXT, folder_values
+from dkan_core.data.source.partition import Fragment, whole_files
 from dkan_core.data.source.roles import assign_roles
 from dkan_core.data.source.split_hints import find_split_hints, split_warnings
 from dkan_core.data.source.time_split import find_time_bounds

@@ -19,8 +19,8 @@ from dkan_core.config.prepare import SPLITS
 from dkan_core.data.encoding.sparse import longest_rows
 from dkan_core.data.format.integrity import MAX_WEIGHT
 from dkan_core.data.hashing import salted
-from dkan_core.data.preparation.partition import Fragment
 from dkan_core.data.preparation.sampling import BottomK, Sample, smallest_keys_limit
+from dkan_core.data.source.partition import Fragment
 from dkan_core.data.source.roles import Schema
 from dkan_core.data.source.splits import read_split_batches, split_of_keys
 from dkan_core.data.source.time_split import TimeBounds

@@ -29,11 +29,11 @@ from dkan_core.data.format.manifest import FORMAT_VERSION, SPARSE_VERSION, Prepa
 from dkan_core.data.format.shard_writer import KEY, Shard, ShardWriter, array_layout, record_type
 from dkan_core.data.format.split_info import SplitInfo
 from dkan_core.data.hashing import UInt64, salted, splitmix64
-from dkan_core.data.preparation.partition import Fragment
 from dkan_core.data.preparation.sampling import Sample
 from dkan_core.data.preparation.statistics import Counts, check_counts
 from dkan_core.data.source.columns import SourceFile
 from dkan_core.data.source.groups import row_groups
+from dkan_core.data.source.partition import Fragment
 from dkan_core.data.source.roles import Schema
 from dkan_core.data.source.splits import SplitBatch, read_split_batches
 from dkan_core.data.source.time_split import TimeBounds

@@ -12,11 +12,11 @@ import pyarrow.compute as pc
 
 from dkan_core.config.prepare import SPLITS, PrepareConfig
 from dkan_core.data.hashing import UInt64, content_keys, splitmix64
-from dkan_core.data.preparation.partition import Fragment
 from dkan_core.data.source.blocks import read_blocks
 from dkan_core.data.source.columns import source_changed
 from dkan_core.data.source.files import stamp
 from dkan_core.data.source.groups import group_keys
+from dkan_core.data.source.partition import Fragment
 from dkan_core.data.source.positive import with_nulls, with_positive
 from dkan_core.data.source.roles import Schema
 from dkan_core.data.source.time_split import TimeBounds, time_keys

@@ -12,8 +12,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dkan_core.data.hashing import UInt64
-from dkan_core.data.preparation.partition import Fragment
 from dkan_core.data.source.columns import read_batches
+from dkan_core.data.source.partition import Fragment
 from dkan_core.errors import DataError
 from dkan_core.utils.hints import counted
 

@@ -21,13 +21,13 @@ from dkan_core.data.preparation.prepare import prepare
 from dkan_core.data.source.column_types import is_number, is_text
 from dkan_core.errors import DataError
 from dkan_core.evaluation.metrics import NOT_MEASURED, macro_average_precision
-from dkan_core.evaluation.prediction import best_device
 from dkan_core.integrations.notebook.predictor import Predictor
 from dkan_core.integrations.notebook.rows import LabelledRows, read_labelled_rows
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.training.launcher.train import train
 from dkan_core.utils.storage.paths import is_remote, local_path
 from dkan_core.utils.storage.remote import local_copy
+from dkan_core.utils.torch_resources import best_device
 
 
 @dataclass(frozen=True, kw_only=True)

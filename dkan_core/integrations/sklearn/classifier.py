@@ -14,7 +14,7 @@ from sklearn.utils import Tags, check_consistent_length, check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from dkan_core.data.format.shard_writer import Arrays
-from dkan_core.evaluation.prediction import best_device, log_odds, torch_threads
+from dkan_core.evaluation.prediction import log_odds
 from dkan_core.integrations.sklearn.editing import EditingMixin
 from dkan_core.integrations.sklearn.explaining import ExplainingMixin
 from dkan_core.integrations.sklearn.parameters import thread_count, train_config
@@ -43,6 +43,7 @@ from dkan_core.integrations.sklearn.targets import (
     with_class_weights,
 )
 from dkan_core.integrations.sklearn.training import Initial, print_evaluation, read_initial, train_on_arrays
+from dkan_core.utils.torch_resources import best_device, torch_threads
 
 Array = npt.NDArray[Any]
 

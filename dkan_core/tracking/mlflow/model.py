@@ -10,8 +10,9 @@ from typing import Any
 import dkan_core
 from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.data.source.frames import to_table
-from dkan_core.evaluation.prediction import best_device, check_probabilities, probability_column, score
+from dkan_core.evaluation.prediction import check_probabilities, probability_column, score
 from dkan_core.model.saved_model import SavedModel
+from dkan_core.utils.torch_resources import best_device
 
 # What Arrow makes of booleans; a preprocessor does not say which of both its column held.
 BOOLEANS = {"true", "false"}

@@ -12,7 +12,6 @@ from dkan_core.config import ResolvedTrainConfig
 from dkan_core.data.format.manifest import PreparedData
 from dkan_core.data.loading.loader import open_split
 from dkan_core.errors import ConfigError
-from dkan_core.evaluation.prediction import torch_threads
 from dkan_core.model.architecture import ModelConfig
 from dkan_core.model.base import TabularModel
 from dkan_core.tracking.tracker import Tracker
@@ -40,6 +39,7 @@ from dkan_core.training.state.schedule import Schedule, plan_work
 from dkan_core.training.state.shared_memory import MemoryShape, SharedMemory, create_memory
 from dkan_core.training.state.snapshots import republish_snapshot
 from dkan_core.utils.resources import available_memory
+from dkan_core.utils.torch_resources import torch_threads
 
 LOGS = "logs"
 # Strategies whose processes need no rendezvous: workers meet their server in shared memory.

@@ -15,7 +15,6 @@ from dkan_core.data.format.manifest import PreparedData, open_prepared
 from dkan_core.data.loading.loader import FirstRows, RowReader, open_split
 from dkan_core.data.loading.order import steps_per_epoch
 from dkan_core.errors import ConfigError, TrainingError
-from dkan_core.evaluation.prediction import torch_threads
 from dkan_core.training.launcher.run_log import quiet
 from dkan_core.training.roles.in_process import train_single
 from dkan_core.training.setup.architecture import settle_architecture
@@ -25,6 +24,7 @@ from dkan_core.training.setup.model_division import undivided
 from dkan_core.training.setup.placement import threads_per_worker
 from dkan_core.training.state.schedule import Schedule
 from dkan_core.utils.progress import progress
+from dkan_core.utils.torch_resources import torch_threads
 
 # Multiples of the learning rate that ``train`` would take: powers of two, up to 8 times either way.
 FACTORS = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)

@@ -6,7 +6,6 @@ from dataclasses import replace
 from dkan_core.config import ResolvedTrainConfig
 from dkan_core.data.format.manifest import PreparedData
 from dkan_core.data.loading.loader import RowReader
-from dkan_core.evaluation.prediction import torch_threads
 from dkan_core.model.architecture import ModelConfig
 from dkan_core.training.setup.additive_terms import choose_additive
 from dkan_core.training.setup.architecture_search import search_architecture
@@ -14,6 +13,7 @@ from dkan_core.training.setup.feature_crosses import choose_missing, choose_one_
 from dkan_core.training.setup.placement import threads_per_worker
 from dkan_core.training.setup.sizing import SEARCHED_SETTINGS, fitted_pairs
 from dkan_core.utils.hints import some_of
+from dkan_core.utils.torch_resources import torch_threads
 
 # In a line of the log: there may be a hundred.
 SHOWN_PAIRS = 12

@@ -24,7 +24,7 @@ from dkan_core.data.format.manifest import PreparedData
 from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.data.loading.in_memory import ArraysReader
 from dkan_core.data.loading.loader import FirstRows, RowReader, SliceBatches, all_batches
-from dkan_core.evaluation.prediction import SCORING_ROWS, log_odds, torch_threads
+from dkan_core.evaluation.prediction import SCORING_ROWS, log_odds
 from dkan_core.model.architecture import ModelConfig
 from dkan_core.model.base import TabularModel
 from dkan_core.training.compute.flat_model import Replica
@@ -35,6 +35,7 @@ from dkan_core.training.setup.model_parts import learning_rate_factors
 from dkan_core.training.setup.sizing import DEPTH_SEARCH_ROWS, NO_DROPOUT, SEARCH_ROWS, deepened, refined
 from dkan_core.training.state.adamw import AdamState
 from dkan_core.training.state.parameter_store import Rules
+from dkan_core.utils.torch_resources import torch_threads
 
 # The first rows of the train split, which are shuffled, and values (rows times columns) at most.
 SAMPLE_ROWS, SAMPLE_VALUES = 100_000, 8_000_000

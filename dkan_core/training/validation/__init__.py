@@ -1,1 +1,1 @@
-"""Scoring of snapshots and early stopping."""
+"""The best model of a run: snapshots scored, early stopping, blending, and what is saved."""

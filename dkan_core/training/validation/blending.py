@@ -22,10 +22,10 @@ from dkan_core.model.additive_terms import TABLES
 from dkan_core.model.architecture import ModelConfig, additive_shape, blended_config
 from dkan_core.model.blended import BlendedFastKAN, weighted_mean
 from dkan_core.model.tabular import TabularFastKAN
+from dkan_core.training.additive_fit.fitted_tables import fitted_terms
 from dkan_core.training.setup.additive_terms import choose_additive
 from dkan_core.training.setup.feature_crosses import search_sample
 from dkan_core.training.setup.sizing import MAX_FITTED_PAIRS, blend_rows
-from dkan_core.training.validation.fitted_tables import fitted_terms
 
 # To choose from by validation AP: more of them would fit its noise.
 WEIGHTS = (0.2, 0.4, 0.6, 0.8)

@@ -18,7 +18,6 @@ from dkan_core import ConfigError, DataError, OutputError, TrainConfig, Training
 from dkan_core.data.format.manifest import read_manifest
 from dkan_core.data.loading.loader import open_split
 from dkan_core.data.loading.order import steps_per_epoch
-from dkan_core.evaluation.prediction import torch_threads
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.training.roles.evaluator import MAX_BACKLOG, is_behind
 from dkan_core.training.roles.in_process import SingleResult, train_single
@@ -26,6 +25,7 @@ from dkan_core.training.setup.defaults import resolve
 from dkan_core.training.setup.placement import threads_per_worker
 from dkan_core.training.setup.sizing import MAX_EPOCHS
 from dkan_core.training.state.shared_memory import Snapshot
+from dkan_core.utils.torch_resources import torch_threads
 from tests.training.processes import Background, alive, wait_until
 
 SMALL = TrainConfig(

@@ -21,11 +21,11 @@ from dkan_core.model.additive_terms import AdditiveTerms
 from dkan_core.model.architecture import ModelConfig
 from dkan_core.model.blended import BlendedFastKAN
 from dkan_core.model.saved_model import SavedModel
+from dkan_core.training.additive_fit.fitted_tables import fitted_terms
 from dkan_core.training.roles.in_process import train_single
 from dkan_core.training.setup import sizing
 from dkan_core.training.setup.defaults import resolve_for
 from dkan_core.training.validation import blending
-from dkan_core.training.validation.fitted_tables import fitted_terms
 from tests.additive_data import make_rows, prepare_rows
 
 QUICK = TrainConfig(device="cpu", workers=1, epochs=1, hidden=(4,), members=2, batch_size=128)

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from dkan_core.training.validation.pair_matrices import BandedGrid, DenseBlocks, pair_matrix
-from dkan_core.training.validation.pair_splines import PairSpline
+from dkan_core.training.additive_fit.pair_matrices import BandedGrid, DenseBlocks, pair_matrix
+from dkan_core.training.additive_fit.pair_splines import PairSpline
 
 BINS = tuple(range(1, 256, 5))[:48]
 

@@ -18,9 +18,9 @@ from dkan_core.evaluation.prediction import score_split
 from dkan_core.model.additive import AdditiveFastKAN
 from dkan_core.model.additive_terms import AdditiveTerms, Float64, purified, trained_terms
 from dkan_core.model.calibration import sigmoid
+from dkan_core.training.additive_fit.fitted_tables import fitted_terms
+from dkan_core.training.additive_fit.roughness import lower_bands, pair_roughness_bands
 from dkan_core.training.setup.sizing import can_fit_tables
-from dkan_core.training.validation.fitted_tables import fitted_terms
-from dkan_core.training.validation.roughness import lower_bands, pair_roughness_bands
 
 FITTED, SMOOTHED = "fitted", "smoothed"
 

@@ -20,18 +20,18 @@ from dkan_core.data.hashing import salted
 from dkan_core.data.loading.loader import RowReader, all_batches
 from dkan_core.data.loading.order import dropout_keys
 from dkan_core.evaluation.metrics import NOT_MEASURED
-from dkan_core.evaluation.prediction import torch_threads
 from dkan_core.model.additive import AdditiveFastKAN
 from dkan_core.model.additive_shape import FeatureCuts, Layout
 from dkan_core.model.additive_terms import TABLES, AdditiveTerms, Float64, purified
 from dkan_core.model.architecture import additive_layout, additive_shape
 from dkan_core.model.dropout import keep_factors
+from dkan_core.training.additive_fit.penalized_fit import PenalizedFit, penalized_terms
+from dkan_core.training.additive_fit.penalties import PairPenalty
 from dkan_core.training.likelihood import UInt16
 from dkan_core.training.setup.additive_terms import quantile_cuts
 from dkan_core.training.setup.feature_crosses import Group
-from dkan_core.training.validation.penalized_fit import PenalizedFit, penalized_terms
-from dkan_core.training.validation.penalties import PairPenalty
 from dkan_core.utils.hints import counted
+from dkan_core.utils.torch_resources import torch_threads
 
 logger = logging.getLogger(__name__)
 

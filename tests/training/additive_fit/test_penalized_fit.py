@@ -5,10 +5,9 @@ import pytest
 
 from dkan_core.model.additive_shape import AdditiveShape, FeatureCuts, Layout, layout_of
 from dkan_core.model.calibration import sigmoid
-from dkan_core.training.likelihood import Float64, UInt16
-from dkan_core.training.validation.pair_matrices import EMPTY_RIDGE, PAIR_DIFFERENCES
-from dkan_core.training.validation.penalized_fit import PenalizedFit, penalized_terms
-from dkan_core.training.validation.penalties import (
+from dkan_core.training.additive_fit.pair_matrices import EMPTY_RIDGE, PAIR_DIFFERENCES
+from dkan_core.training.additive_fit.penalized_fit import PenalizedFit, penalized_terms
+from dkan_core.training.additive_fit.penalties import (
     MOST_WEIGHT,
     SHARP_PAIR_WEIGHT,
     SHARPEST_PAIR_WEIGHT,
@@ -18,7 +17,8 @@ from dkan_core.training.validation.penalties import (
     curve_roughness,
     curve_slope,
 )
-from dkan_core.training.validation.roughness import pair_roughness, side_roughness
+from dkan_core.training.additive_fit.roughness import pair_roughness, side_roughness
+from dkan_core.training.likelihood import Float64, UInt16
 
 ROWS = 20_000
 FINE_CUTS, CUTS = tuple(range(1, 256, 8)), tuple(range(1, 256, 32))

@@ -16,10 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from dkan_core.model.additive_shape import AdditiveShape, Layout, Term
+from dkan_core.training.additive_fit.pair_matrices import EMPTY_RIDGE
+from dkan_core.training.additive_fit.pair_splines import KNOTS, MOST_KNOTS, PairSpline
+from dkan_core.training.additive_fit.penalties import CodesPenalty, CurvePenalty, PairPenalty, Penalty
 from dkan_core.training.likelihood import Float64, LogisticLikelihood, UInt16
-from dkan_core.training.validation.pair_matrices import EMPTY_RIDGE
-from dkan_core.training.validation.pair_splines import KNOTS, MOST_KNOTS, PairSpline
-from dkan_core.training.validation.penalties import CodesPenalty, CurvePenalty, PairPenalty, Penalty
 
 # Passes over the terms; the weights of penalties are updated in every second one from the third on.
 ROUNDS, FIRST_UPDATE, UPDATE_EVERY = 16, 2, 2

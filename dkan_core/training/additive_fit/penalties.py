@@ -12,11 +12,11 @@ from typing import ClassVar
 import numpy as np
 
 from dkan_core.model.additive_shape import SCORE_CODES
+from dkan_core.training.additive_fit.band_factor import BandFactor
+from dkan_core.training.additive_fit.pair_matrices import EMPTY_RIDGE, pair_matrix
+from dkan_core.training.additive_fit.pair_splines import MORE_KNOTS, PairSpline
+from dkan_core.training.additive_fit.roughness import lower_bands
 from dkan_core.training.likelihood import Float64
-from dkan_core.training.validation.bands import BandFactor
-from dkan_core.training.validation.pair_matrices import EMPTY_RIDGE, pair_matrix
-from dkan_core.training.validation.pair_splines import MORE_KNOTS, PairSpline
-from dkan_core.training.validation.roughness import lower_bands
 
 # The greatest weight, at which a term is a line or nothing, and the largest factor of an update.
 MOST_WEIGHT, MAX_FACTOR = 1e6, 10.0

@@ -1,77 +1,15 @@
-"""What a command says before it does anything: labels to choose from, and what a dry run would do."""
+"""What ``--dry-run`` says: what a command would do, after the checks that it makes before it writes anything."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from dkan_core.errors import ConfigError
 from dkan_core.utils.hints import counted, some_of
 
 if TYPE_CHECKING:
     from dkan_core.config import PrepareConfig, ResolvedTrainConfig, TrainConfig
 
-# Rows of the first file that are looked at for labels; and how many columns are shown.
-LOOKED_AT, SHOWN = 20_000, 8
-
-
-def settings_with_label(settings: dict[str, Any], config: Path | None, sources: Sequence[str]) -> dict[str, Any]:
-    """Return the settings; without a label, tell which columns could be one.
-
-    Args:
-        settings: The options that were given.
-        config: A file with further ones; it may name the label.
-        sources: Files, folders, globs or fsspec URIs.
-
-    Raises:
-        ConfigError: No label is named, nor a model that knows it.
-    """
-    if config is not None or settings.get("label") or settings.get("like"):
-        return settings
-    candidates = label_candidates(sources)
-    found = f"; columns of two values: {', '.join(candidates)}" if candidates else ""
-    raise ConfigError(f"label: name at least one label column with --label{found}")
-
-
-def label_candidates(sources: Sequence[str]) -> list[str]:
-    """Return the columns of the first file that hold two values in its first rows: 0 and 1 with their share, or text.
-
-    Args:
-        sources: Files, folders, globs or fsspec URIs.
-
-    Raises:
-        DataError: There is no such file, or it cannot be read.
-    """
-    import shlex
-
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    from dkan_core.data.source.column_types import column_types, is_number, is_text
-    from dkan_core.data.source.columns import open_parquet, read_batches
-    from dkan_core.data.source.files import find_parquet
-
-    path = find_parquet(sources)[0]
-    shown = path.rstrip("/").rpartition("/")[2]
-    types = column_types(path, open_parquet(path).schema_arrow)
-    names = [name for name, kind in types.items() if is_number(kind) or is_text(kind) or pa.types.is_boolean(kind)]
-    found: list[str] = []
-    texts: list[str] = []
-    for batch in read_batches(path, names):
-        for name, column in zip(names, batch.slice(0, LOOKED_AT).columns, strict=True):
-            if is_text(column.type):
-                pair = pc.unique(column.drop_null()).to_pylist()
-                texts += [f"{name} (--positive {' or '.join(map(shlex.quote, pair))})"] * (len(pair) == 2)
-                continue
-            values = column.cast(pa.float64(), safe=False).drop_null()
-            pair = sorted(pc.unique(values).to_pylist()) if len(pc.unique(values)) == 2 else []
-            if pair == [0.0, 1.0]:
-                found.append(f"{name} ({pc.mean(values).as_py():.1%} are 1 in {shown})")
-            elif pair:
-                texts.append(f"{name} (--positive {' or '.join(f'{value:g}' for value in pair)})")
-        break
-    found += texts
-    more = [f"and {len(found) - SHOWN} more"] if len(found) > SHOWN else []
-    return found[:SHOWN] + more
+# Columns of each kind.
+SHOWN = 8
 
 
 def describe_preparation(sources: Sequence[str], out: str, config: "PrepareConfig", *, overwrite: bool) -> str:

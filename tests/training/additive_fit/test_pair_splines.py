@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dkan_core.training.validation.pair_splines import KNOTS, Cuts, PairSpline, hat_functions
+from dkan_core.training.additive_fit.pair_splines import KNOTS, Cuts, PairSpline, hat_functions
 
 # Two fine sides, a fine and a coarse one, a category after and one before the number.
 FINE, COARSE = tuple(range(1, 256, 5))[:48], tuple(range(1, 256, 40))

@@ -20,12 +20,12 @@ from dkan_core.evaluation.prediction import score_split
 from dkan_core.model.additive import AdditiveFastKAN
 from dkan_core.model.additive_terms import AdditiveTerms
 from dkan_core.model.architecture import additive_shape
+from dkan_core.training.additive_fit import fitted_tables
+from dkan_core.training.additive_fit.additive_tables import TableMaker, with_smooth_pairs
+from dkan_core.training.additive_fit.fitted_tables import FINE_BINS, MIN_PAIR_EFFECT, fitted_terms, without_idle_pairs
 from dkan_core.training.setup.architecture import choose_architecture
 from dkan_core.training.setup.defaults import resolve_for
 from dkan_core.training.setup.sizing import MAX_FITTED_CELLS
-from dkan_core.training.validation import fitted_tables
-from dkan_core.training.validation.additive_tables import TableMaker, with_smooth_pairs
-from dkan_core.training.validation.fitted_tables import FINE_BINS, MIN_PAIR_EFFECT, fitted_terms, without_idle_pairs
 from tests.additive_data import QUICK, prepare_rows
 
 
