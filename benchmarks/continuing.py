@@ -26,17 +26,14 @@ from dkan_core import PrepareConfig, TrainConfig, evaluate, prepare, train
 EARLY, LATE = (1, 6), (7, 12)
 NEW_MONTHS = {"July": (7, 7), "July to December": LATE}
 
-ONE_EPOCH = {"init_from": True, "epochs": 1}
-
 VARIANTS: dict[str, dict[str, Any] | None] = {
     "the earlier model as it is": None,
     "from scratch": {},
     "--init-from": {"init_from": True},
-    "--init-from, one epoch": {**ONE_EPOCH},
-    "and --freeze encoder": {**ONE_EPOCH, "freeze": ("encoder",)},
-    "and a tenth of the learning rate": {**ONE_EPOCH, "learning_rate": 4e-4},
-    "that and --freeze encoder": {**ONE_EPOCH, "learning_rate": 4e-4, "freeze": ("encoder",)},
-    "that and --init-optimizer kept": {**ONE_EPOCH, "learning_rate": 4e-4, "init_optimizer": "kept"},
+    "--init-from, learning rate of training from scratch": {"init_from": True, "learning_rate": 4e-3},
+    "--init-from, one epoch": {"init_from": True, "epochs": 1},
+    "--init-from, --freeze encoder": {"init_from": True, "freeze": ("encoder",)},
+    "--init-from, --init-optimizer kept": {"init_from": True, "init_optimizer": "kept"},
 }
 
 logger = logging.getLogger("benchmarks.continuing")

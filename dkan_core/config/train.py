@@ -194,7 +194,7 @@ class TrainConfig:
     """Rows per step in each worker, instead of batch_size: the global batch grows with the workers."""
 
     learning_rate: Annotated[float | None, Field(ge=1e-12, le=1e3)] = setting(None, "Training", form=True)
-    """Peak learning rate of AdamW. Default: from the batch size."""
+    """Peak learning rate of AdamW. Default: from the batch size; a tenth of that when continuing from a model."""
 
     lr_scaling: Literal["none", "sqrt", "linear"] = setting("sqrt", "Training", advanced=True)
     """How the default learning rate grows with the batch size above 512 rows."""

@@ -74,7 +74,8 @@ def train_fastkan(
             hybrid, pipeline.
         epochs: Maximum passes over the train split; may be raised when resuming. 0: from the number of rows.
         batch_size: Rows per step over all workers. 0: from the number of rows.
-        learning_rate: Peak learning rate of AdamW. 0: from the batch size.
+        learning_rate: Peak learning rate of AdamW. 0: from the batch size; a tenth of that when continuing from a
+            model.
         weight_decay: AdamW's decoupled weight decay.
         pos_weight: Weight of positives in the loss; predicted probabilities are corrected for it.
         label_weights: Weight of each label in the loss, in the order of the labels; separate several by commas. Empty:

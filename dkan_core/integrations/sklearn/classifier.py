@@ -43,6 +43,8 @@ from dkan_core.integrations.sklearn.targets import (
     with_class_weights,
 )
 from dkan_core.integrations.sklearn.training import Initial, print_evaluation, read_initial, train_on_arrays
+from dkan_core.training.setup.defaults import learning_rate_from_scratch
+from dkan_core.training.setup.sizing import batch_rows
 from dkan_core.utils.torch_resources import best_device, torch_threads
 
 Array = npt.NDArray[Any]
@@ -90,7 +92,8 @@ class FastKANClassifier(EditingMixin, ExplainingMixin, PredictingMixin, SavingMi
             weight. Default: True.
         epochs: Maximum passes over the train split. Default: from the number of rows.
         batch_size: Rows per step over all workers. Default: from the number of rows.
-        learning_rate: Peak learning rate of AdamW. Default: from the batch size.
+        learning_rate: Peak learning rate of AdamW. Default: from the batch size; a tenth of that when continuing from a
+            model.
         weight_decay: AdamW's decoupled weight decay. Default: 1.0.
         pos_weight: Weight of positives in the loss; predicted probabilities are corrected for it. Default: 1.0.
         label_weights: Weight of each label in the loss, in the order of the labels. Default: equal weights.
@@ -288,6 +291,10 @@ class FastKANClassifier(EditingMixin, ExplainingMixin, PredictingMixin, SavingMi
             table = table.select(self.preprocessor_.columns)
             if self.architecture_.blended is not None:
                 warnings.warn(NOT_BLENDED, stacklevel=2)
+            if self.learning_rate is None:
+                # That of one training that sees its rows by and by, not that of a second one.
+                config = train_config(settings, seed=0)
+                settings["learning_rate"] = learning_rate_from_scratch(config, batch_rows(config, 1, len(table)))
             return self._fit(table, y, names, sample_weight, eval_set, groups, read_initial(self), settings)
 
     def _fit(

@@ -38,6 +38,8 @@ BASE_LR = 4e-3
 MAX_LR = 1e-2
 # Times the others' rate: without layers behind the tables nothing amplifies a step.
 ADDITIVE_LR = 5.0
+# Times that, from a model's weights: new rows are to add to what it learned, not to undo it.
+CONTINUING_LR = 0.1
 # Of the batch size, by ``lr_scaling``.
 EXPONENTS = {"none": 0.0, "sqrt": 0.5, "linear": 1.0}
 # Steps between two exchanges where parameters are averaged. In a prototype with four workers, averaging every 8 steps
@@ -133,6 +135,7 @@ def resolve(
       it is not known; else, and with ``model="fastkan"``, -2 and 2.
     - learning_rate: 0.004 up to 512 rows a batch, growing with the batch size by ``lr_scaling``, at most 0.01 by any
       rule: AdamW's steps do not shrink with the gradient's noise, so what diverges in small batches does in large ones.
+      A tenth of that with ``init_from``.
     - ema_decay: 0.5; 0 with ``model="additive"``.
     - epochs: enough to see 1.5 million rows, at most 10, at least 3; more, up to 20, where that is under 800 steps.
       One where an additive model needs no gradients, as its tables are fitted anew.
@@ -206,7 +209,7 @@ def log_choices(asked: TrainConfig, config: ResolvedTrainConfig) -> None:
     )
     logger.info("kernel %s", describe_kernel(config.kernel, config.device))
     by_rule = scaled_learning_rate(config.batch_size, config.lr_scaling)
-    if asked.learning_rate is None and by_rule > MAX_LR:
+    if asked.learning_rate is None and config.init_from is None and by_rule > MAX_LR:
         logger.info(
             "learning rate capped: %s scaling to batches of %d rows would give %.2g; the limit is %.2g, and "
             "--learning-rate sets another",
@@ -255,8 +258,16 @@ def _sync_interval(config: TrainConfig, strategy: ResolvedStrategy) -> int:
 
 
 def _learning_rate(config: TrainConfig, batch_size: int) -> float:
+    if config.learning_rate is not None:
+        return config.learning_rate
+    rate = learning_rate_from_scratch(config, batch_size)
+    return rate if config.init_from is None else CONTINUING_LR * rate
+
+
+def learning_rate_from_scratch(config: TrainConfig, batch_size: int) -> float:
+    """Return the default learning rate of training that starts from random weights."""
     by_rule = min(MAX_LR, scaled_learning_rate(batch_size, config.lr_scaling))
-    return config.learning_rate or (ADDITIVE_LR * by_rule if config.model == "additive" else by_rule)
+    return ADDITIVE_LR * by_rule if config.model == "additive" else by_rule
 
 
 def _ema_decay(config: TrainConfig) -> float:

@@ -66,6 +66,19 @@ def test_partial_fit_of_a_blend_warns_that_its_network_goes_on_alone() -> None:
     blend.partial_fit(X, y)  # without a warning: there is no blend any more
 
 
+def test_partial_fit_learns_at_the_rate_of_training_from_scratch_and_fit_at_a_tenth(first: FastKANClassifier) -> None:
+    X, y = rows(seed=1)
+    settings = {**SMALL, "epochs": 1, "blend": False}
+    at_default, at_rate = (FastKANClassifier(**settings, learning_rate=rate) for rate in (None, 4e-3))
+    for model in (at_default, at_rate):
+        model.partial_fit(*rows()).partial_fit(X, y)
+    np.testing.assert_array_equal(at_default.predict_proba(X), at_rate.predict_proba(X))
+    again, at_tenth = (
+        FastKANClassifier(**settings, learning_rate=rate).fit(X, y, init_model=first) for rate in (None, 4e-4)
+    )
+    np.testing.assert_array_equal(again.predict_proba(X), at_tenth.predict_proba(X))
+
+
 def test_more_rows_by_and_by_make_it_better(first: FastKANClassifier) -> None:
     X, y = rows(4000)
     fresh, truth = rows(2000, seed=9)
