@@ -33,6 +33,7 @@ from dkan_core.errors import DataError
 from dkan_core.training.compute.gradient import to_tensors
 from dkan_core.training.compute.pinned_buffers import copies_to
 from dkan_core.training.setup.defaults import resolve
+from tests.data.shards import add_rows
 from tests.data.tables import write
 from tests.native import needs_native
 
@@ -54,7 +55,7 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ShardReader]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(shard_writer, "SHARD_BYTES", 1 << 20)
         writer = ShardWriter(root / "train", ROWS, LAYOUT)
-    writer.add(splitmix64(number.astype(np.uint64)), arrays)
+    add_rows(writer, splitmix64(number.astype(np.uint64)), arrays)
     with ShardReader(root, list(writer.finish()), CONTENT) as opened:
         assert len(opened.paths) > 3
         yield opened
@@ -297,7 +298,7 @@ def test_error_of_the_thread_reaches_the_caller_and_later_steps(reader: ShardRea
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(shard_writer, "SHARD_BYTES", 1 << 20)
         writer = ShardWriter(tmp_path / "train", ROWS, LAYOUT)
-    writer.add(splitmix64(np.arange(ROWS, dtype=np.uint64)), reader.gather(all_pieces(reader)))
+    add_rows(writer, splitmix64(np.arange(ROWS, dtype=np.uint64)), reader.gather(all_pieces(reader)))
     listed = list(writer.finish())
     damaged = tmp_path / listed[2].path
     damaged.write_bytes(damaged.read_bytes()[:-1] + b"\x09")

@@ -17,6 +17,7 @@ from dkan_core.data.format.shard_reader import ShardReader
 from dkan_core.data.format.shard_writer import Arrays, Shard, ShardWriter
 from dkan_core.data.hashing import splitmix64
 from dkan_core.data.loading.loader import all_batches
+from tests.data.shards import add_rows
 
 ROWS, BLOCK = 500, 1024
 LAYOUT = {
@@ -48,7 +49,7 @@ def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Shard]:
     """Two shards of several blocks each."""
     monkeypatch.setattr(shard_writer, "SHARD_BYTES", 8000)
     writer = ShardWriter(tmp_path / "train", ROWS, LAYOUT)
-    writer.add(splitmix64(np.arange(ROWS, dtype=np.uint64)), make_arrays())
+    add_rows(writer, splitmix64(np.arange(ROWS, dtype=np.uint64)), make_arrays())
     found = list(writer.finish())
     assert len(found) == 2 and all(len(shard.blocks) > 4 for shard in found)
     return found
@@ -174,7 +175,7 @@ def test_swapped_arrays_are_noticed(tmp_path: Path) -> None:
     layout = {"numeric": ((2,), "uint8"), "labels": ((2,), "uint8")}
     writer = ShardWriter(tmp_path / "train", ROWS, layout)
     labels = make_arrays()["labels"]
-    writer.add(splitmix64(np.arange(ROWS, dtype=np.uint64)), {"numeric": labels[::-1], "labels": labels})
+    add_rows(writer, splitmix64(np.arange(ROWS, dtype=np.uint64)), {"numeric": labels[::-1], "labels": labels})
     found, path = list(writer.finish()), tmp_path / "train/00000-of-00001.safetensors"
     content = path.read_bytes()
     swapped = content.replace(b'"labels"', b'"tmp"').replace(b'"numeric"', b'"labels"').replace(b'"tmp"', b'"numeric"')

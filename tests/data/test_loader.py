@@ -22,6 +22,7 @@ from dkan_core.data.loading import order, prefetching
 from dkan_core.data.loading.loader import FirstRows, all_batches, train_batches
 from dkan_core.data.loading.order import slice_of, steps_per_epoch
 from dkan_core.data.loading.prefetching import prefetched
+from tests.data.shards import add_rows
 
 LAYOUT = {"numeric": ((3,), "uint8"), "categorical": ((2,), "int32"), "weight": ((), "float32")}
 Readers = dict[tuple[int, int], ShardReader]
@@ -41,7 +42,7 @@ def write(folder: Path, rows: int, count: int) -> list[Shard]:
         "categorical": np.stack([number, number + 1], axis=1).astype(np.int32),
         "weight": number.astype(np.float32),
     }
-    writer.add(splitmix64(number.astype(np.uint64)), arrays)
+    add_rows(writer, splitmix64(number.astype(np.uint64)), arrays)
     return list(writer.finish())
 
 

@@ -21,6 +21,7 @@ from dkan_core.data.hashing import splitmix64
 from dkan_core.data.loading.loader import all_batches, open_split, train_batches
 from dkan_core.data.loading.tiers import open_data
 from dkan_core.errors import ConfigError
+from tests.data.shards import add_rows
 
 ROWS, BLOCK = 4000, 2048
 LAYOUT = {"numeric": ((9,), "float32"), "labels": ((1,), "uint8")}
@@ -45,7 +46,7 @@ def shards(local: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Shard]
         "numeric": rng.uniform(-3, 3, (ROWS, 9)).astype(np.float32),
         "labels": rng.integers(0, 2, (ROWS, 1)).astype(np.uint8),
     }
-    writer.add(splitmix64(np.arange(ROWS, dtype=np.uint64)), arrays)
+    add_rows(writer, splitmix64(np.arange(ROWS, dtype=np.uint64)), arrays)
     found = list(writer.finish())
     assert len(found) >= 3 and all(len(shard.blocks) > 10 for shard in found)
     memory = fsspec.filesystem("memory")

@@ -182,15 +182,6 @@ class ShardWriter:
     def _path(self, index: int, suffix: str) -> Path:
         return self.folder / f"{shard_name(index, self.count)}.{suffix}"
 
-    def add(self, keys: UInt64, arrays: Arrays) -> None:
-        """Take rows; ``keys`` (N,) decide where each one goes."""
-        records = np.empty(len(keys), dtype=self.record)
-        records[KEY] = keys
-        for name, array in arrays.items():
-            records[name] = array
-        shard = self.shard_of(keys)
-        self.append(records[np.argsort(shard, kind="stable")], np.bincount(shard, minlength=self.count))
-
     def shard_of(self, keys: UInt64) -> npt.NDArray[np.int64]:
         """Return the number of the shard that each row goes to.
 
