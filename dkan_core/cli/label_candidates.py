@@ -29,7 +29,7 @@ def settings_with_label(settings: dict[str, Any], config: Path | None, sources: 
 
 
 def label_candidates(sources: Sequence[str]) -> list[str]:
-    """Return the columns of the first file that hold two values in its first rows: 0 and 1 with their share, or text.
+    """Return the columns of the first file with two values in its first rows: 0 and 1, or others to choose from.
 
     Args:
         sources: Files, folders, globs or fsspec URIs.
