@@ -3,7 +3,8 @@
 Each replicate gives every row a weight drawn from a Poisson distribution of mean 1. Rows are sorted once: what is drawn
 anew are the counts of both classes in bins of neighbouring scores, since sums of Poisson counts are Poisson counts.
 So a replicate costs the same whatever the number of rows. Two models on the same rows get the same weights: cells, of a
-bin of the one and a bin of the other, are drawn for both.
+bin of the one and a bin of the other, are drawn for both. The percentiles are expanded by the rows of the rarer class,
+as the bootstrap's own are too narrow of few rows (Hesterberg 2015, What teachers should know about the bootstrap).
 
 Shape suffixes: N rows, C cells, K bins.
 """
@@ -12,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from scipy.special import ndtr, stdtrit
 
 from dkan_core.evaluation.metrics import NOT_MEASURED, Array
 
@@ -38,7 +40,10 @@ def metric_intervals(labels_N: Array, scores_N: Array, weight_N: Array | None = 
         weight_N: Weights of the rows. Default: every row counts alike.
     """
     deviations = _deviations(labels_N, [scores_N], weight_N, BINS)
-    return [None] * len(KEYS) if deviations is None else [_bounds(each) for each in deviations[0]]
+    if deviations is None:
+        return [None] * len(KEYS)
+    tail = _tail(_rarer_rows(labels_N, weight_N))
+    return [_bounds(each, tail) for each in deviations[0]]
 
 
 def difference_intervals(
@@ -53,7 +58,10 @@ def difference_intervals(
         weight_N: Weights of the rows. Default: every row counts alike.
     """
     deviations = _deviations(labels_N, [scores_N, other_N], weight_N, PAIRED_BINS)
-    return [None] * len(KEYS) if deviations is None else [_bounds(each) for each in deviations[0] - deviations[1]]
+    if deviations is None:
+        return [None] * len(KEYS)
+    tail = _tail(_rarer_rows(labels_N, weight_N))
+    return [_bounds(each, tail) for each in deviations[0] - deviations[1]]
 
 
 def add_intervals(
@@ -123,8 +131,27 @@ def rate_interval(positives: float, rows: float) -> tuple[float, float]:
     return min(share, max(0.0, float(middle - half))), max(share, min(1.0, float(middle + half)))
 
 
-def _bounds(deviation: Array) -> Interval:
-    tail = (1 - CONFIDENCE) / 2
+def _rarer_rows(labels_N: Array, weight_N: Array | None) -> float:
+    """Return how many rows the rarer class has; of weighted ones as many as there would be of equal weight (Kish)."""
+    weights = np.ones(len(labels_N)) if weight_N is None else weight_N.astype(np.float64)
+    sums = ((weights[labels_N == value].sum(), np.square(weights[labels_N == value]).sum()) for value in (0, 1))
+    return min(float(total * total / squares) if squares else 0.0 for total, squares in sums)
+
+
+def _tail(rows: float) -> float:
+    """Return the share of replicates beyond each bound, for so many rows of the rarer class.
+
+    >>> [round(_tail(rows), 4) for rows in (2, 5, 20, 100, 10_000)]
+    [0.0, 0.001, 0.0159, 0.023, 0.025]
+    """
+    if rows <= 1:
+        return 0.0
+    # By how much a t interval is wider than a normal one whose variance is over the rows, and not over one less.
+    expanded = float(np.sqrt(rows / (rows - 1)) * stdtrit(rows - 1, (1 - CONFIDENCE) / 2))
+    return float(ndtr(expanded))
+
+
+def _bounds(deviation: Array, tail: float) -> Interval:
     # A replicate without one of the classes has no metrics, and tells nothing.
     measured = deviation[~np.isnan(deviation)]
     found: Interval = np.quantile(measured, [tail, 1 - tail]).tolist() if len(measured) else [0.0, 0.0]

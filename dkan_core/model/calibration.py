@@ -14,8 +14,9 @@ import numpy.typing as npt
 
 from dkan_core.evaluation.metrics import NOT_MEASURED
 
-# Usually five to ten are enough. The limit is for rows that two classes split exactly, where no step is the last.
-NEWTON_STEPS = 50
+# Usually five to ten are enough; of log-odds of hundreds, as many as these are large. The limit is for rows that two
+# classes split exactly, where no step is the last.
+NEWTON_STEPS = 200
 # A model that needs more than this is not miscalibrated but wrong, and the fit follows a few rows. A scale of zero or
 # less would make all rows equal or turn their order around.
 MIN_SCALE, MAX_SCALE = 0.1, 10.0
@@ -77,12 +78,13 @@ def _fit(
         curvature = design_N2.T @ (design_N2 * curvature_N[:, None]) + 1e-6 * np.eye(2)
         step = np.linalg.solve(curvature, design_N2.T @ (weight_N * (target_N - probability_N))).clip(-1, 1)
         slope_and_level += step
-        if np.abs(step).max() < 1e-7:
+        is_found = bool(np.abs(step).max() < 1e-7)
+        if is_found:
             break
     slope, level = slope_and_level
     scale = float(np.clip(slope / spread, MIN_SCALE, MAX_SCALE))
     # The level belongs to the slope that was found: with a limited one, it is found anew.
-    if scale != slope / spread:
+    if scale != slope / spread or not is_found:
         level = _level(target_N, scale * (input_N - center), weight_N)
     return scale, float(level - scale * center)
 

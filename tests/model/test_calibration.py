@@ -71,3 +71,12 @@ def test_scores_without_noise_or_spread_give_finite_maps(log_odds: np.ndarray) -
     labels = (np.arange(100) >= 50).astype(np.uint8)[:, None]
     scale, shift = fit_calibration(labels, log_odds)
     assert MIN_SCALE <= scale[0] <= MAX_SCALE and np.isfinite(shift[0])
+
+
+@pytest.mark.parametrize(("center", "spread"), [(-60.0, 1.0), (0.0, 60.0), (90.0, 20.0)])
+def test_log_odds_of_any_size_are_calibrated(center: float, spread: float) -> None:
+    rng = np.random.default_rng(0)
+    log_odds = center + spread * rng.normal(size=(2000, 1))
+    labels = (rng.random((2000, 1)) < 1 / (1 + np.exp((center - log_odds) / spread))).astype(np.uint8)
+    scale, shift = fit_calibration(labels, log_odds)
+    assert np.mean(1 / (1 + np.exp(-(scale * log_odds + shift)))) == pytest.approx(labels.mean(), abs=1e-3)

@@ -17,9 +17,6 @@ MIN_NUMBERS = 20
 # Of the values; the others stand for missing, such as "n/a".
 MIN_NUMBERS_SHARE = 0.95
 
-# Larger numbers, such as the largest float64 for "no limit", count as this one: their distances would be infinite.
-LARGEST = 1e300
-
 Float64 = npt.NDArray[np.float64]
 
 
@@ -38,7 +35,7 @@ def column_named(rows: pa.RecordBatch | pa.Table, name: str, where: str) -> pa.C
 
 
 def numbers(rows: pa.RecordBatch | pa.Table, name: str, where: str, time: TimePart | None = None) -> Float64:
-    """Return a numeric column with NaN for null, NaN and infinity, and other values within ``LARGEST``.
+    """Return a numeric column with NaN for null, NaN and infinity.
 
     Args:
         rows: The rows.
@@ -52,10 +49,8 @@ def numbers(rows: pa.RecordBatch | pa.Table, name: str, where: str, time: TimePa
     column = column_of_numbers(rows, name, where, time)
     wide = column if pa.types.is_float64(column.type) else column.cast(pa.float64(), safe=False)
     values: Float64 = wide.to_numpy(zero_copy_only=False)
-    extreme = np.abs(values) > LARGEST
-    if not extreme.any():
-        return values
-    return np.where(np.isinf(values), np.nan, values.clip(-LARGEST, LARGEST))
+    infinite = np.isinf(values)
+    return np.where(infinite, np.nan, values) if infinite.any() else values
 
 
 def column_of_numbers(

@@ -223,9 +223,9 @@ class ParameterStore:
         schedule = self.rules.schedule
         before = schedule.evaluations_due(self.ledger.step)
         old_P, new_P = self.state_KP[3], self.standby_KP[3]
-        if schedule.evaluations_due(step) > before:
+        if due := schedule.evaluations_due(step) - before:
             # It begins with the first evaluation: nothing of the start is to weigh in.
-            decay = self.rules.config.ema_decay ** (1 / schedule.evaluations_per_epoch) if before else 0.0
+            decay = self.rules.config.ema_decay ** (due / schedule.evaluations_per_epoch) if before else 0.0
             np.multiply(old_P, decay, out=new_P)
             new_P += (1 - decay) * self.standby_KP[0]
             self._averages_are_equal = False

@@ -145,3 +145,13 @@ def test_moving_average_takes_the_parameters_of_evaluations_alone(evaluations: i
             share = 1 - decay if step > steps else 1.0
             expected = (1 - share) * expected + share * store.state_KP[0]
         np.testing.assert_allclose(store.state_KP[3], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_moving_average_decays_for_every_evaluation_that_one_commit_passes() -> None:
+    settings: dict[str, Any] = {"batch_size": 250, "sync_interval": 2, "mode": "average", "workers": 1, "device": "cpu"}
+    store = store_of(replace(CONFIG, **settings, ema_decay=0.25, evaluations_per_epoch=4))
+    averages = []
+    for unit, value in enumerate([1.0, 0.0, 0.0]):
+        store.apply_updates([push(unit, np.full(3 * P, value, np.float32), rank=0)])
+        averages.append(float(store.state_KP[3, 0]))
+    assert averages == pytest.approx([1.0, 0.5, 0.25]), "a quarter after an epoch of two commits"
