@@ -66,8 +66,12 @@ def run_command(
         _fail(str(error), code=2)
     # kfp pastes the interpreter's path into a shell line unquoted.
     sys.executable = shlex.quote(sys.executable)
+    try:
+        for folder in (out, *([] if log is None else [log.parent])):
+            folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        _fail(f"{error.filename}: cannot be made ({error.strerror})", code=2)
     if log is not None:
-        log.parent.mkdir(parents=True, exist_ok=True)
         typer.echo(f"running {pipeline}; log in {log}")
     causes: list[str] = []
     try:

@@ -140,7 +140,8 @@ def _checked(inputs: dict[str, Any], name: str, value: Any, where: str) -> Any:
     parameter_type = _spec(inputs, name, where)["parameterType"]
     # To Python, True is an int.
     if isinstance(value, bool) != (parameter_type == "BOOLEAN") or not isinstance(value, TYPES[parameter_type]):
-        raise ArgumentError(f"{where}parameter {name!r} must be {PARSERS[parameter_type][0]}, got {value!r}")
+        hint = f'; write "{value}"' if parameter_type == "STRING" and isinstance(value, int | float) else ""
+        raise ArgumentError(f"{where}parameter {name!r} must be {PARSERS[parameter_type][0]}, got {value!r}{hint}")
     return _finite(name, value, where)
 
 

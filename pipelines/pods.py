@@ -18,6 +18,8 @@ from pipelines.form import Parameter, Values, merged
 look_at_names_alone()
 
 VOLUME_PATH = "/mnt/dkan"
+# Enough to keep a bucket busy, and few enough that a cluster starts their drivers without delay.
+PARTS_AT_A_TIME = 16
 
 IMAGE_PARAMETER = Parameter(name="image", type=str, default=IMAGE, description="Image of every step.")
 CREDENTIALS = (

@@ -4,6 +4,7 @@ import importlib
 import inspect
 import json
 import re
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -46,7 +47,7 @@ def load_asset(folder: str) -> BaseComponent:
 
 def inputs_table(asset: BaseComponent) -> str:
     """Render the table of inputs, in the order of the signature."""
-    descriptions = _descriptions(asset)
+    descriptions = _descriptions(asset, asset.component_spec.inputs)
     rows = []
     for name, field in (asset.component_spec.inputs or {}).items():
         default = _default(field.default) if field.optional else "required"
@@ -56,7 +57,7 @@ def inputs_table(asset: BaseComponent) -> str:
 
 def outputs_table(asset: BaseComponent) -> str:
     """Render the table of outputs: the Output artifacts, then what is returned."""
-    descriptions = _descriptions(asset)
+    descriptions = _descriptions(asset, asset.component_spec.outputs)
     rows = [
         f"| `{name}` | `{_type(field)}` | {_cell(descriptions, name)} |"
         for name, field in (asset.component_spec.outputs or {}).items()
@@ -100,15 +101,14 @@ def write_tables(*, check: bool) -> list[str]:
     return outdated
 
 
-def _descriptions(asset: BaseComponent) -> dict[str, str]:
-    """Return what the code says of each input and output."""
+def _descriptions(asset: BaseComponent, fields: Mapping[str, Any] | None) -> dict[str, str]:
+    """Return what the code says of inputs or of outputs, which may have the same names."""
     function = getattr(asset, "pipeline_func", None) or getattr(asset, "python_func", None)
     docs = docstring_parser.parse(inspect.getdoc(function) or "")
     found = {param.arg_name: param.description for param in docs.params}
     if docs.returns and docs.returns.description:
         found["Output"] = docs.returns.description
-    for fields in (asset.component_spec.inputs, asset.component_spec.outputs):
-        found |= {name: field.description for name, field in (fields or {}).items() if field.description}
+    found |= {name: field.description for name, field in (fields or {}).items() if field.description}
     return {name: " ".join((text or "").split()) for name, text in found.items()}
 
 

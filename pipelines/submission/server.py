@@ -158,7 +158,7 @@ class PipelinesServer:
             first_pause=self.pace.first, growth=GROWTH, longest_pause=self.pace.slowest, patience=patience
         )
         try:
-            return call_with_retries(action, policy, _may_pass)
+            return call_with_retries(action, policy, _may_pass, name=f"waiting for {self.host}")
         except FAILURES as error:
             raise (RefusedError if _is_refusal(error) else UnreachableError)(self._describe(error)) from None
 

@@ -18,6 +18,7 @@ from pipelines.submission.credentials import Credentials, RefusedError, service_
 from pipelines.submission.results import Submission, write_junit, write_summary
 from pipelines.submission.server import Pace, PipelinesServer, UnreachableError
 from pipelines.submission.watch import RunOutcome, Watched, watch
+from pipelines.values import find_local_place
 
 PACE = Pace()
 
@@ -103,6 +104,8 @@ def prepare(submission: Submission, params: Sequence[str]) -> Request:
     # A second document has what is specific to Kubernetes.
     spec = next(yaml.load_all(content, Loader=LOADER))
     parameters = read_parameters(spec["root"].get("inputDefinitions", {}).get("parameters", {}), params)
+    if fault := find_local_place(parameters):
+        raise ArgumentError(fault)
     # The same file is the same version: submitting it again uploads nothing.
     submission.version = submission.version or hashlib.sha256(content).hexdigest()[:12]
     stamp = time.strftime("%Y-%m-%d %H-%M-%S")

@@ -1,6 +1,7 @@
 """What a path or fsspec URI names: local or remote, a file system, a place inside a folder."""
 
 import os
+import re
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -8,6 +9,9 @@ import fsspec
 
 from dkan_core.errors import DataError
 from dkan_core.utils.storage.credentials import use_own_credentials
+
+ONE_SLASH = re.compile(r"(s3|gs|gcs|az|abfs|abfss|adl|hdfs|http|https|file|local|memory):/(?!/)(.*)", re.DOTALL)
+"""A URI as it is mistyped."""
 
 
 def is_remote(uri: str | Path) -> bool:
@@ -20,8 +24,25 @@ def is_remote(uri: str | Path) -> bool:
     return "://" in text and not text.startswith(("file://", "local://"))
 
 
+def check_slashes(uri: str | Path) -> None:
+    """Raise DataError where a URI lacks a slash: it would name a local folder that is called like its scheme.
+
+    >>> check_slashes("s3:/bucket/models")
+    Traceback (most recent call last):
+    dkan_core.errors.DataError: s3:/bucket/models: a URI has two slashes after the scheme: s3://bucket/models
+    """
+    if found := ONE_SLASH.match(str(uri)):
+        scheme, rest = found.groups()
+        raise DataError(f"{uri}: a URI has two slashes after the scheme: {scheme}://{rest}")
+
+
 def local_path(uri: str | Path) -> Path:
-    """Return the local path that ``uri`` names; ~ is the user's home, as fsspec has it."""
+    """Return the local path that ``uri`` names; ~ is the user's home, as fsspec has it.
+
+    Raises:
+        DataError: It is a URI that lacks a slash.
+    """
+    check_slashes(uri)
     return Path(str(uri).removeprefix("file://").removeprefix("local://")).expanduser()
 
 
@@ -31,8 +52,9 @@ def filesystem(uri: str | Path) -> tuple[Any, str]:
     Every file system of dkan is opened here, so that its own credentials hold for all of them.
 
     Raises:
-        DataError: The scheme is unknown, or its package is not installed.
+        DataError: The scheme is unknown, its package is not installed, or a slash is missing.
     """
+    check_slashes(uri)
     use_own_credentials()
     try:
         fs, path = fsspec.core.url_to_fs(str(uri))

@@ -5,9 +5,10 @@ from typing import Any
 from kfp import dsl
 
 from pipelines.factory import define_scoring_pipeline
+from pipelines.pods import PARTS_AT_A_TIME, Settings
 from pipelines.steps import score
 
-BATCH_SCORING = define_scoring_pipeline("fastkan-batch-scoring")
+BATCH_SCORING = define_scoring_pipeline("fastkan-batch-scoring", settings=Settings(parallelism=PARTS_AT_A_TIME))
 
 
 @dsl.pipeline(name=BATCH_SCORING.name, display_name=BATCH_SCORING.display_name)

@@ -5,11 +5,8 @@ from typing import Any
 from kfp import dsl
 
 from pipelines.factory import define_pipeline
-from pipelines.pods import Settings
+from pipelines.pods import PARTS_AT_A_TIME, Settings
 from pipelines.steps import finish, prepare
-
-# Of at most 64: enough to keep a bucket busy, and few enough that a cluster starts their drivers without delay.
-PARTS_AT_A_TIME = 16
 
 PARALLEL_PREPARE = define_pipeline(
     "fastkan-parallel-prepare", preparation=prepare.IN_PARALLEL, settings=Settings(parallelism=PARTS_AT_A_TIME)
