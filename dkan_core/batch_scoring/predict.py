@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeVar, overload
 import pyarrow as pa
 
 from dkan_core.batch_scoring.frames import score_frame
-from dkan_core.batch_scoring.scores_file import check_scores_file, open_scores_file
+from dkan_core.batch_scoring.scores_file import check_holds_reasons, check_scores_file, open_scores_file
 from dkan_core.data.source.files import find_in_order, source_paths
 from dkan_core.data.source.frames import is_frame
 from dkan_core.errors import ConfigError, DataError, OutputError
@@ -109,6 +109,8 @@ def _predict_file(
     with local_copy(model) as folder:
         saved = SavedModel(folder)
     check_scores_file(out, saved.config.labels, overwrite=overwrite)
+    if reasons:
+        check_holds_reasons(out)
     schema, rows = output_schema(saved, paths, columns)
     total = sum(rows)
     device = best_device()

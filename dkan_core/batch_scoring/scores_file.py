@@ -34,6 +34,8 @@ def check_scores_file(out: str | Path, labels: tuple[str, ...], *, overwrite: bo
         labels: Of the model: a file that has none of their probabilities is somebody else's, and stays.
         overwrite: Whether earlier scores may be replaced.
     """
+    if str(out) == "-":
+        raise OutputError("-: scores are not written to standard output; name a file")
     is_csv = check_suffix(out, (*SUFFIXES, CSV), "predictions are written as Parquet or CSV") == CSV
     beginning = b"" if is_csv else MAGIC
     check_file_is_ours(str(out), beginning=beginning)
@@ -49,6 +51,12 @@ def check_scores_file(out: str | Path, labels: tuple[str, ...], *, overwrite: bo
     if not wanted & found:
         raise OutputError(f"{out}: holds other data than predictions, and would be replaced; choose another file")
     check_file_free(str(out), overwrite=overwrite, beginning=beginning)
+
+
+def check_holds_reasons(out: str | Path) -> None:
+    """Raise OutputError where the format that a file's name asks for has no lists."""
+    if Path(str(out)).suffix.lower() == CSV:
+        raise OutputError(f"{out}: reasons are lists, which CSV cannot hold; name a .parquet file")
 
 
 def open_scores_file(out: str | Path, aside: Path, schema: pa.Schema) -> pcsv.CSVWriter | pq.ParquetWriter:

@@ -142,7 +142,7 @@ def _tail(rows: float) -> float:
     """Return the share of replicates beyond each bound, for so many rows of the rarer class.
 
     >>> [round(_tail(rows), 4) for rows in (2, 5, 20, 100, 10_000)]
-    [0.0, 0.001, 0.0159, 0.023, 0.025]
+    [0.0, 0.001, 0.0159, 0.0231, 0.025]
     """
     if rows <= 1:
         return 0.0

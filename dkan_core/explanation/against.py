@@ -113,6 +113,28 @@ class Against:
         return next((curve for curve in self.curves if curve.name == name), None)
 
 
+def check_earlier(saved: SavedModel, earlier: SavedModel, labels: Sequence[str], where: str) -> None:
+    """Check that an earlier model can be compared; labels that it does not know are named and left out of that.
+
+    Args:
+        saved: The model.
+        earlier: The earlier one.
+        labels: Those to explain.
+        where: Where the earlier model lies.
+
+    Raises:
+        DataError: It knows none of the labels, or one of the two reads ids.
+    """
+    for each in (saved, earlier):
+        refuse_sparse(each.preprocessor)
+    unknown = [name for name in labels if name not in earlier.config.labels]
+    known = f"was trained for the labels {', '.join(earlier.config.labels)}, and has none called {', '.join(unknown)}"
+    if len(unknown) == len(labels):
+        raise DataError(f"{where}: {known}")
+    if unknown:
+        logger.warning("%s: %s: not compared", where, known)
+
+
 def compare_explanations(
     saved: SavedModel,
     earlier: SavedModel,
@@ -134,15 +156,7 @@ def compare_explanations(
         where: Where the earlier model lies.
         effort: How much to compute.
 
-    Raises:
-        DataError: The earlier model does not know the labels, or one of the two reads ids.
     """
-    for each in (saved, earlier):
-        refuse_sparse(each.preprocessor)
-    unknown = [name for name in found.labels if name not in earlier.config.labels]
-    if unknown:
-        known = ", ".join(earlier.config.labels)
-        raise DataError(f"{where}: was trained for the labels {known}, and has none called {', '.join(unknown)}")
     ours, theirs = (_kinds(source_columns(each.preprocessor)) for each in (saved, earlier))
     only_here = [name for name, kind in ours.items() if theirs.get(name) != kind]
     only_there = [name for name, kind in theirs.items() if ours.get(name) != kind]
@@ -153,6 +167,9 @@ def compare_explanations(
     quick = replace(effort, shuffles=0, slopes=False, maps=0)
     labels_found: dict[str, LabelExplanation] = {}
     for label, ours_found in found.labels.items():
+        if label not in earlier.config.labels:
+            labels_found[label] = ours_found
+            continue
         shown = [curve.name for curve in ours_found.curves]
         before = read_label(earlier, given, split=found.split, label=label, effort=quick, seed=found.seed, drawn=shown)
         against = Against(

@@ -13,7 +13,7 @@ from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.data.loading.loader import all_batches, open_split
 from dkan_core.errors import ConfigError, DataError, redact
 from dkan_core.evaluation.prediction import check_match, known_split
-from dkan_core.explanation.against import compare_explanations
+from dkan_core.explanation.against import check_earlier, compare_explanations
 from dkan_core.explanation.curve_drawings import draw_curve
 from dkan_core.explanation.drawings import MAX_BARS, Drawing, draw_importance
 from dkan_core.explanation.heatmaps import draw_map
@@ -96,11 +96,13 @@ def explain(
             arrays = read_rows(data, manifest, split, rows)
         effort = Effort(top=top)
         labels = manifest.labels if label is None else [label]
-        found = explain_labels(saved, arrays, labels, split=split, effort=effort, seed=seed)
+        where, earlier = redact(str(against)), None
         if against is not None:
             with local_copy(against) as earlier_folder:
                 earlier = SavedModel(earlier_folder)
-            where = redact(str(against))
+            check_earlier(saved, earlier, labels, where)
+        found = explain_labels(saved, arrays, labels, split=split, effort=effort, seed=seed)
+        if earlier is not None:
             found = compare_explanations(
                 saved, earlier, found, arrays, labels=manifest.labels, where=where, effort=effort
             )

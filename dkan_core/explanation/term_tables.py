@@ -122,7 +122,8 @@ def _single(
     column, term = columns[group.columns[0]], terms.layout.terms[group.places[0]]
     # A numeric column's codes come first, then its frequent values.
     codes = np.arange(cells.first_value)
-    bins, kept_K = _bins(column, codes, bin_starts(terms, term, column, codes))
+    # Rarer categories than the term tells apart are among the rare ones.
+    bins, kept_K = _bins(column, codes, bin_starts(terms, term, column, codes), len(codes))
     values = cells.value_C[cells.first_value :].tolist()
     bins += [TermBin(kind="value", name=written_value(column, value), value=value) for value in values]
     kept_C = np.concatenate([codes[kept_K], np.arange(cells.first_value, len(cells.code_C))])
@@ -146,7 +147,9 @@ def _pair(
     for name, feature in zip(group.columns, term.features, strict=True):
         # The first bin is that of missing numbers, or of rare categories.
         firsts = np.array([0, *additive_shape(terms.config).cuts_of(feature)])
-        sides.append(_bins(columns[name], firsts, bin_starts(terms, mains[feature], columns[name], firsts)))
+        column = columns[name]
+        codes = 0 if column.coded is None else column.coded.cardinality
+        sides.append(_bins(column, firsts, bin_starts(terms, mains[feature], column, firsts), codes))
     kept_AB = np.ix_(*(kept for _, kept in sides))
     effect_AB, weight_AB = (each[term.rows].reshape(term.shape) for each in (table_V, terms.weight_V))
     return TermTable(
@@ -165,17 +168,18 @@ def _deviation(effect_C: Float64, weight_C: Float64) -> float:
     return float(np.sqrt(np.average(np.square(effect_C - mean), weights=weight_C)))
 
 
-def _bins(column: Column, firsts: Int64, starts_K: Float64) -> tuple[list[TermBin], npt.NDArray[np.intp]]:
+def _bins(column: Column, firsts: Int64, starts_K: Float64, codes: int) -> tuple[list[TermBin], npt.NDArray[np.intp]]:
     """Return the bins that begin at some codes, and which these are: there are codes of scores that no number has.
 
     Args:
         column: The column.
         firsts: The first code of each bin.
         starts_K: The first number of each; empty for a category.
+        codes: How many codes of a category have bins.
     """
     if column.scored is None:
         assert column.coded is not None
-        stops = [*firsts[1:].tolist(), column.coded.cardinality]
+        stops = [*firsts[1:].tolist(), codes]
         found = [_category_bin(column.coded.names, first, stop) for first, stop in zip(firsts, stops, strict=True)]
         return found, np.arange(len(found))
     stops_K = np.append(starts_K[1:], np.inf)

@@ -84,6 +84,7 @@ def render_report(
         lead=" ".join(filter(None, [f"{len(labels):,} rows, {what}.", split])),
         warnings=metrics.get("warnings", ()),
         facts=_facts(metrics, several),
+        weighted="average_precision_unweighted" in metrics,
         compared=compared,
         labels=[(name, metrics["labels"][name], thresholds.get(name)) for name in names],
         pooled={"curves": _curves(labels.ravel(), probabilities.ravel(), None)} if several else None,

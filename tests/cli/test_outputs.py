@@ -89,7 +89,7 @@ def test_what_is_not_ours_stays_whatever_is_asked(line: str, taken: str, run: Ru
         ("predict {model} {few} --out s.xlsx", r"s\.xlsx: predictions are written as Parquet or CSV; let the name end"),
         (
             "predict {model} {few} --out s.csv --reasons 2",
-            r"s\.csv: column 'label_reasons' holds nested values, which CSV",
+            r"s\.csv: reasons are lists, which CSV cannot hold",
         ),
         ("export {model} --out model.pt", r"model\.pt: models are exported as ONNX; let the name end in \.onnx"),
         (

@@ -121,6 +121,18 @@ def test_labels_that_the_earlier_model_does_not_know_are_named(
     check(code, capfd.readouterr().err, "against: compares models on prepared data")
 
 
+def test_label_that_was_added_is_explained_alone(
+    many: tuple[Path, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows, config = many[0].parent / "rows.parquet", TrainConfig(epochs=1, hidden=(4,), device="cpu", strategy="single")
+    prepare(rows, tmp_path / "fewer", PrepareConfig(label=("often",), split_column="split", drop=("rare", "never")))
+    earlier = train(tmp_path / "fewer", tmp_path / "run", config).model
+    with caplog.at_level("WARNING"):
+        found = explain(*many, tmp_path / "out", against=earlier, top=1, rows=100)
+    assert "was trained for the labels often, and has none called rare, never: not compared" in caplog.text
+    assert [name for name, each in found.labels.items() if each.against is not None] == ["often"]
+
+
 def test_frequent_values_of_the_earlier_model_are_dots_beside_those_of_today() -> None:
     def point(value: float, mean: float, role: Role = "curve") -> Point:
         return Point(name=f"{value:g}", role=role, value=value, mean=mean, low=mean, high=mean, rows=50)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from dkan_core.data.encoding.histograms import Int64
 from dkan_core.data.encoding.preprocessor import FIRST_CODE, MISSING, UNSEEN, Preprocessor
-from dkan_core.errors import GateError
+from dkan_core.errors import ConfigError, GateError
 from dkan_core.evaluation.drift.counting import EXAMPLES, DriftCounts, Reference
 from dkan_core.utils.hints import some_of
 
@@ -79,7 +79,9 @@ class Drift:
         return max((column.psi for column in self.columns if column.psi is not None), default=None)
 
     def check(self, max_psi: float) -> None:
-        """Raise GateError where a PSI is above a limit, or none is known; 0 sets no limit."""
+        """Raise GateError where a PSI is above a limit, or none is known; 0 sets no limit, less is a ConfigError."""
+        if max_psi < 0:
+            raise ConfigError(f"max_psi must be at least 0, got {max_psi:g}")
         if not max_psi:
             return
         known = {column: column.psi for column in self.columns if column.psi is not None}
