@@ -70,7 +70,7 @@ def run_command(
         for folder in (out, *([] if log is None else [log.parent])):
             folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        _fail(f"{error.filename}: cannot be made ({error.strerror})", code=2)
+        _fail(f"{error.filename}: cannot be created ({error.strerror})", code=2)
     if log is not None:
         typer.echo(f"running {pipeline}; log in {log}")
     causes: list[str] = []

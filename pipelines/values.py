@@ -7,6 +7,7 @@ from typing import Any
 
 from dkan_core.config import NodesConfig, PrepareConfig
 from dkan_core.config.forms import config_from_form, training_from_form
+from dkan_core.data.source.files import listed
 from dkan_core.errors import ConfigError
 from dkan_core.serving.inference_service import NAME as SERVICE_NAME
 from dkan_core.training.setup.early_checks import check_training
@@ -21,7 +22,7 @@ NEVER_EMPTY = ("image", "secret_name", "config_map_name", "pvc_name", "gpu_type"
 QUANTITIES = ("cpu", "memory", "step_cpu", "step_memory")
 # Where steps find what they read, or leave something for others or for later.
 PLACES = ("data_uri", "prepared_uri", "checkpoint_uri", "run_uri", "publish_uri", "output_uri", "model_uri")
-PLACE = re.compile(r"\w+://[^/]|/")
+PLACE = re.compile(r"\w+://|/")
 RANGES: dict[str, tuple[int, int | None]] = {
     "min_average_precision": (0, 1),
     "max_psi": (0, None),
@@ -67,9 +68,11 @@ def find_local_place(form: Mapping[str, Any]) -> str:
     "parameter 'publish_uri' must be a URI such as s3://bucket/folder, or an absolute path on a volume, got 'models'"
     """
     for name in PLACES:
-        if form.get(name) and not PLACE.match(form[name]):
-            expected = "a URI such as s3://bucket/folder, or an absolute path on a volume"
-            return f"parameter {name!r} must be {expected}, got {form[name]!r}"
+        # Several sources are separated by commas or lines.
+        for place in listed(form.get(name) or ""):
+            if not PLACE.match(place):
+                expected = "a URI such as s3://bucket/folder, or an absolute path on a volume"
+                return f"parameter {name!r} must be {expected}, got {place!r}"
     return ""
 
 
