@@ -32,7 +32,7 @@ from dkan_core.model.saved_model import SavedModel, Share
 from dkan_core.report.inline import inline_page
 from dkan_core.report.templating import render_html, render_markdown, score
 from dkan_core.tracking.mlflow.evaluation import log_evaluation
-from dkan_core.utils.hints import some_of
+from dkan_core.utils.hints import few_rows
 from dkan_core.utils.schemas import Schema, read_json
 from dkan_core.utils.storage.files import read_if_there, write_atomic, write_json
 from dkan_core.utils.storage.outputs import check_file_is_ours
@@ -40,8 +40,6 @@ from dkan_core.utils.storage.remote import local_copy
 from dkan_core.utils.storage.staging import staged_folder
 
 METRICS, REPORT, PREDICTIONS = "metrics.json", "report.html", "predictions.parquet"
-# Of the rarer class, below which a warning is given.
-FEW_ROWS = 20
 # The metrics last: a pipeline's next step waits for them.
 OUTPUTS = (REPORT, PREDICTIONS, METRICS)
 # Each label's explanation takes a second or more.
@@ -292,10 +290,8 @@ def _few_rows(evaluation: Evaluation, labels: Sequence[str]) -> list[str]:
         label: min(int(np.count_nonzero(labels_N == value)) for value in (0, 1))
         for label, labels_N in zip(labels, evaluation.labels.T, strict=True)
     }
-    few = [f"{label} {count}" for label, count in counts.items() if 0 < count < FEW_ROWS]
-    if not few:
-        return []
-    return [f"few rows of the rarer class ({some_of(few, 5)}): other rows may give quite different metrics"]
+    few = few_rows({label: count for label, count in counts.items() if count})
+    return [f"few rows of the rarer class ({few}): other rows may give quite different metrics"] if few else []
 
 
 def _slices(

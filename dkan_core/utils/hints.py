@@ -2,7 +2,7 @@
 
 import difflib
 import shlex
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 # Says of columns how to leave them out.
@@ -10,6 +10,8 @@ Advice: TypeAlias = Callable[[Sequence[str]], str]
 
 # All columns of wide data would fill the screen.
 SHOWN = 20
+# Of the rarer class, below which a warning is given: one row more or less is seen in average precision.
+FEW_ROWS = 20
 
 
 def hint(name: str, known: Iterable[str], shown: Sequence[str], *, cutoff: float = 0.7) -> str:
@@ -39,6 +41,15 @@ def some_of(names: Sequence[str], count: int = 3, separator: str = ", ") -> str:
     ('a, b, c', 'a, b, c and 1 more')
     """
     return f"{separator.join(names[:count])}{f' and {len(names) - count:,} more' * (len(names) > count)}"
+
+
+def few_rows(counts: Mapping[str, int]) -> str:
+    """Return which labels have few rows of their rarer class, and how many; an empty text where none has.
+
+    >>> few_rows({"late": 4, "lost": 300}), few_rows({"lost": 300})
+    ('late 4', '')
+    """
+    return some_of([f"{label} {count}" for label, count in counts.items() if count < FEW_ROWS], 5)
 
 
 def first_line(error: BaseException) -> str:

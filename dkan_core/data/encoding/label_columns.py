@@ -96,7 +96,7 @@ def with_binary_labels(
     Raises:
         DataError: A column holds something else.
     """
-    # Where the model was trained with a text, a column of numbers or booleans can but hold 0 and 1.
+    # Where the model was trained with a text, a column of numbers or booleans can only hold 0 and 1.
     texts = {name for name, text in positive.items() if not _may_hold(rows.schema.field(name).type, text)}
     positive = {name: text for name, text in positive.items() if name not in texts}
     rows = with_positive(with_nulls(rows, columns), positive, where)

@@ -21,6 +21,7 @@ from dkan_core.data.source.roles import assign_roles
 from dkan_core.data.source.split_hints import find_split_hints, split_warnings
 from dkan_core.data.source.time_split import find_time_bounds
 from dkan_core.errors import ConfigError
+from dkan_core.utils.hints import few_rows
 from dkan_core.utils.progress import progress
 from dkan_core.utils.storage.files import write_json
 from dkan_core.utils.storage.shared_folder import SharedFolder
@@ -29,9 +30,6 @@ from dkan_core.utils.storage.staging import finish_interrupted, staged_folder
 # From 20 GB of float32 on, a preparation that was killed continues. Below, a few minutes of one core are lost, which is
 # less than parts would cost all those that are not killed.
 RESUMABLE_VALUES = 5_000_000_000
-
-# Of the rarer class, below which a warning is given: one row more or less is seen in average precision.
-FEW_VALID_ROWS = 20
 
 logger = logging.getLogger(__name__)
 
@@ -178,12 +176,10 @@ def log_prepared(out: str | Path, prepared: PreparedData) -> None:
 def _few_rows(prepared: PreparedData) -> list[str]:
     """Return for which labels valid has so few rows of a class that what is chosen on it is chance."""
     counts = {label: min(each["0"], each["1"]) for label, each in prepared.splits["valid"].classes.items()}
-    few = {label: count for label, count in counts.items() if count < FEW_VALID_ROWS}
+    few = few_rows(counts)
     if not few:
         return []
-    shown = ", ".join(f"{label} {count}" for label, count in list(few.items())[:5])
-    more = f" and {len(few) - 5} more labels" if len(few) > 5 else ""
     return [
-        f"valid has few rows of the rarer class ({shown}{more}): what is chosen there is partly chance; a larger share "
+        f"valid has few rows of the rarer class ({few}): what is chosen there is partly chance; a larger share "
         "for it helps (--split)"
     ]
