@@ -11,7 +11,7 @@ import typer
 from dkan_core.data.source.files import listed
 from pipelines.compiled import DEFAULT, PIPELINES, compile_pipeline, inputs_of, is_current, package_of
 from pipelines.lint import committed_files, lint
-from pipelines.local import PipelineFailedError, run_locally
+from pipelines.local import PipelineFailedError, find_docker_fault, run_locally
 from pipelines.parameters import ArgumentError, GivenParameters, PipelineName, package_named, read_parameters
 from pipelines.signatures import write_signatures
 from pipelines.step_log import watched_output
@@ -64,6 +64,8 @@ def run_command(
         arguments = read_parameters(inputs_of(package), param or [])
     except ArgumentError as error:
         _fail(str(error), code=2)
+    if image and (fault := find_docker_fault()):
+        _fail(fault, code=2)
     # kfp pastes the interpreter's path into a shell line unquoted.
     sys.executable = shlex.quote(sys.executable)
     try:

@@ -5,6 +5,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import docker
 from kfp import local
 from rich.text import Text
 
@@ -15,6 +16,15 @@ from pipelines.compiled import load_pipeline
 
 class PipelineFailedError(RuntimeError):
     """A component of a local run failed; its log, above, says why."""
+
+
+def find_docker_fault() -> str:
+    """Return why Docker can run no containers; nothing where it can."""
+    try:
+        docker.from_env().ping()
+    except docker.errors.DockerException as error:
+        return f"Docker, which is to run the steps as containers, cannot be reached: {error}"
+    return ""
 
 
 def run_locally(pipeline: Path, arguments: dict[str, Any], out: Path, image: str = "") -> dict[str, Any]:

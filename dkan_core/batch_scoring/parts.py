@@ -11,7 +11,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from safetensors.numpy import save_file
 
-from dkan_core.batch_scoring.plan import PlannedFile, ScoredFile, ScoringPlan, open_plan
+from dkan_core.batch_scoring.plan import (
+    PlannedFile,
+    ScoredFile,
+    ScoringPlan,
+    missing_files,
+    open_plan,
+    read_accepted,
+)
 from dkan_core.data.encoding.label_columns import positive_of_columns, with_binary_labels
 from dkan_core.data.preparation.steps import label_values
 from dkan_core.data.source.files import find_parquet, listed, stamp, whole_second
@@ -55,12 +62,16 @@ def score_part(output_uri: str | Path, part: int) -> int:
         part: Its number.
 
     Returns:
-        The rows of its files.
+        The rows of its files; of all files if the scoring was accepted before.
 
     Raises:
         DataError: A source file is not what was planned.
         OutputError: ``output_uri`` cannot be written.
     """
+    accepted = read_accepted(SharedFolder(output_uri))
+    if accepted is not None:
+        logger.info("%s was scored and accepted before", output_uri)
+        return accepted.rows
     place, plan = open_plan(output_uri)
     if not 0 <= part < len(plan.parts):
         raise ConfigError(f"part must be from 0 to {len(plan.parts) - 1}, got {part}")
@@ -145,17 +156,6 @@ def read_record(place: SharedFolder, plan: ScoringPlan, part: int) -> PartRecord
     name = f"{plan.record(part)}.json"
     text = place.read_text(name)
     return None if text is None else read_json(PartRecord, text, f"{place.uri}/{name}")
-
-
-def missing_files(place: SharedFolder, files: Sequence[ScoredFile]) -> list[str]:
-    """Return the outputs that are not there with the size that they were written with."""
-    place.fs.invalidate_cache()
-    missing = []
-    for file in files:
-        path = f"{place.root}/{file.output}"
-        if not place.fs.exists(path) or place.fs.size(path) != file.bytes:
-            missing.append(file.output)
-    return missing
 
 
 def measure_drift(model: str | Path, sources: str | Path | Sequence[str | Path]) -> Drift:

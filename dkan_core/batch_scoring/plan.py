@@ -108,7 +108,8 @@ def plan_scoring(
         overwrite: Whether the scores of another plan may be replaced, or a scoring that was interrupted be discarded.
 
     Returns:
-        The number of each part.
+        The number of each part. If the same plan was scored and accepted before, and its scores are still there, a
+        single part that has nothing to do.
 
     Raises:
         ConfigError: A setting is out of range.
@@ -127,6 +128,10 @@ def plan_scoring(
         saved = SavedModel(folder)
         plan = _make_plan(saved, str(model), paths, columns, labels, parts)
         _check_apart(place, plan)
+        accepted = read_accepted(place)
+        if accepted is not None and accepted.plan == plan.id and not missing_files(place, accepted.files):
+            logger.info("%s: the same files were scored with the same model and accepted; nothing to do", output_uri)
+            return [0]
         _claim(place, plan, overwrite=overwrite)
         for name in sorted(saved.files.files):
             with place.staged(f"{plan.model_folder}/{name}") as aside:
@@ -323,3 +328,19 @@ def read_done(place: SharedFolder) -> Scoring | None:
     """Return what an earlier scoring left, if it is whole."""
     text = place.read_text(DONE)
     return None if text is None else read_json(Scoring, text, f"{place.uri}/{DONE}")
+
+
+def read_accepted(place: SharedFolder) -> Scoring | None:
+    """Return what an earlier scoring left, if no other one is in progress."""
+    return read_done(place) if read_plan(place) is None else None
+
+
+def missing_files(place: SharedFolder, files: Sequence[ScoredFile]) -> list[str]:
+    """Return the outputs that are not there with the size that they were written with."""
+    place.fs.invalidate_cache()
+    missing = []
+    for file in files:
+        path = f"{place.root}/{file.output}"
+        if not place.fs.exists(path) or place.fs.size(path) != file.bytes:
+            missing.append(file.output)
+    return missing

@@ -11,8 +11,8 @@ import numpy as np
 from markupsafe import Markup
 from safetensors.numpy import load
 
-from dkan_core.batch_scoring.parts import PartRecord, measure_files, missing_files, read_record
-from dkan_core.batch_scoring.plan import DONE, PLAN, Scoring, ScoringPlan, open_plan, read_done, read_plan
+from dkan_core.batch_scoring.parts import PartRecord, measure_files, read_record
+from dkan_core.batch_scoring.plan import DONE, PLAN, Scoring, ScoringPlan, missing_files, open_plan, read_accepted
 from dkan_core.data.source.files import find_parquet, listed
 from dkan_core.errors import ConfigError, DataError, GateError
 from dkan_core.evaluation.drift.counting import DriftCounts
@@ -74,7 +74,7 @@ def summarize_scoring(output_uri: str | Path) -> ScoringSummary:
     """Compute metrics and drift over the rows of all parts.
 
     Args:
-        output_uri: Where the plan lies, with all parts scored.
+        output_uri: Where the plan lies, with all parts scored, or a scoring that was accepted.
 
     Returns:
         Metrics where labels were scored, the drift, and its page.
@@ -82,6 +82,9 @@ def summarize_scoring(output_uri: str | Path) -> ScoringSummary:
     Raises:
         DataError: A part is not scored yet.
     """
+    accepted = read_accepted(SharedFolder(output_uri))
+    if accepted is not None:
+        return _with_page(accepted.metrics, Drift.from_dict(accepted.drift), files=len(accepted.files))
     place, plan = open_plan(output_uri)
     return _summarize(place, plan, _read_records(place, plan))
 
@@ -108,11 +111,11 @@ def complete_scoring(output_uri: str | Path, *, max_psi: float = 0.0, min_averag
             f"got {max_psi:g} and {min_average_precision:g}"
         )
     place = SharedFolder(output_uri)
-    done = read_done(place)
-    if done is not None and read_plan(place) is None:
+    accepted = read_accepted(place)
+    if accepted is not None:
         place.remove(WORK)  # where a first call was killed at its end
-        _check_gate(done.metrics, Drift.from_dict(done.drift), max_psi, min_average_precision)
-        return done.rows
+        _check_gate(accepted.metrics, Drift.from_dict(accepted.drift), max_psi, min_average_precision)
+        return accepted.rows
     place, plan = open_plan(output_uri)
     records = _read_records(place, plan)
     summary = _summarize(place, plan, records)
@@ -175,8 +178,12 @@ def _summarize(place: SharedFolder, plan: ScoringPlan, records: list[PartRecord]
         saved = SavedModel(folder)
     drift = measure_since_training(counts, saved.preprocessor, saved.metrics)
     metrics = _read_metrics(place, plan, list(saved.config.labels)) if plan.labels else None
-    title = f"{some_of(saved.config.labels)}: batch scoring"
-    page = render_drift(drift, metrics, title=title, files=len(plan.files))
+    return _with_page(metrics, drift, files=len(plan.files))
+
+
+def _with_page(metrics: dict[str, Any] | None, drift: Drift, *, files: int) -> ScoringSummary:
+    labels = [column.name for column in drift.columns if column.kind == "score"]
+    page = render_drift(drift, metrics, title=f"{some_of(labels)}: batch scoring", files=files)
     return ScoringSummary(metrics=metrics, drift=drift, page=page)
 
 

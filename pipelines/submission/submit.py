@@ -1,6 +1,7 @@
 """Run a pipeline on a Kubeflow server and wait for it: ``python -m pipelines submit``."""
 
 import hashlib
+import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -36,6 +37,11 @@ class Request:
     parameters: dict[str, Any]
     submission: Submission
 
+    @property
+    def name(self) -> str:
+        """What Kubeflow calls the pipeline."""
+        return str(self.spec["pipelineInfo"]["name"])
+
 
 def submit_command(
     host: Annotated[
@@ -65,6 +71,9 @@ def submit_command(
     ca: Annotated[
         Path | None, typer.Option(exists=True, dir_okay=False, help="PEM file of certificates to trust.")
     ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check the parameters, and print what would be submitted; send nothing.")
+    ] = False,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until the run ends.")] = False,
     timeout: Annotated[
         float | None, typer.Option(min=0, help="Maximum seconds to wait; the run continues. Default: no limit.")
@@ -84,6 +93,10 @@ def submit_command(
             raise RefusedError("give one of --token-file, --service-account and --cookies-file")
         token = service_account_token() if service_account else token_file
         request = prepare(submission, params or [])
+        if dry_run:
+            typer.echo(f"pipeline {request.name}, version {submission.version}")
+            typer.echo(json.dumps(request.parameters, indent=2))
+            return
         credentials = Credentials(token_file=token, cookies_file=cookies_file)
         server = PipelinesServer(host, credentials, PACE, namespace=namespace, ca=ca)
         watched = submit(request, server, timeout, typer.echo, wait=wait)
@@ -103,8 +116,10 @@ def prepare(submission: Submission, params: Sequence[str]) -> Request:
     content = package.read_bytes()
     # A second document has what is specific to Kubernetes.
     spec = next(yaml.load_all(content, Loader=LOADER))
-    parameters = read_parameters(spec["root"].get("inputDefinitions", {}).get("parameters", {}), params)
-    if fault := find_local_place(parameters):
+    inputs = spec["root"].get("inputDefinitions", {}).get("parameters", {})
+    parameters = read_parameters(inputs, params)
+    defaults = {name: each.get("defaultValue") for name, each in inputs.items()}
+    if fault := find_local_place(defaults | parameters):
         raise ArgumentError(fault)
     # The same file is the same version: submitting it again uploads nothing.
     submission.version = submission.version or hashlib.sha256(content).hexdigest()[:12]
@@ -117,9 +132,9 @@ def submit(
     request: Request, server: PipelinesServer, timeout: float | None, say: Callable[[str], None], *, wait: bool
 ) -> Watched | None:
     """Start the run, and follow it to its end if ``wait``; the submission learns its id and address on the way."""
-    submission, name = request.submission, request.spec["pipelineInfo"]["name"]
-    pipeline, version = server.ensure_version(request.package, name, submission.version)
-    say(f"pipeline {name}, version {submission.version}")
+    submission = request.submission
+    pipeline, version = server.ensure_version(request.package, request.name, submission.version)
+    say(f"pipeline {request.name}, version {submission.version}")
     experiment = server.ensure_experiment(submission.experiment)
     submission.run_id, submission.url = server.create_run(
         submission.run_name, experiment, pipeline, version, request.parameters, submission.service_account

@@ -241,12 +241,28 @@ def test_other_files_are_scored_in_the_same_place_only_when_told(
     assert names_in(out) == {"b.parquet", "c.parquet", "_scoring.json"}
 
 
-def test_same_files_are_scored_anew(trained: TrainResult, raw: Path, tmp_path: Path) -> None:
+def test_accepted_scores_are_not_scored_again(trained: TrainResult, raw: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    for _ in range(2):
-        assert score(trained, raw, out) == 569
-        assert not (out / "_scoring.json").exists()
-        complete_scoring(out)
+    score(trained, raw, out, labels=("label",))
+    summary = summarize_scoring(out)
+    complete_scoring(out)
+    written = {name: (out / name).stat().st_mtime_ns for name in names_in(out)}
+    assert score(trained, raw, out, labels=("label",)) == 569
+    repeated = summarize_scoring(out)
+    assert (repeated.page, repeated.to_dict()) == (summary.page, summary.to_dict())
+    assert complete_scoring(out) == 569
+    assert {name: (out / name).stat().st_mtime_ns for name in names_in(out)} == written
+
+
+def test_accepted_scores_that_are_gone_are_scored_again(trained: TrainResult, raw: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    score(trained, raw, out)
+    complete_scoring(out)
+    (out / "a.parquet").unlink()
+    assert score(trained, raw, out) == 569
+    assert not (out / "_scoring.json").exists()
+    complete_scoring(out)
+    assert names_in(out) == {*BOUNDS, "_scoring.json"}
 
 
 @pytest.mark.parametrize(

@@ -194,11 +194,18 @@ def test_arguments_take_the_type_of_their_parameter() -> None:
         ([*REQUIRED, "settings=[1]"], r"parameter 'settings' must be a JSON object, got \[1\]"),
         ([*REQUIRED, "tolerations=none"], "parameter 'tolerations' must be a JSON list, got 'none'"),
         (["label=late"], "missing parameter data_uri"),
-        ([*REQUIRED, "secret_name="], "parameter 'secret_name' must be a name, got ''"),
+        ([*REQUIRED, "secret_name="], "parameter 'secret_name' must be a name of small letters, .* got ''"),
+        ([*REQUIRED, "config_map_name=My_Map"], "parameter 'config_map_name' must be a name of small letters"),
+        ([*REQUIRED, "image=dkan: 0.2.0"], "parameter 'image' must be an image such as"),
+        ([*REQUIRED, "image=https://registry.example/dkan"], "parameter 'image' must be an image such as"),
         ([*REQUIRED, "memory=64GB"], "parameter 'memory' must be a quantity such as 4, 500m or 16Gi, got '64GB'"),
         ([*REQUIRED, "num_gpus=all"], "num_gpus must be a whole number, got 'all'"),
         ([*REQUIRED, 'node_selector={"gpu": true}'], "parameter 'node_selector' must be a JSON object of texts"),
-        ([*REQUIRED, 'step_tolerations=["gpu"]'], "parameter 'step_tolerations' must be a JSON list such as"),
+        ([*REQUIRED, 'step_tolerations=["gpu"]'], "parameter 'step_tolerations' must be a JSON list of"),
+        ([*REQUIRED, 'tolerations=[{"key": "gpu", "operator": "exists"}]'], "a JSON list of tolerations such as"),
+        ([*REQUIRED, 'tolerations=[{"keys": "gpu"}]'], "a JSON list of tolerations such as"),
+        ([*REQUIRED, 'tolerations=[{"value": "gpu"}]'], "a JSON list of tolerations such as"),
+        ([*REQUIRED, 'tolerations=[{"operator": "Exists", "value": "a"}]'], "a JSON list of tolerations such as"),
         ([*REQUIRED, "split=80/30/10"], "split must add up to 100"),
         ([*REQUIRED, "epochs=-3"], "epochs must be from 1 to"),
         ([*REQUIRED, "strategy=single", "num_gpus=4"], "workers 4: strategy single has one"),
@@ -208,6 +215,21 @@ def test_arguments_take_the_type_of_their_parameter() -> None:
 def test_arguments_that_do_not_fit_are_named(assignments: list[str], message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         read_parameters(inputs_of(package_of(DEFAULT)), assignments)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("image", "dkan"),
+        ("image", "registry.example:5000/team/dkan:0.2.0_rc.1"),
+        ("image", f"registry.example/dkan@sha256:{64 * 'a'}"),
+        ("secret_name", "dkan.storage-1"),
+        ("tolerations", '[{"operator": "Exists"}, {"key": "sku", "value": "gpu", "effect": "NoSchedule"}]'),
+        ("tolerations", '[{"key": "gpu", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 60}]'),
+    ],
+)
+def test_arguments_that_kubernetes_accepts_pass(name: str, value: str) -> None:
+    assert name in read_parameters(inputs_of(package_of(DEFAULT)), [*REQUIRED, f"{name}={value}"])
 
 
 @pytest.mark.parametrize(
@@ -223,6 +245,15 @@ def test_arguments_that_do_not_fit_are_named(assignments: list[str], message: st
 def test_arguments_that_a_step_would_refuse_are_named(pipeline: str, assignments: list[str], message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         read_parameters(inputs_of(package_of(pipeline)), assignments)
+
+
+def test_docker_that_cannot_be_reached_ends_the_run_before_it_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/docker.sock")
+    run = pipelines_command("run", "--pipeline", "smoke", "--image", "dkan", "--out", str(tmp_path / "out"))
+    assert run.returncode == 2 and "error: Docker, which is to run the steps as containers, cannot be" in run.stderr
+    assert "Traceback" not in run.stderr
 
 
 def test_wrong_parameter_ends_the_run_before_it_starts(tmp_path: Path) -> None:

@@ -57,6 +57,18 @@ def test_without_wait_the_run_is_started_and_its_address_printed(
     assert kubeflow.asked("GET /runs/run-1") == 0
 
 
+def test_dry_run_prints_what_would_be_submitted_and_sends_nothing(
+    run: Callable[..., Result], kubeflow: Kubeflow
+) -> None:
+    result = run("--dry-run", "--version-name", "abc123", "--params", "epochs=3", "--wait")
+    assert result.exit_code == 0 and not kubeflow.requests
+    first, _, rest = result.stdout.partition("\n")
+    assert first == "pipeline fastkan-training, version abc123"
+    assert json.loads(rest) == {"data_uri": "s3://bucket/flights", "label": "late", "epochs": 3}
+    refused = run("--dry-run", "--params", "epochs=few")
+    assert refused.exit_code == 2 and "must be a whole number" in refused.stderr
+
+
 def test_what_is_there_by_name_is_used_again(run: Callable[..., Result], kubeflow: Kubeflow) -> None:
     for version in ("one", "one", "two"):
         assert run("--version-name", version).exit_code == 0

@@ -89,7 +89,15 @@ def test_secrets_that_fit_no_header(
         (["--params", "epochs=few"], "parameter 'epochs' must be a whole number, got 'few'"),
         (["--params", "dropout=nan"], "parameter 'dropout' must be finite"),
         (["--params", "registry_url=http://registry"], "parameter 'registry_url' needs 'publish_uri', which is empty"),
-        (["--params", "publish_uri=models"], "parameter 'publish_uri' must be a URI such as s3://bucket/folder, or an"),
+        (["--params", "publish_uri=models"], "parameter 'publish_uri' must be a URI such as s3://bucket/folder, got"),
+        (
+            ["--params", "prepared_uri=/mnt/dkan/p"],
+            "parameter 'prepared_uri' must be a URI such as s3://bucket/folder, got",
+        ),
+        (
+            ["--pipeline", "single-node-pvc", "--params", "prepared_uri=/data/p"],
+            "a URI such as s3://bucket/folder, or a path below /mnt/dkan/, got '/data/p'",
+        ),
         (["--params", "checkpoint_uri=s3:/bucket/run"], "parameter 'checkpoint_uri' must be a URI such as"),
         (["--params", "worst_errors=-3"], "parameter 'worst_errors' must be at least 0, got -3"),
         (["--params", "min_average_precision=2"], "parameter 'min_average_precision' must be from 0 to 1, got 2.0"),
