@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dkan_core.data.source.column_types import is_number
+from dkan_core.data.source.column_types import is_bytes, is_number, is_uuid
 
 UInt64 = npt.NDArray[np.uint64]
 
@@ -68,16 +68,18 @@ def content_keys(rows: pa.RecordBatch) -> UInt64:
 
 
 def value_keys(values: pa.Array) -> UInt64:
-    """Return a 64-bit key of each value: integers stand for themselves, the rest is hashed as text.
+    """Return a 64-bit key of each value: integers stand for themselves; bytes and UUIDs are hashed, the rest as text.
 
     Shape:
         - Input and output: ``(N,)``, without nulls
     """
     if pa.types.is_integer(values.type):
         return np.asarray(values.to_numpy(zero_copy_only=False)).astype(np.uint64)
-    encoded = values.dictionary_encode()
-    texts = encoded.dictionary.cast(pa.string()).to_pylist()
-    digests = [hashlib.blake2b(text.encode(), digest_size=8).digest() for text in texts]
+    encoded = (values.storage if is_uuid(values.type) else values).dictionary_encode()
+    found = encoded.dictionary
+    # As binary, texts are their UTF-8 bytes.
+    hashed = found if is_bytes(found.type) else found.cast(pa.string()).cast(pa.binary())
+    digests = [hashlib.blake2b(each, digest_size=8).digest() for each in hashed.to_pylist()]
     keys = np.frombuffer(b"".join(digests), dtype="<u8").astype(np.uint64)
     indices: npt.NDArray[np.int32] = encoded.indices.to_numpy(zero_copy_only=False)
     return keys[indices]

@@ -1,5 +1,6 @@
 """Which split a row goes to, and that nothing of valid and test is looked at to encode it."""
 
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ def test_hash_split_is_the_published_rule_at_seed_zero(tmp_path: Path) -> None:
         assert sorted(row_numbers(tmp_path / "out", split)) == np.flatnonzero(wanted == index).tolist()
 
 
-@pytest.mark.parametrize("kind", ["integers", "negative", "strings", "dictionary", "dates"])
+@pytest.mark.parametrize("kind", ["integers", "negative", "strings", "dictionary", "dates", "uuids", "bytes"])
 def test_group_stays_on_one_side(tmp_path: Path, kind: str) -> None:
     number = np.random.default_rng(0).integers(0, 200, ROWS)
     group = {
@@ -52,6 +53,8 @@ def test_group_stays_on_one_side(tmp_path: Path, kind: str) -> None:
         "strings": pa.array([f"patient {n}" for n in number]),
         "dictionary": pa.array([f"patient {n}" for n in number]).dictionary_encode(),
         "dates": pa.array(number.astype(np.int32)).cast(pa.date32()),
+        "uuids": pa.array([uuid.UUID(int=int(n)).bytes for n in number], pa.uuid()),
+        "bytes": pa.array([b"\xff%d" % n for n in number]),
     }[kind]
     paths = write(make_rows().append_column("g", group), tmp_path / "raw", files=3)
     made = prepare(paths, tmp_path / "out", PrepareConfig(label=("y",), weight="row", group="g"))

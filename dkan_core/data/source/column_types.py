@@ -78,6 +78,17 @@ def is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
+def is_bytes(kind: pa.DataType) -> bool:
+    """Tell whether a column of this type holds bytes."""
+    kinds = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view, pa.types.is_fixed_size_binary)
+    return any(fits(kind) for fits in kinds)
+
+
+def is_uuid(kind: pa.DataType) -> bool:
+    """Tell whether a column of this type holds UUIDs, which are stored as 16 bytes."""
+    return isinstance(kind, pa.UuidType)
+
+
 def is_number(kind: pa.DataType) -> bool:
     """Tell whether a column of this type holds integers, floats or decimals."""
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))

@@ -31,11 +31,14 @@ def to_table(rows: Any, names: Sequence[str], where: str = "X") -> pa.Table:
 
     Raises:
         TypeError: A column holds values of several types, or of one that is no plain type.
+        ValueError: A text or name holds half of a surrogate pair, which UTF-8 cannot.
     """
     try:
         table = frame_table(rows, names, where) if is_frame(rows) else _array_table(rows, names, where)
     except pa.ArrowException as error:
         raise TypeError(f"{where}: {_mixed(error)}") from error
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{where}: text that is no valid Unicode ({error})") from error
     return cast_columns(table, column_types(where, table.schema), where)
 
 

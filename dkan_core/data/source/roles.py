@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from dkan_core.config.prepare import PrepareConfig
-from dkan_core.data.source.column_types import is_number, is_sparse, is_text
+from dkan_core.data.source.column_types import is_bytes, is_number, is_sparse, is_text, is_uuid
 from dkan_core.data.source.times import is_duration, is_time, time_parts
 from dkan_core.errors import DataError
 from dkan_core.utils.hints import SHOWN, Advice, drop_advice, hint
@@ -169,7 +169,12 @@ def _check_types(types: dict[str, pa.DataType], config: PrepareConfig, where: st
     scalar = (is_number, is_text, pa.types.is_boolean, pa.types.is_null)
     expected = [
         *(("label", name, scalar, "0, 1 or null") for name in config.label),
-        ("group", config.group, (*scalar, pa.types.is_temporal), "a number, string, boolean or time"),
+        (
+            "group",
+            config.group,
+            (*scalar, pa.types.is_temporal, is_bytes, is_uuid),
+            "a number, string, boolean, time or UUID",
+        ),
         ("split", config.split_column, (is_text,), "a string"),
         (
             "split_by_time",

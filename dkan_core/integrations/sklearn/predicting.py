@@ -4,10 +4,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+from sklearn.metrics import accuracy_score
 from sklearn.utils.validation import check_is_fitted
 
 from dkan_core.errors import ConfigError
+from dkan_core.evaluation.metrics import NOT_MEASURED
 from dkan_core.evaluation.prediction import to_probability
+from dkan_core.integrations.sklearn.targets import encode_labels
 from dkan_core.model.architecture import ModelConfig
 
 BEST = "best"
@@ -62,6 +65,23 @@ class PredictingMixin:
         """
         log_odds_NL = self._log_odds(X)
         return log_odds_NL[:, 0] if self._is_binary else log_odds_NL
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Return the accuracy; of several labels, the fraction of rows of which every measured label is right.
+
+        Shape:
+            - X: ``(N, F)``; y: ``(N,)`` or ``(N, L)``, NaN for not measured; sample_weight: ``(N,)``
+        """
+        predicted = self.predict(X)
+        if self._is_binary:
+            return float(accuracy_score(y, predicted, sample_weight=sample_weight))
+        labels_NL = encode_labels(y, self.classes_, predicted.shape[1])
+        measured_NL = labels_NL != NOT_MEASURED
+        right_N = ((labels_NL == predicted) | ~measured_NL).all(axis=1)
+        weight_N = measured_NL.any(axis=1) * (1.0 if sample_weight is None else np.asarray(sample_weight))
+        if not weight_N.any():
+            raise ValueError("y: no label of any row is measured")
+        return float(np.average(right_N, weights=weight_N))
 
     def predict(self, X: Any) -> npt.NDArray[Any]:
         """Return the class of each row, or 0 and 1 for each of several labels: 1 above the threshold.

@@ -241,3 +241,10 @@ def test_groups_go_with_an_eval_set_that_has_none() -> None:
 def test_wrong_groups_are_named(groups: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         FastKANClassifier().fit(np.arange(40.0)[:, None], np.arange(40) % 2, groups=groups)
+
+
+@pytest.mark.parametrize("where", ["value", "name"])
+def test_text_that_is_no_unicode_is_refused(where: str) -> None:
+    X = pd.DataFrame({"a": ["\ud800"]} if where == "value" else {"\ud800": [1]})
+    with pytest.raises(ValueError, match="X: text that is no valid Unicode"):
+        to_table(X, list(X.columns))
