@@ -260,6 +260,9 @@ def _score(saved: SavedModel, data: EvaluationData, kept: int) -> tuple[Evaluati
     labels_NL, probabilities_NL, weight_N = score_rows(saved, data, batches)
     metrics = {**metric.compute_metrics(labels_NL, probabilities_NL, data.labels, weight_N), "split": data.name}
     add_intervals(metrics, labels_NL, probabilities_NL, weight_N)
+    for label in data.labels:
+        if not data.split and (held := data.positive(label)):
+            logger.info("label %r: %s", label, held)
     evaluation = Evaluation(
         metrics=metrics,
         labels=labels_NL,
@@ -273,7 +276,7 @@ def _score(saved: SavedModel, data: EvaluationData, kept: int) -> tuple[Evaluati
 def _warnings(saved: SavedModel, data: EvaluationData, evaluation: Evaluation, sample: Arrays) -> list[str]:
     """Return why the metrics may be other than those of new rows, and log it."""
     found = [*data.warnings, *leakage.leakage_warnings(saved.preprocessor, sample, evaluation.metrics)]
-    found += _few_rows(evaluation, data.labels)
+    found += [*_one_class(evaluation, data), *_few_rows(evaluation, data.labels)]
     # Whoever asks for a split of prepared data knows which one it is.
     if not data.split and (known := known_rows(saved, data)):
         found.append(f"the model may know these rows: {known}")
@@ -281,6 +284,17 @@ def _warnings(saved: SavedModel, data: EvaluationData, evaluation: Evaluation, s
         found.append(known)
     for text in found:
         logger.warning("%s", text)
+    return found
+
+
+def _one_class(evaluation: Evaluation, data: EvaluationData) -> list[str]:
+    """Return which labels have rows of one class only, and what their columns hold instead."""
+    found = []
+    for label, labels_N in zip(data.labels, evaluation.labels.T, strict=True):
+        classes = {*np.unique(labels_N).tolist()} - {metric.NOT_MEASURED}
+        if len(classes) == 1:
+            held = data.positive(label)
+            found.append(f"label {label!r} is {classes.pop()} in every row, so it has no metrics{held and f': {held}'}")
     return found
 
 

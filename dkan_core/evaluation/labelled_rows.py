@@ -14,10 +14,11 @@ import numpy.typing as npt
 from dkan_core.data.encoding.label_columns import (
     check_label_columns,
     label_columns,
+    positive_in,
     positive_of_columns,
     with_binary_labels,
 )
-from dkan_core.data.encoding.like import check_features
+from dkan_core.data.encoding.like import check_features, listed_names
 from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.data.format.manifest import MANIFEST, PreparedData, manifest_text, open_prepared
 from dkan_core.data.format.origin import Origin, origin_of, raw_origin
@@ -27,6 +28,7 @@ from dkan_core.data.preparation.steps import encode_rows
 from dkan_core.data.source.column_types import value_types
 from dkan_core.data.source.columns import SourceFile, open_parquet, read_batches
 from dkan_core.data.source.files import find_in_order, stamp
+from dkan_core.data.source.positive import other_values
 from dkan_core.data.source.roles import Schema
 from dkan_core.data.source.split_hints import describe_split, split_warnings
 from dkan_core.errors import ConfigError, DataError
@@ -74,6 +76,9 @@ class EvaluationData(Protocol):
 
     def sample(self, rows: int) -> Int64:
         """Return the numbers of at most ``rows`` rows, in order, that stand for all."""
+
+    def positive(self, label: str) -> str:
+        """Say which value of a label counts as 1, once the rows have been read; nothing where it holds 0 and 1."""
 
     def summary(self) -> dict[str, Any]:
         """Return the facts that a report shows."""
@@ -150,6 +155,11 @@ class PreparedRows:
         """Return the numbers of the first rows: they were shuffled."""
         return np.arange(min(rows, self.rows))
 
+    def positive(self, label: str) -> str:
+        """Say which value of a label counts as 1."""
+        value = self.manifest.positive.get(label)
+        return "" if value is None else f"{value!r} counts as 1"
+
     def summary(self) -> dict[str, Any]:
         """Return the facts of the whole data set."""
         return self.manifest.summary()
@@ -196,6 +206,8 @@ class RawRows:
         if not self.rows:
             raise DataError(f"{self.name}: no rows in any file")
         self._positive = positive_of_columns(positive, names, self.columns)
+        # By column; a dict, for its order.
+        self._others: dict[str, dict[str, None]] = {column: {} for column in self._positive}
 
     def batches(self, encoding: Preprocessor) -> Iterator[Arrays]:
         """Yield all rows in the order of the files."""
@@ -205,6 +217,8 @@ class RawRows:
             types = value_types(path, open_parquet(path), encoding.source_types)
             check_features(encoding, types, path, because=TRAINED_WITH)
             for rows in read_batches(path, needed, folder_types=encoding.folder_types):
+                for column, value in positive_in(rows.schema, self._positive).items():
+                    self._others[column] |= dict.fromkeys(other_values(rows.column(column), value))
                 yield encode_rows(with_binary_labels(rows, self.columns, self._positive, path), encoding, schema, path)
 
     def sample(self, rows: int) -> Int64:
@@ -212,6 +226,12 @@ class RawRows:
         # A fixed seed: the same rows give the same report.
         drawn = np.random.default_rng(0).choice(self.rows, min(rows, self.rows), replace=False, shuffle=False)
         return np.sort(drawn)
+
+    def positive(self, label: str) -> str:
+        """Say which value of a label counts as 1, and which count as 0."""
+        column = self.columns[self.labels.index(label)]
+        others = self._others.get(column)
+        return f"{self._positive[column]!r} counts as 1, {listed_names([*others])} as 0" if others else ""
 
     def summary(self) -> dict[str, Any]:
         """Return how many rows there are, and where they are from."""

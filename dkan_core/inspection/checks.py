@@ -121,7 +121,7 @@ def label_suspicions(classes: Mapping[str, Mapping[str, int]], positive: str | N
     lacking = [split for split, rows in classes.items() if not (rows["0"] and rows["1"])]
     if not lacking:
         return []
-    hint = "" if positive is None else f"; its positive value is {positive!r}, to the letter"
+    hint = "" if positive is None else f"; the positive value {positive!r} must match exactly"
     return [f"one class only in {', '.join(lacking)}{hint}"]
 
 

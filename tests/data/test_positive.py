@@ -102,6 +102,30 @@ def test_new_rows_may_have_the_label_as_numbers_or_booleans(tmp_path: Path) -> N
         assert np.array_equal(found.labels, expected.labels)
 
 
+def test_new_rows_with_other_values_are_named(
+    tmp_path: Path,
+) -> None:
+    raw = write(tmp_path / "raw", KINDS["text"][0])
+    prepare(raw, tmp_path / "data", PrepareConfig(label=("outcome",), positive=("late",)))
+    config = TrainConfig(epochs=1, hidden=(4,), device="cpu", strategy="single")
+    model = train(tmp_path / "data", tmp_path / "run", config).model
+    mixed = write(tmp_path / "mixed", pa.array(np.where(IS_LATE, np.where(X > 0, "late", "LATE "), "on time")))
+    message = r"mixed/rows\.parquet: label column 'outcome' holds 'LATE ', and 'late' is the value that counts as 1"
+    with pytest.raises(DataError, match=message):
+        evaluate(model, mixed, tmp_path / "eval", explain=False)
+    plan_scoring(model, mixed, tmp_path / "scores", labels=("outcome",))
+    with pytest.raises(DataError, match=message):
+        score_part(tmp_path / "scores", 0)
+    other = write(tmp_path / "other", pa.array(np.where(IS_LATE, "L", "O")))
+    (warning,) = (
+        text
+        for text in evaluate(model, other, tmp_path / "eval", explain=False).metrics["warnings"]
+        if "every row" in text
+    )
+    assert warning.startswith("label 'outcome' is 0 in every row, so it has no metrics: 'late' counts as 1, ")
+    assert "'L'" in warning and "'O'" in warning
+
+
 def test_each_of_several_labels_has_a_value_of_its_own(tmp_path: Path) -> None:
     raw = write(tmp_path / "raw", KINDS["text"][0], paid=pa.array(["yes", "no"] * (ROWS // 2)), fine=[0, 1] * 300)
     settings = PrepareConfig(label=("outcome", "paid", "fine"), positive=("paid=yes", "outcome=late"))
@@ -115,7 +139,12 @@ def test_each_of_several_labels_has_a_value_of_its_own(tmp_path: Path) -> None:
     ("label", "positive", "message"),
     [
         ("text", (), r"must hold 0, 1 or null; found .*say which value counts as 1: --positive .*'on time'"),
-        ("text", ("Late",), r"one class only in train: 0 .*; its positive value is 'Late', to the letter"),
+        (
+            "text",
+            ("Late",),
+            r"label column 'outcome' holds 'late', and 'Late' is the value that counts as 1; spell both",
+        ),
+        ("text", ("delayed",), r"one class only in train: 0 .*; the positive value 'delayed' must match exactly"),
         ("codes", ("late",), r"label column 'outcome' is int64, which cannot hold the positive value 'late'"),
         ("text of three values", (), r"a label column of 0 and 1, or name it with --positive"),
     ],

@@ -110,7 +110,7 @@ def test_command_shows_a_table_a_page_and_json(
 @pytest.mark.parametrize(
     ("positive", "finding"),
     [
-        (("Late",), "one class only in train, valid, test; its positive value is 'Late', to the letter"),
+        (("due",), "one class only in train, valid, test; the positive value 'due' must match exactly"),
         (("late",), None),
     ],
 )

@@ -71,6 +71,18 @@ def positive_of_columns(positive: Mapping[str, str], labels: Sequence[str], colu
     return {column: positive[label] for label, column in zip(labels, columns, strict=True) if label in positive}
 
 
+def positive_in(schema: pa.Schema, positive: Mapping[str, str]) -> dict[str, str]:
+    """Return which columns of labels have a value that counts as 1.
+
+    Where the model was trained with a text, a column of numbers or booleans can only hold 0 and 1.
+
+    Args:
+        schema: Of rows.
+        positive: By column, the value of training.
+    """
+    return {name: text for name, text in positive.items() if _may_hold(schema.field(name).type, text)}
+
+
 def _may_hold(kind: pa.DataType, text: str) -> bool:
     """Tell whether a column of numbers or booleans can hold the value that a text stands for; any other column may."""
     if not (is_number(kind) or pa.types.is_boolean(kind)):
@@ -96,10 +108,7 @@ def with_binary_labels(
     Raises:
         DataError: A column holds something else.
     """
-    # Where the model was trained with a text, a column of numbers or booleans can only hold 0 and 1.
-    texts = {name for name, text in positive.items() if not _may_hold(rows.schema.field(name).type, text)}
-    positive = {name: text for name, text in positive.items() if name not in texts}
-    rows = with_positive(with_nulls(rows, columns), positive, where)
+    rows = with_positive(with_nulls(rows, columns), positive_in(rows.schema, positive), where)
     for name in columns:
         advice = "the model was trained with 0 and 1: convert these values, or name another column"
         check_binary(name, rows.column(name), where, advice=advice)

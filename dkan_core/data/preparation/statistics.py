@@ -266,7 +266,7 @@ def _one_class(name: str, counters: Sequence[Counter[object]], split: str, schem
         hint = f"; {_split_advice(schema, split, 'rows of both classes')}"
     else:
         value = schema.positive.get(name)
-        hint = "" if value is None else f"; its positive value is {value!r}, to the letter"
+        hint = "" if value is None else f"; the positive value {value!r} must match exactly"
     return DataError(f"{where}: label column {name!r} has one class only in {split}: {seen}{hint}")
 
 

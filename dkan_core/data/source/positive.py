@@ -33,7 +33,7 @@ def with_positive(rows: pa.RecordBatch, positive: Mapping[str, str], where: str)
         where: The file, as messages should call it.
 
     Raises:
-        DataError: The value cannot be one of its column.
+        DataError: The value cannot be one of its column, or the column holds another spelling of it.
 
     >>> rows = pa.record_batch({"outcome": ["late", "on time", None], "late": [1, 0, 1]})
     >>> with_positive(rows, {"outcome": "late"}, "flights").to_pydict()
@@ -48,5 +48,32 @@ def with_positive(rows: pa.RecordBatch, positive: Mapping[str, str], where: str)
             raise DataError(
                 f"{where}: label column {name!r} is {column.type}, which cannot hold the positive value {text!r}"
             ) from None
+        _check_spelling(name, column, text, where)
         rows = rows.set_column(place, name, pc.equal(column, value).cast(pa.uint8()))
     return rows
+
+
+def other_values(column: pa.Array, text: str) -> list[str]:
+    """Return, as texts, the values of a label's column besides the one that counts as 1.
+
+    >>> other_values(pa.array(["late", "on time", None, "early", "on time"]), "late")
+    ['on time', 'early']
+    >>> other_values(pa.array([1.0, 2.0]), "2")
+    ['1']
+    """
+    values = pc.unique(column.drop_null())
+    others: list[str] = (
+        values.filter(pc.not_equal(values, pa.scalar(text).cast(column.type))).cast(pa.string()).to_pylist()
+    )
+    return others
+
+
+def _check_spelling(name: str, column: pa.Array, text: str, where: str) -> None:
+    """Raise DataError where another spelling of the value that counts as 1 would count as 0."""
+    spelled = text.strip().casefold()
+    for value in other_values(column, text):
+        if value.strip().casefold() == spelled:
+            raise DataError(
+                f"{where}: label column {name!r} holds {value!r}, and {text!r} is the value that counts as 1; spell "
+                "both alike, or if they differ on purpose, make the label 0 and 1"
+            )
