@@ -11,9 +11,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dkan_core.data.encoding.column_hints import stored_as_text
 from dkan_core.data.encoding.histograms import count_values, quantile_knots
 from dkan_core.data.encoding.preprocessor import Preprocessor, category_codes
-from dkan_core.data.encoding.raw_columns import are_numbers, column_named
+from dkan_core.data.encoding.raw_columns import column_named
 from dkan_core.evaluation.drift.counting import DriftCounts, Reference
 from dkan_core.evaluation.drift.measures import LARGE, measure, psi_beyond_chance
 from dkan_core.evaluation.metrics import NOT_MEASURED, compute_metrics, positive_rates
@@ -102,8 +103,8 @@ def suspicions(column: pa.ChunkedArray, *, distinct: int, auc: float | None, psi
     countable = pa.types.is_integer(column.type) or pa.types.is_string(column.type)
     if countable and present >= MIN_ROWS and distinct >= UNIQUE_SHARE * present:
         found.append("unique identifier")
-    if are_numbers(column):
-        found.append("numbers stored as text")
+    if held := stored_as_text(column):
+        found.append(f"{held} stored as text")
     if auc is not None and auc >= LEAKING_AUC:
         found.append(f"leakage: alone it separates the label (ROC AUC {auc:.3f} on valid)")
     if psi is not None and psi >= LARGE:

@@ -166,7 +166,7 @@ CASES: dict[str, Case] = {
         both(lambda t: put(t, "$key", [f"{value:.17}" for value in t["x"].to_pylist()])),
         LABEL,
         None,
-        r"'\$key' looks like an identifier .*; convert it to numbers if it holds quantities, or .* --drop '\$key'",
+        r"'\$key' looks like an identifier .*; convert them to numbers if they are quantities, or .* --drop '\$key'",
     ),
     "integers that floats cannot tell apart": (
         with_column("the key", pa.array(range(2**60, 2**60 + ROWS))),

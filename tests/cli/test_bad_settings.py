@@ -112,12 +112,11 @@ CASES: dict[str, Case] = {
         None,
         r"a\.parquet: group column 'g' is null in 1 row$",
     ),
-    "group of lists": (with_column("g", LISTS), [*LABEL, "--group", "g"], None, r"group column 'g' is list"),
-    "group of bytes": (
-        with_column("g", [b"\xff"] * ROWS),
+    "group of lists": (
+        with_column("g", LISTS),
         [*LABEL, "--group", "g"],
         None,
-        r"group column 'g' is binary",
+        r"group column 'g' is list.*; expected a number, .* or UUID",
     ),
     "time and split column": (
         nothing,

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dkan_core.data.encoding.column_hints import REMEDIES, stored_as_text
 from dkan_core.data.encoding.column_threads import map_columns
 from dkan_core.data.encoding.distinct import DistinctValues, Int64, distinct_values
 from dkan_core.data.encoding.histograms import count_values
@@ -24,7 +25,7 @@ from dkan_core.data.encoding.preprocessor import (
     Preprocessor,
     ValueFeature,
 )
-from dkan_core.data.encoding.raw_columns import are_numbers, column_named, texts_of
+from dkan_core.data.encoding.raw_columns import column_named, texts_of
 from dkan_core.data.encoding.sparse import MAX_IDS, SparseFeature, fit_sparse
 from dkan_core.data.source.times import TimePart, time_parts
 from dkan_core.errors import DataError
@@ -262,9 +263,11 @@ def _fit_category(
         raise _no_value(name, len(column))
     repeated = sorted((-entry["counts"], entry["values"]) for entry in counts if entry["counts"] >= MIN_CATEGORY_ROWS)
     if not repeated:
-        remedy = "convert it to numbers if it holds quantities" if are_numbers(column) else ""
+        held = stored_as_text(column)
+        # Identifiers are often numbers, too.
+        problem = f"holds {held} as text" if held in ("amounts", "dates") else "looks like an identifier"
         raise _UselessColumnError(
-            name, f"looks like an identifier ({counted(len(counts), 'value')}, none repeats)", remedy
+            name, f"{problem} ({counted(len(counts), 'value')}, none repeats)", REMEDIES.get(held, "")
         )
     kept = [value for _, value in repeated[: max_categories or MAX_VOCABULARY]]
     buckets = hash_buckets(max_categories) if max_categories is not None and len(counts) > max_categories else 0

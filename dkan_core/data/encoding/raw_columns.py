@@ -3,19 +3,11 @@
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from dkan_core.data.hashing import value_keys
 from dkan_core.data.source.column_types import is_number, is_text
 from dkan_core.data.source.times import TimePart, in_seconds, is_duration, read_part
 from dkan_core.errors import DataError
-
-NUMBER = r"^\s*[-+]?(\d+([.,]\d*)?|[.,]\d+)([eE][-+]?\d+)?\s*$"
-FRACTION = r"[.,]\d"
-# Fewer values may as well be grades or versions.
-MIN_NUMBERS = 20
-# Of the values; the others stand for missing, such as "n/a".
-MIN_NUMBERS_SHARE = 0.95
 
 Float64 = npt.NDArray[np.float64]
 
@@ -73,23 +65,6 @@ def column_of_numbers(
     if not (is_number(column.type) or pa.types.is_null(column.type)):
         raise DataError(f"{where}: column {name!r} is {column.type}; the model was trained with numbers there")
     return column
-
-
-def are_numbers(column: pa.ChunkedArray | pa.Array) -> bool:
-    """Tell whether a column of text holds numbers rather than codes: most of its values differ or have a fraction.
-
-    >>> prices = [f"{value / 4}" for value in range(100)]
-    >>> are_numbers(pa.array(prices)), are_numbers(pa.array([price.partition(".")[0] for price in prices] * 9))
-    (True, False)
-    """
-    if not is_text(column.type):
-        return False
-    values = pc.unique(column.drop_null())
-    found = values.filter(pc.match_substring_regex(values, NUMBER))
-    if len(values) < MIN_NUMBERS or len(found) < MIN_NUMBERS_SHARE * len(values):
-        return False
-    fractions = pc.sum(pc.match_substring_regex(found, FRACTION)).as_py()
-    return bool(len(values) > (len(column) - column.null_count) / 2 or fractions > len(values) / 2)
 
 
 def texts_of(column: pa.ChunkedArray | pa.Array, name: str, where: str) -> pa.ChunkedArray | pa.Array:

@@ -17,12 +17,11 @@ import pyarrow as pa
 from dkan_core.config import PrepareConfig
 from dkan_core.config.prepare import SPLITS
 from dkan_core.data.encoding.bulk import BulkEncoder
+from dkan_core.data.encoding.column_hints import column_warnings
 from dkan_core.data.encoding.extending import extended_encoding, with_counts
 from dkan_core.data.encoding.fitting import fit_preprocessor
 from dkan_core.data.encoding.histograms import hashed_shares
-from dkan_core.data.encoding.like import listed_names
 from dkan_core.data.encoding.preprocessor import UNSEEN, Preprocessor
-from dkan_core.data.encoding.raw_columns import are_numbers
 from dkan_core.data.encoding.sparse import left_out_shares
 from dkan_core.data.format.integrity import Layout
 from dkan_core.data.format.manifest import FORMAT_VERSION, SPARSE_VERSION, PreparedData
@@ -135,9 +134,8 @@ def _fit_columns(task: PreparationTask, sample: Sample) -> Preprocessor:
         sparse=sparse,
         max_categories=task.config.max_categories,
     )
-    if texts := [name for name in categorical if are_numbers(sample.rows.column(name))]:
-        text = "numbers stored as text become categories, which have no order: %s; convert them to numbers"
-        logger.warning(text, listed_names(texts))
+    for text in column_warnings(sample.rows, [*numeric, *categorical]):
+        logger.warning("%s", text)
     if task.encoding is None:
         return fitted
     return with_counts(extended_encoding(task.encoding, fitted), sample.rows, task.where)

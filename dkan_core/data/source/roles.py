@@ -180,7 +180,7 @@ def _check_types(types: dict[str, pa.DataType], config: PrepareConfig, where: st
             "split_by_time",
             config.split_by_time,
             (is_number, pa.types.is_date, pa.types.is_timestamp),
-            "a time or number",
+            "a time or number; convert text to timestamps",
         ),
         ("weight", config.weight, (is_number,), "a number"),
     ]

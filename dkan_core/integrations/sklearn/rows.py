@@ -15,11 +15,11 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import validate_data
 
 from dkan_core.config import PrepareConfig
+from dkan_core.data.encoding.column_hints import column_warnings
 from dkan_core.data.encoding.extending import extended_encoding, with_counts
 from dkan_core.data.encoding.fitting import fit_preprocessor
 from dkan_core.data.encoding.like import check_features
 from dkan_core.data.encoding.preprocessor import Preprocessor
-from dkan_core.data.encoding.raw_columns import are_numbers
 from dkan_core.data.encoding.sparse import longest_rows
 from dkan_core.data.hashing import UInt64
 from dkan_core.data.preparation.statistics import sample_rows
@@ -203,10 +203,6 @@ def _fit_columns(table: pa.Table) -> Preprocessor:
         warnings.warn(
             f"columns {left_out} of X hold no value, or none that repeats: left out", stacklevel=OF_CALLER_OF_FIT
         )
-    if texts := [name for name in features.categorical if are_numbers(sample[name])]:
-        warnings.warn(
-            f"columns {texts} of X hold numbers as text, which become categories, without an order: convert them to "
-            "numbers",
-            stacklevel=OF_CALLER_OF_FIT,
-        )
+    for text in column_warnings(sample, [*features.numeric, *features.categorical]):
+        warnings.warn(f"X: {text}", stacklevel=OF_CALLER_OF_FIT)
     return preprocessor

@@ -83,7 +83,7 @@ def test_frame_that_is_not_in_memory_is_refused() -> None:
 def test_numbers_stored_as_text_are_named() -> None:
     x = np.random.default_rng(0).integers(0, 400, 200) / 4
     X = np.column_stack([x.astype(str), np.where(x > 50, "a", "b")])
-    with pytest.warns(UserWarning, match=r"columns \['x0'\] of X hold numbers as text, .*convert") as caught:
+    with pytest.warns(UserWarning, match=r"X: numbers stored as text become .*: 'x0'; convert") as caught:
         FastKANClassifier(hidden=(4,), epochs=1, random_state=0, n_jobs=1).fit(X, x > 50)
     assert caught[0].filename == __file__
 

@@ -1,0 +1,99 @@
+"""Columns that hold something else than their type says: quantities or dates as text, identifiers as quantities."""
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dkan_core.data.encoding.like import listed_names
+from dkan_core.data.source.column_types import is_text
+
+NUMBER = r"^\s*[-+]?(\d+([.,]\d*)?|[.,]\d+)([eE][-+]?\d+)?\s*$"
+FRACTION = r"[.,]\d"
+# Codes of a fixed length, such as postal codes.
+LEADING_ZERO = r"^\s*0\d"
+CURRENCY = r"(?:[$€£¥₹]|[A-Z]{3}|%)"
+# With a currency or percent sign, or with thousands separated.
+AMOUNT = rf"^\s*\(?[-+]?\s*{CURRENCY}?\s*[-+]?(\d{{1,3}}([,.' ]\d{{3}})+|\d+)([.,]\d+)?\s*{CURRENCY}?\)?\s*$"
+AMOUNT_MARK = rf"{CURRENCY}|\d,\d{{3}}"
+TIME = r"([T ]+\d{1,2}:\d{2}(:\d{2}([.,]\d+)?)?\s*([AaPp][Mm])?\s*(Z|UTC|[-+]\d{2}:?\d{2})?)?"
+DAY = r"\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.](\d{4}|\d{2})"
+NAMED_DAY = r"\d{1,2}[- ][A-Za-z]{3,9}\.?[- ,]+\d{2,4}|[A-Za-z]{3,9}\.? \d{1,2}, ?\d{4}"
+DATE = rf"^\s*({DAY}|{NAMED_DAY}){TIME}\s*$"
+# Fewer values may as well be grades or versions.
+MIN_VALUES = 20
+# Of the values; the others stand for missing, such as "n/a".
+MIN_SHARE = 0.95
+# As many different integers as a sample has rows, drawn from this many, differ by chance in one of 22,000 samples.
+MAX_RANGE_BY_SQUARE = 1 / 20
+MIN_ROWS = 100
+
+REMEDIES = {
+    "numbers": "convert them to numbers if they are quantities",
+    "amounts": "convert them to numbers, without signs and separators",
+    "dates": "convert them to dates or timestamps",
+}
+
+
+def stored_as_text(column: pa.ChunkedArray | pa.Array) -> str:
+    """Return what a column of text holds: "numbers", "amounts" or "dates"; empty for other text and other columns.
+
+    Numbers are quantities rather than codes where most of the values differ or have a fraction.
+
+    >>> prices = [f"{value / 4}" for value in range(100)]
+    >>> stored_as_text(pa.array(prices)), stored_as_text(pa.array([f"$1,{value}.50" for value in range(100, 200)]))
+    ('numbers', 'amounts')
+    >>> stored_as_text(pa.array([f"{day:02}/03/2026" for day in range(1, 31)]))
+    'dates'
+    >>> stored_as_text(pa.array([f"{code:05}" for code in range(500, 20_000, 7)]))
+    ''
+    """
+    if not is_text(column.type):
+        return ""
+    values = pc.unique(column.drop_null())
+    if len(values) < MIN_VALUES:
+        return ""
+    if _share(values, DATE) >= MIN_SHARE:
+        return "dates"
+    found = values.filter(pc.match_substring_regex(values, NUMBER))
+    if len(found) >= MIN_SHARE * len(values):
+        differ = len(values) > (len(column) - column.null_count) / 2 and not _share(found, LEADING_ZERO)
+        return "numbers" if differ or _share(found, FRACTION) > 0.5 else ""
+    return "amounts" if _share(values, AMOUNT) >= MIN_SHARE and _share(values, AMOUNT_MARK) > 0.5 else ""
+
+
+def _share(values: pa.Array, pattern: str) -> float:
+    return float(pc.mean(pc.match_substring_regex(values, pattern)).as_py() or 0)
+
+
+def is_row_number(column: pa.ChunkedArray | pa.Array) -> bool:
+    """Tell whether integers number their rows: no two are equal, though they lie so close that some would be by chance.
+
+    >>> is_row_number(pa.array(range(5_000, 6_000))), is_row_number(pa.array([1, 2, 3] * 100))
+    (True, False)
+    """
+    rows = len(column) - column.null_count
+    if not pa.types.is_integer(column.type) or rows < MIN_ROWS:
+        return False
+    ends = pc.min_max(column).as_py()
+    near = ends["max"] - ends["min"] < MAX_RANGE_BY_SQUARE * rows**2
+    return bool(near and pc.count_distinct(column).as_py() == rows)
+
+
+def column_warnings(rows: pa.RecordBatch | pa.Table, names: Sequence[str]) -> list[str]:
+    """Return what to do about columns that will not be understood as they are meant.
+
+    Args:
+        rows: A sample.
+        names: Columns that are to be features.
+    """
+    kinds = {name: stored_as_text(rows.column(name)) for name in names}
+    found = []
+    for kind, remedy in REMEDIES.items():
+        if texts := [name for name in names if kinds[name] == kind]:
+            shown = listed_names(texts)
+            found.append(f"{kind} stored as text become categories, which have no order: {shown}; {remedy}")
+    if numbered := [name for name in names if is_row_number(rows.column(name))]:
+        shown = listed_names(numbered)
+        found.append(f"integers of which none repeats look like identifiers, which say nothing about new rows: {shown}")
+    return found
