@@ -27,6 +27,7 @@ from dkan_core.integrations.sklearn.rows import (
     hold_out_rows,
     one_pair,
     read_features,
+    reads_ids,
 )
 from dkan_core.integrations.sklearn.saving import SavingMixin
 from dkan_core.integrations.sklearn.targets import (
@@ -328,7 +329,7 @@ class FastKANClassifier(EditingMixin, ExplainingMixin, PredictingMixin, SavingMi
         else:
             train = random.permutation(rows)
             valid_X, valid_y = one_pair(eval_set)
-            valid_table = read_features(self, valid_X, fitting=False)
+            valid_table = read_features(self, valid_X, fitting=False, as_ids=reads_ids(table.column_names))
             valid = {"labels": encode_labels(valid_y, self.classes_, len(names), "y of eval_set")}
             check_consistent_length(valid_table, valid["labels"])
             check_classes(valid["labels"], "eval_set")

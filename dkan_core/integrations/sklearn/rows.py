@@ -4,6 +4,7 @@ Shape suffixes: N rows, L labels.
 """
 
 import warnings
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -33,6 +34,9 @@ from dkan_core.utils.hints import Advice, drop_advice
 SPARSE_COLUMN = "columns"
 """What a sparse matrix is called among the columns of a model's encoding."""
 
+# Of a sparse matrix of other numbers than zeros and ones, which is made an array: 800 MB in float64.
+MAX_DENSE_CELLS = 100_000_000
+
 Int64 = npt.NDArray[np.int64]
 
 OUT_OF_X: Advice = partial(drop_advice, argument="X")
@@ -45,21 +49,27 @@ EvalSet: TypeAlias = tuple[Any, Any] | list[tuple[Any, Any]]
 """Rows and labels, or a list of the one pair of them."""
 
 
-def read_features(estimator: BaseEstimator, X: Any, *, fitting: bool) -> pa.Table:
+def read_features(estimator: BaseEstimator, X: Any, *, fitting: bool, as_ids: bool | None = None) -> pa.Table:
     """Check rows as scikit-learn's own estimators do, and return them with the names of the features.
 
     Args:
         estimator: Whose rows they are; while fitting, it is told their number and names.
-        X: Frame, array, or sparse matrix of zeros and ones.
+        X: Frame, array, or sparse matrix.
         fitting: Whether it is to be trained with them.
+        as_ids: Whether a sparse matrix is read as the ids of its ones; else as an array. Default: as in training;
+            while fitting, if it holds zeros and ones alone.
 
     Raises:
-        ValueError: There is no row, or the features are not those of training; or a sparse matrix holds other values.
+        ValueError: There is no row, or the features are not those of training; or a sparse matrix holds other values
+            than zeros and ones, and is too large for an array.
     """
     if issparse(X):
-        return _ids_of_ones(
-            validate_data(estimator, X, reset=fitting, dtype=None, accept_sparse="csr", ensure_all_finite=False)
-        )
+        X = validate_data(estimator, X, reset=fitting, dtype=None, accept_sparse="csr", ensure_all_finite=False)
+        if as_ids is None:
+            as_ids = _holds_ones(X) if fitting else reads_ids(estimator.preprocessor_.columns)
+        if as_ids or X.shape[0] * X.shape[1] > MAX_DENSE_CELLS:
+            return _ids_of_ones(X)
+        X = X.toarray()
     # Of a batch of Arrow, scikit-learn does not know the names.
     X = pa.table(X) if isinstance(X, pa.RecordBatch) else X
     if is_frame(X):
@@ -98,13 +108,27 @@ def one_pair(eval_set: EvalSet) -> tuple[Any, Any]:
     return pairs[0]
 
 
+def reads_ids(columns: Sequence[str]) -> bool:
+    """Tell whether columns of a table, or those that an encoding reads, are the ids of a sparse matrix."""
+    return list(columns) == [SPARSE_COLUMN]
+
+
+def _other_values(X: csr_matrix) -> npt.NDArray[Any]:
+    other: npt.NDArray[Any] = X.data[(X.data != 0) & (X.data != 1)]
+    return other
+
+
+def _holds_ones(X: csr_matrix) -> bool:
+    return not len(_other_values(X))
+
+
 def _ids_of_ones(X: csr_matrix) -> pa.Table:
     """Return a sparse matrix as one column of lists: in each row the numbers of the columns that hold 1."""
-    wrong = X.data[(X.data != 0) & (X.data != 1)]
+    wrong = _other_values(X)
     if len(wrong):
         raise ValueError(
-            f"A sparse X must hold zeros and ones, got {wrong[0]:g}; give other numbers as an array, as "
-            "ColumnTransformer does with sparse_threshold=0, or as a frame"
+            f"A sparse X of {X.shape[0]:,} x {X.shape[1]:,} must hold zeros and ones, got {wrong[0]:g}; other numbers "
+            f"are read as an array, of at most {MAX_DENSE_CELLS:,} cells"
         )
     ones = X.astype(np.uint8)
     ones.eliminate_zeros()
@@ -114,7 +138,7 @@ def _ids_of_ones(X: csr_matrix) -> pa.Table:
 
 def check_sparsity(table: pa.Table, preprocessor: Preprocessor) -> None:
     """Raise ValueError where one of rows to score and rows of ``fit`` was a sparse matrix, and the other was not."""
-    is_sparse, was_sparse = (names == [SPARSE_COLUMN] for names in (table.column_names, preprocessor.columns))
+    is_sparse, was_sparse = map(reads_ids, (table.column_names, preprocessor.columns))
     if is_sparse != was_sparse:
         fitted, remedy = ("sparse", "scipy.sparse.csr_matrix(X)") if was_sparse else ("dense", "X.toarray()")
         raise ValueError(f"X is {'sparse' if is_sparse else 'dense'}, and that of fit was {fitted}; give {remedy}")

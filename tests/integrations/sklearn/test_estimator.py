@@ -57,7 +57,6 @@ def several(rows: int = ROWS) -> tuple[np.ndarray, np.ndarray]:
     return X, y
 
 
-ONES_ALONE = "a sparse matrix holds zeros and ones: ids that are there or not"
 WEIGHTS_ARE_NO_COPIES = (
     "a row of weight 2 stands in one batch of a step, two copies of it in two; and rows, not weights, are held out"
 )
@@ -67,7 +66,7 @@ WEIGHTS_ARE_NO_COPIES = (
     [FastKANClassifier(n_jobs=1)],
     expected_failed_checks=lambda _: {
         "check_sample_weight_equivalence_on_dense_data": WEIGHTS_ARE_NO_COPIES,
-        "check_sample_weight_equivalence_on_sparse_data": ONES_ALONE,
+        "check_sample_weight_equivalence_on_sparse_data": WEIGHTS_ARE_NO_COPIES,
     },
 )
 @pytest.mark.filterwarnings("ignore")

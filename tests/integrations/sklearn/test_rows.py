@@ -13,6 +13,7 @@ from sklearn.datasets import load_breast_cancer
 from dkan_core import FastKANClassifier
 from dkan_core.data.encoding import sparse as encoding
 from dkan_core.data.source.frames import to_table
+from dkan_core.integrations.sklearn import rows
 from dkan_core.integrations.sklearn.rows import hold_out_rows
 from dkan_core.integrations.sklearn.targets import check_groups, encode_labels, find_classes
 
@@ -36,20 +37,28 @@ def test_batch_of_arrow_has_names() -> None:
         model.predict(X.select(["z", "x"]))
 
 
-def test_sparse_and_dense_rows_are_told_apart() -> None:
+def test_model_of_a_sparse_matrix_takes_no_array() -> None:
     ones = np.random.default_rng(0).integers(0, 2, (40, 3))
-    rows = {"dense": ones, "sparse": csr_matrix(ones)}
-    for kind, other, remedy in (("dense", "sparse", r"X\.toarray"), ("sparse", "dense", r"scipy\.sparse\.csr_matrix")):
-        model = FastKANClassifier(hidden=(4,), epochs=1, random_state=0, n_jobs=1).fit(rows[kind], ones[:, 0])
-        for call in (model.predict, lambda X, model=model: model.partial_fit(X, ones[:, 0])):
-            with pytest.raises(ValueError, match=f"X is {other}, and that of fit was {kind}; give {remedy}"):
-                call(rows[other])
+    model = FastKANClassifier(hidden=(4,), epochs=1, random_state=0, n_jobs=1).fit(csr_matrix(ones), ones[:, 0])
+    for call in (model.predict, lambda X: model.partial_fit(X, ones[:, 0])):
+        with pytest.raises(ValueError, match=r"X is dense, and that of fit was sparse; give scipy\.sparse\.csr_matrix"):
+            call(ones)
 
 
-def test_sparse_matrix_with_nan_is_refused_as_one_of_other_numbers() -> None:
-    ones = csr_matrix(np.array([[1.0, 0], [np.nan, 1], [0, 1], [1, 1]]))
-    with pytest.raises(ValueError, match=r"A sparse X must hold zeros and ones, got nan"):
-        FastKANClassifier().fit(ones, [0, 1, 0, 1])
+def test_sparse_matrix_of_other_numbers_is_read_as_an_array(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as ``ColumnTransformer`` makes of scaled numbers and of one-hot encoded categories."""
+    rng = np.random.default_rng(0)
+    X = np.where(rng.random((200, 5)) < 0.8, 0, rng.normal(size=(200, 5)))
+    y = X[:, 0] + X[:, 1] > 0
+    settings: dict[str, Any] = {"hidden": (4,), "epochs": 2, "random_state": 0, "n_jobs": 1}
+    wanted = FastKANClassifier(**settings).fit(X, y, eval_set=(X[:50], y[:50])).predict_proba(X)
+    model = FastKANClassifier(**settings).fit(csr_matrix(X), y, eval_set=(csr_matrix(X[:50]), y[:50]))
+    assert np.array_equal(model.predict_proba(csr_matrix(X)), wanted)
+    # Of these rows every value is 0, as of ids.
+    assert np.array_equal(model.predict_proba(csr_matrix(np.zeros_like(X))), model.predict_proba(np.zeros_like(X)))
+    monkeypatch.setattr(rows, "MAX_DENSE_CELLS", 999)
+    with pytest.raises(ValueError, match=r"A sparse X of 200 x 5 must hold zeros and ones, got .* at most 999 cells"):
+        FastKANClassifier().fit(csr_matrix(X), y)
 
 
 def test_frame_without_columns_or_rows_is_refused() -> None:
