@@ -3,7 +3,6 @@
 import json
 import logging
 import posixpath
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +26,7 @@ from dkan_core.model.saved_model import SavedModel, save_model
 from dkan_core.training.validation.early_stopping import describe_probabilities
 from dkan_core.utils.storage.paths import is_remote, local_path
 from dkan_core.utils.storage.remote import exchange_remote, local_copy
+from dkan_core.utils.storage.scratch import scratch_folder
 from dkan_core.utils.torch_resources import best_device
 
 MEASURES = ("average_precision", "log_loss", "brier")
@@ -110,8 +110,8 @@ def edit(
             metrics |= _description(scored[1], saved.config.labels)
     # Says which classes a classifier has; edits change nothing of that.
     also = {ESTIMATOR: json.loads(saved.files.read(ESTIMATOR))} if ESTIMATOR in saved.files.files else None
-    with tempfile.TemporaryDirectory(prefix="dkan-") as scratch:
-        target = Path(scratch) / "model" if is_remote(out) else local_path(out)
+    with scratch_folder() as scratch:
+        target = scratch / "model" if is_remote(out) else local_path(out)
         save_model(target, edited, edited.config, saved.preprocessor, metrics, also=also)
         if is_remote(out):
             exchange_remote(target, str(out), last=CONFIG)

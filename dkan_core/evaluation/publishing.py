@@ -2,7 +2,6 @@
 
 import logging
 import shutil
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from dkan_core.model.saved_model import SavedModel, Share, write_model_files
 from dkan_core.utils.schemas import Schema, read_json
 from dkan_core.utils.storage.paths import is_remote, local_path
 from dkan_core.utils.storage.remote import exchange_remote, local_copy
+from dkan_core.utils.storage.scratch import scratch_folder
 
 # In a run's folder; that of its model has one of its own.
 RUN_METRICS = "metrics.json"
@@ -37,7 +37,7 @@ def publish(model: str | Path, to: str | Path, metrics: Mapping[str, Any] | None
         DataError: The model cannot be read, or is not whole.
         OutputError: ``to`` cannot take it, or holds something else.
     """
-    with local_copy(model) as source, tempfile.TemporaryDirectory(prefix="dkan-") as scratch:
+    with local_copy(model) as source, scratch_folder() as scratch:
         read = SavedModel(source).files
         files = {name: read.read(name) for name in read.files}
         files[CARD] = files.get(CARD, b"") + _tested(metrics or {}).encode()
@@ -48,8 +48,8 @@ def publish(model: str | Path, to: str | Path, metrics: Mapping[str, Any] | None
             write_model_files(local_path(to), files)
         else:
             for name, content in files.items():
-                (Path(scratch) / name).write_bytes(content)
-            exchange_remote(Path(scratch), str(to), last=CONFIG)
+                (scratch / name).write_bytes(content)
+            exchange_remote(scratch, str(to), last=CONFIG)
     logger.info("published %s to %s", model, to)
 
 

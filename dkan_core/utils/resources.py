@@ -5,27 +5,52 @@ import os
 import resource
 import sys
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
-# Of version 2. Affinity does not show a quota: with as many threads as the machine has cores, a container would be
-# stopped for most of each period.
-CGROUP_QUOTA = Path("/sys/fs/cgroup/cpu.max")
-# Limit and use of the container, in versions 2 and 1 of cgroups.
-CGROUP_MEMORY = (
-    (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")),
-    (Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"), Path("/sys/fs/cgroup/memory/memory.usage_in_bytes")),
+CGROUP = Path("/sys/fs/cgroup")
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Files of a control group, in one of its versions."""
+
+    quota: tuple[str, ...]
+    """Microseconds of CPU time, and the period that they are for: in one file or in two."""
+
+    limit: str
+    used: str
+    """Bytes of memory."""
+
+    statistics: str
+    cache: tuple[str, ...]
+    """Bytes of files that are kept in memory, and given up when something else needs it."""
+
+
+VERSIONS = (
+    _Group(("cpu.max",), "memory.max", "memory.current", "memory.stat", ("inactive_file", "active_file")),
+    _Group(
+        ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us"),
+        "memory/memory.limit_in_bytes",
+        "memory/memory.usage_in_bytes",
+        "memory/memory.stat",
+        ("total_inactive_file", "total_active_file"),
+    ),
 )
 
 
 def available_cores() -> int:
     """Return the cores that affinity and the container's CPU quota leave, at least 1."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    try:
-        quota, period = CGROUP_QUOTA.read_text().split()
-        # A quota of 1.5 cores is worth two threads: one would leave half a core idle.
-        return max(1, min(cores, math.ceil(int(quota) / int(period))))
-    except (OSError, ValueError):
-        return cores
+    for group in VERSIONS:
+        # Affinity does not show a quota: with as many threads as the machine has cores, a container would be stopped
+        # for most of each period. "max" and -1 stand for none.
+        with suppress(OSError, ValueError):
+            quota, period = " ".join((CGROUP / name).read_text(encoding="ascii") for name in group.quota).split()
+            # A quota of 1.5 cores is worth two threads: one would leave half a core idle.
+            if int(quota) > 0:
+                cores = max(1, min(cores, math.ceil(int(quota) / int(period))))
+    return cores
 
 
 def allow_open_files(count: int) -> None:
@@ -48,7 +73,12 @@ def available_memory() -> int:
     with suppress(OSError, StopIteration):
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
         free = 1024 * int(next(line for line in lines if line.startswith("MemAvailable")).split()[1])
-    for limit, used in CGROUP_MEMORY:
+    for group in VERSIONS:
         with suppress(OSError, ValueError):
-            free = min(free, int(limit.read_text(encoding="ascii")) - int(used.read_text(encoding="ascii")))
+            limit, used = (int((CGROUP / name).read_text(encoding="ascii")) for name in (group.limit, group.used))
+            lines = (CGROUP / group.statistics).read_text(encoding="ascii").splitlines()
+            cached = sum(
+                int(line.split()[1]) for line in lines if line.startswith(tuple(f"{name} " for name in group.cache))
+            )
+            free = min(free, limit - used + cached)
     return free

@@ -84,11 +84,13 @@ def test_failure_to_read_is_not_called_one_to_write(tmp_path: Path, staged: str)
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.parametrize("named", [False, True])
 @pytest.mark.parametrize("staged", ["folder", "file"])
-def test_limit_of_the_process_is_not_called_a_failure_to_write(tmp_path: Path, staged: str) -> None:
+def test_limit_of_the_process_is_not_called_a_failure_to_write(tmp_path: Path, staged: str, named: bool) -> None:
     message = r"^Too many open files: raise the limit .*ulimit -n"
+    names = [str(tmp_path / "out/rank-0.log")] if named else []
     with pytest.raises(DkanError, match=message) as caught, stage(tmp_path / "out", staged):
-        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), *names)
     assert caught.value.exit_code == 1 and os.listdir(tmp_path) == []
 
 

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import shlex
-import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cached_property
@@ -25,6 +24,7 @@ from dkan_core.errors import DataError, redact
 from dkan_core.utils.schemas import Schema, read_json
 from dkan_core.utils.storage.files import read_if_there, read_regular, write_json
 from dkan_core.utils.storage.paths import check_name, is_remote, local_path
+from dkan_core.utils.storage.scratch import scratch_folder
 from dkan_core.utils.storage.staging import finish_interrupted
 
 # 3 has columns of lists or bit vectors, in arrays of their own; without such columns data are written as 2, which lists
@@ -215,7 +215,7 @@ def _local_manifest(place: str | Path, stack: ExitStack) -> Path:
     check_name(place)
     if not is_remote(place):
         return local_path(place)
-    scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dkan-")))
+    scratch = stack.enter_context(scratch_folder())
     download_file(f"{str(place).rstrip('/')}/{MANIFEST}", scratch / MANIFEST)
     return scratch
 

@@ -6,7 +6,6 @@ this is killed, the data are the old ones or the new ones. What a killed one lef
 
 import logging
 import re
-import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -29,7 +28,7 @@ from dkan_core.data.preparation.steps import PreparationTask, check_unchanged, l
 from dkan_core.data.source.partition import whole_files
 from dkan_core.errors import ConfigError, DataError, OutputError, redact
 from dkan_core.utils.progress import progress
-from dkan_core.utils.storage.failures import output_error
+from dkan_core.utils.storage.scratch import scratch_folder
 from dkan_core.utils.storage.shared_folder import WORK, SharedFolder
 from dkan_core.utils.storage.staging import finish_interrupted, output_lock
 
@@ -74,10 +73,10 @@ def append_rows(
         counts = merge_counts([counts], task.schema)
         check_values(counts, task.where, advice=f"those of {prepared} are 0 and 1: convert these values")
         _remove_leftovers(place, earlier)
-        with _scratch() as scratch:
+        with scratch_folder() as scratch:
             with progress("writing", task.rows, "rows") as advance:
                 encoding = with_room(earlier.preprocessor, counts)
-                writers, unseen = spill_rows(Path(scratch), task, fragments, encoding, counts, advance)
+                writers, unseen = spill_rows(scratch, task, fragments, encoding, counts, advance)
             shards = {split: _publish(place, earlier, split, writer) for split, writer in writers.items()}
         joined = _joined(earlier, task, counts, shards)
         place.write_json(MANIFEST, joined.to_dict())
@@ -135,13 +134,6 @@ def _remove_leftovers(place: SharedFolder, earlier: PreparedData) -> None:
         for name in place.sizes(split):
             if NAME.match(name.removeprefix(f"{split}/")) and name not in listed:
                 place.remove(name)
-
-
-def _scratch() -> tempfile.TemporaryDirectory[str]:
-    try:
-        return tempfile.TemporaryDirectory(prefix="dkan-")
-    except OSError as error:
-        raise output_error(tempfile.gettempdir(), error) from error
 
 
 def _publish(place: SharedFolder, earlier: PreparedData, split: str, writer: ShardWriter) -> list[Shard]:

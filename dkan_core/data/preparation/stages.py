@@ -24,6 +24,7 @@ from dkan_core.errors import DataError
 from dkan_core.utils.progress import progress
 from dkan_core.utils.schemas import parse_json
 from dkan_core.utils.storage.failures import output_error
+from dkan_core.utils.storage.scratch import scratch_folder
 from dkan_core.utils.storage.shared_folder import SharedFolder
 
 
@@ -130,8 +131,8 @@ def encode(place: SharedFolder, plan: PreparationPlan, part: int) -> int:
 def _scratch() -> Iterator[Path]:
     """Yield a folder on this process's own disk."""
     try:
-        with tempfile.TemporaryDirectory(prefix="dkan-") as folder:
-            yield Path(folder)
+        with scratch_folder() as folder:
+            yield folder
     except OSError as error:
         raise output_error(tempfile.gettempdir(), error) from error
 

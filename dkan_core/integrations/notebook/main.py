@@ -27,6 +27,7 @@ from dkan_core.model.saved_model import SavedModel
 from dkan_core.training.launcher.train import train
 from dkan_core.utils.storage.paths import is_remote, local_path
 from dkan_core.utils.storage.remote import local_copy
+from dkan_core.utils.storage.scratch import scratch_folder
 from dkan_core.utils.torch_resources import best_device
 
 
@@ -211,8 +212,8 @@ def _train(splits: dict[str, LabelledRows], run: str, config: TrainConfig, *, ov
     count = splits["train"].labels_NL.shape[1]
     labels = _unused_names(features, ["label"] if count == 1 else [f"label_{index}" for index in range(count)])
     (split_column,) = _unused_names([*features, *labels], ["split"])
-    with tempfile.TemporaryDirectory(prefix="dkan-") as scratch, _naming_the_loaders(scratch):
-        source, prepared = Path(scratch) / "rows.parquet", Path(scratch) / "prepared"
+    with scratch_folder() as scratch, _naming_the_loaders(str(scratch)):
+        source, prepared = scratch / "rows.parquet", scratch / "prepared"
         tables = [
             _with_labels(rows, features, labels).append_column(split_column, pa.array([split] * len(rows.labels_NL)))
             for split, rows in splits.items()

@@ -1,7 +1,5 @@
 """What a classifier learned, as the page that ``dkan explain`` writes."""
 
-import tempfile
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +13,7 @@ from dkan_core.integrations.sklearn.targets import encode_labels
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.report.inline import Page
 from dkan_core.utils.hints import counted
+from dkan_core.utils.storage.scratch import scratch_folder
 
 
 def learned_page(classifier: Any, arrays: Arrays, y: Any) -> Page:
@@ -37,7 +36,7 @@ def learned_page(classifier: Any, arrays: Arrays, y: Any) -> Page:
     else:
         labels_NL = encode_labels(y, classifier.classes_, len(names))
         check_consistent_length(next(iter(arrays.values())), labels_NL)
-    with tempfile.TemporaryDirectory(prefix="dkan-") as scratch:
-        classifier.save(Path(scratch) / "model")
-        saved = SavedModel(Path(scratch) / "model")
+    with scratch_folder() as scratch:
+        classifier.save(scratch / "model")
+        saved = SavedModel(scratch / "model")
     return Page(str(explanation_page(quick_explanation(saved, {**arrays, "labels": labels_NL}, names, "given"))))

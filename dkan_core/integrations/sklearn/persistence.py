@@ -1,6 +1,5 @@
 """A classifier on disk: a model folder with ``estimator.json``, which says what the model does not know."""
 
-import tempfile
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Self
@@ -18,6 +17,7 @@ from dkan_core.model.saved_model import SavedModel, save_model
 from dkan_core.utils.schemas import Schema
 from dkan_core.utils.storage.paths import is_remote, local_path
 from dkan_core.utils.storage.remote import exchange_remote, local_copy
+from dkan_core.utils.storage.scratch import scratch_folder
 
 # Parameters of the classifier that a model's architecture knows.
 MODEL_PARAMETERS = (
@@ -104,8 +104,8 @@ def write_classifier(
     """
     check_model_replaceable(folder, overwrite=overwrite)
     also = {ESTIMATOR: description.model_dump()}
-    with tempfile.TemporaryDirectory(prefix="dkan-") as scratch:
-        target = Path(scratch) / "model" if is_remote(folder) else local_path(folder)
+    with scratch_folder() as scratch:
+        target = scratch / "model" if is_remote(folder) else local_path(folder)
         save_model(target, module, architecture, preprocessor, metrics, also=also)
         if is_remote(folder):
             exchange_remote(target, str(folder), last=CONFIG)

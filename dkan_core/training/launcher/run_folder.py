@@ -1,7 +1,6 @@
 """A run's folder: what lies in it, what of that may be removed, and how a remote one is written."""
 
 import re
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -23,6 +22,7 @@ from dkan_core.utils.storage.files import read_if_there, remove
 from dkan_core.utils.storage.outputs import PARTIAL, check_file_is_ours, check_free, entries, leftovers
 from dkan_core.utils.storage.paths import is_remote, local_path
 from dkan_core.utils.storage.remote import replace_remote
+from dkan_core.utils.storage.scratch import scratch_folder
 
 METRICS = "metrics.json"
 SETTINGS = "config.toml"
@@ -105,15 +105,15 @@ def local_run_folder(run: str | Path) -> Iterator[Path]:
         except OSError as error:
             raise failure_inside(run, local_path(run), error) from error
         return
-    with tempfile.TemporaryDirectory(prefix="dkan-") as folder:
+    with scratch_folder() as folder:
         try:
-            yield Path(folder)
+            yield folder
         except BaseException:
             # What failed is the news; that its logs cannot be uploaded either is not.
             with suppress(OutputError):
-                replace_remote(Path(folder), str(run), WRITTEN)
+                replace_remote(folder, str(run), WRITTEN)
             raise
-        replace_remote(Path(folder), str(run), WRITTEN)
+        replace_remote(folder, str(run), WRITTEN)
 
 
 def make_ready(folder: Path, checkpoint: Checkpoint | None, *, keep_refit: bool = False) -> None:

@@ -4,7 +4,7 @@ import logging
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from logging.handlers import MemoryHandler
 from pathlib import Path
 from types import TracebackType
@@ -67,7 +67,7 @@ class Ending:
 
     def _next_step(self) -> str:
         if not self.checkpoint:
-            return "start over with --overwrite"
+            return "start again with --resume auto or --overwrite"
         limit = LARGER.get(self.reason)
         if limit and self.is_fitted:
             return FITTED
@@ -98,7 +98,7 @@ def describe(error: BaseException) -> str:
     if isinstance(error, SystemExit):
         return "SIGTERM" if error.code == 128 + signal.SIGTERM else f"exit code {error.code}"
     if isinstance(error, KeyboardInterrupt):
-        return "Ctrl-C, twice"
+        return "Ctrl-C"
     return f"error: {(str(error).splitlines() or [type(error).__name__])[0]}"
 
 
@@ -161,7 +161,9 @@ def capture_log() -> Iterator[Callable[[Path], None]]:
         package.propagate = propagate
         package.setLevel(level)
         for handler in (buffer, *files):
-            handler.close()
+            # Of a full disk, whose last lines are lost.
+            with suppress(OSError):
+                handler.close()
 
 
 @contextmanager

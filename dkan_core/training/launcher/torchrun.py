@@ -11,7 +11,6 @@ import logging
 import os
 import signal
 import socket
-import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -34,6 +33,7 @@ from dkan_core.training.setup.placement import Placement
 from dkan_core.training.state.process_spec import ProcessSpec
 from dkan_core.training.state.shared_memory import MemoryShape, create_memory
 from dkan_core.utils.signals import handle_signal
+from dkan_core.utils.storage.scratch import scratch_folder
 
 # Between two looks into the store, which is over the network.
 LOOK_SECONDS = 0.1
@@ -178,8 +178,8 @@ def run_following_rank(
         model = ranks.wait_for_value("plan")
         if model is not None:
             spec = replace(_collective_worker_spec(ranks, data, manifest, config, model), logs=logs)
-            with tempfile.TemporaryDirectory(prefix="dkan-") as logs:
-                child = fork_server.spawn(spec, Path(logs) / f"{spec.name}.log")
+            with scratch_folder() as scratch:
+                child = fork_server.spawn(spec, scratch / f"{spec.name}.log")
                 try:
                     _watch(child)
                 finally:

@@ -1,7 +1,6 @@
 """``dkan bench sync``: every exchange at several sizes, one after the other in rounds, so that noise hits all alike."""
 
 import os
-import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from dkan_core.training.planning.sizes import parse_size, show_size
 from dkan_core.training.setup.placement import visible_gpus, worker_devices
 from dkan_core.utils.progress import progress
 from dkan_core.utils.resources import available_cores
+from dkan_core.utils.storage.scratch import scratch_folder
 
 FLOAT_BYTES = 4
 # From what latency bounds to what bandwidth bounds; the default model has 1 MB.
@@ -134,14 +134,14 @@ def _measure(
     """Return the medians of each exchange and size, one per round."""
     found: dict[tuple[str, int], list[float]] = {(name, size): [] for size in sizes for name in EXCHANGES}
     with (
-        tempfile.TemporaryDirectory(prefix="dkan-") as folder,
+        scratch_folder() as folder,
         ForkServer() as fork_server,
         progress("exchanges", rounds * len(found), "runs") as advance,
     ):
         for _ in range(rounds):
             for (name, size), medians in found.items():
                 medians.append(
-                    exchange_seconds(name, size, devices, repeats=repeats, fork_server=fork_server, folder=Path(folder))
+                    exchange_seconds(name, size, devices, repeats=repeats, fork_server=fork_server, folder=folder)
                 )
                 advance(1)
     return found

@@ -1,7 +1,6 @@
 """A plan held against what short runs of ``train`` do."""
 
 import logging
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,6 +11,7 @@ from dkan_core.data.loading.order import steps_per_epoch
 from dkan_core.training.launcher.run_log import quiet
 from dkan_core.training.launcher.train import train
 from dkan_core.training.planning.formulas import SCHEMES, Prediction
+from dkan_core.utils.storage.scratch import scratch_folder
 
 # Of a run: at least so many steps, whole epochs, unless they take longer than that.
 MIN_STEPS, SECONDS = 100, 5.0
@@ -78,7 +78,7 @@ def check_plan(
 
 def rows_per_second(data: Path, config: ResolvedTrainConfig) -> float:
     """Return the speed of a run from the end of its first round on, when its clock starts."""
-    with tempfile.TemporaryDirectory(prefix="dkan-") as folder, quiet():
-        facts = train(data, Path(folder) / "run", config).metrics["training"]
+    with scratch_folder() as folder, quiet():
+        facts = train(data, folder / "run", config).metrics["training"]
     first = config.batch_size * config.sync_interval
     return float(max(0, facts["ledger"]["rows"] - first) / max(1e-9, facts["seconds"]))

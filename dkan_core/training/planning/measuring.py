@@ -1,7 +1,6 @@
 """What a plan is made of, measured on one device of this machine, in processes as those of a run."""
 
 import os
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -38,6 +37,7 @@ from dkan_core.training.state.parameter_store import initialize_store
 from dkan_core.training.state.process_spec import ProcessSpec
 from dkan_core.training.state.shared_memory import MemoryShape, create_memory
 from dkan_core.utils.resources import available_cores, available_memory
+from dkan_core.utils.storage.scratch import scratch_folder
 
 # With how many processes an exchange is measured on the CPU; with more, it is on a line through the last two.
 MEASURED_WORKERS = (1, 2, 4)
@@ -132,18 +132,18 @@ def measure(
     cores = available_cores()
     spec = _process_spec(data, manifest, config)
     try:
-        with tempfile.TemporaryDirectory(prefix="dkan-") as folder, ForkServer() as fork_server:
+        with scratch_folder() as folder, ForkServer() as fork_server:
             together = [count for count in counts if count <= cores] if cpu_workers else [1]
             rounds = []
             for _ in range(ROUNDS):
                 # Everything once, then everything again: a disturbance of some seconds does not hit both.
                 probes = {}
                 for count in together:
-                    found = _probe_each(spec, [spec.device] * count, cores // count, fork_server, Path(folder))
+                    found = _probe_each(spec, [spec.device] * count, cores // count, fork_server, folder)
                     # A step lasts until the slowest worker is done.
                     probes[count] = max(found, key=Probed.seconds)
                 size = 4 * spec.shape.parameters
-                rounds.append((probes, _exchanges(size, max(counts), fork_server, Path(folder)) if cpu_workers else {}))
+                rounds.append((probes, _exchanges(size, max(counts), fork_server, folder) if cpu_workers else {}))
     finally:
         close_handles(spec)
     return Measured(
@@ -220,10 +220,9 @@ def measure_devices(data: Path, manifest: PreparedData, config: ResolvedTrainCon
     placement = Placement.from_config(config)
     spec = _process_spec(data, manifest, replace(config, workers=1, slice_weights=()))
     try:
-        with tempfile.TemporaryDirectory(prefix="dkan-") as folder, ForkServer() as fork_server:
+        with scratch_folder() as folder, ForkServer() as fork_server:
             rounds = [
-                _probe_each(spec, placement.workers, placement.threads, fork_server, Path(folder))
-                for _ in range(ROUNDS)
+                _probe_each(spec, placement.workers, placement.threads, fork_server, folder) for _ in range(ROUNDS)
             ]
     finally:
         close_handles(spec)

@@ -31,8 +31,9 @@ def parse_size(text: str, *, name: str = "size", most: int = 4 << 30) -> int:
 def show_size(size: float) -> str:
     """Return bytes for people, by powers of 1024.
 
-    >>> show_size(65536), show_size(1536 * 1024)
-    ('64 KB', '1.5 MB')
+    >>> show_size(65536), show_size(1536 * 1024), show_size(1010 * 1024)
+    ('64 KB', '1.5 MB', '1010 KB')
     """
     unit = next((unit for unit in ("G", "M", "K") if size >= UNITS[unit]), "")
-    return f"{size / UNITS[unit]:.3g} {unit}B"
+    count = size / UNITS[unit]
+    return f"{count:.0f} {unit}B" if count >= 100 else f"{count:.3g} {unit}B"

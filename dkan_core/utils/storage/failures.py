@@ -66,9 +66,10 @@ def failure_inside(out: str | Path, place: Path, error: OSError) -> DkanError:
         place: The local folder that the block writes to.
         error: What was raised in it.
     """
+    if limit := LIMITS.get(error.errno or 0):
+        return DkanError(f"{error.strerror}: {limit}")
     if not isinstance(error.filename, str):
-        limit = LIMITS.get(error.errno or 0)
-        return DkanError(f"{error.strerror}: {limit}") if limit else output_error(out, error)
+        return output_error(out, error)
     named, place = Path(error.filename).absolute(), place.absolute()
     # A folder above counts as the output, too: it is the one that could not be made.
     if named.is_relative_to(place) or place.is_relative_to(named):

@@ -1,6 +1,5 @@
 """Folders on remote file systems: copied here to be read, and local ones brought there."""
 
-import tempfile
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +9,7 @@ from dkan_core.errors import DataError
 from dkan_core.utils.storage.failures import readable, writable
 from dkan_core.utils.storage.outputs import PARTIAL
 from dkan_core.utils.storage.paths import check_name, filesystem, is_remote, local_path, path_inside
+from dkan_core.utils.storage.scratch import scratch_folder
 
 
 @contextmanager
@@ -23,9 +23,9 @@ def local_copy(uri: str | Path) -> Iterator[Path]:
     if not is_remote(uri):
         yield local_path(uri)
         return
-    with tempfile.TemporaryDirectory(prefix="dkan-") as folder:
-        download_folder(uri, Path(folder))
-        yield Path(folder)
+    with scratch_folder() as folder:
+        download_folder(uri, folder)
+        yield folder
 
 
 def download_folder(uri: str | Path, folder: Path, names: Sequence[str] | None = None) -> None:

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
@@ -22,6 +21,7 @@ from dkan_core.utils.storage.replacement import (
     is_interrupted,
     replace_result,
 )
+from dkan_core.utils.storage.scratch import scratch_folder
 
 
 @contextmanager
@@ -35,9 +35,9 @@ def staged_folder(out: str | Path, *, names: Sequence[str], overwrite: bool) -> 
     """
     _check_staged(out, names, overwrite)
     if is_remote(out):
-        with tempfile.TemporaryDirectory(prefix="dkan-") as folder:
-            yield Path(folder)
-            replace_remote(Path(folder), str(out), names)
+        with scratch_folder() as folder:
+            yield folder
+            replace_remote(folder, str(out), names)
         return
     target = local_path(out)
     staging = target / PARTIAL
@@ -141,8 +141,8 @@ def staged_file(out: str | Path) -> Iterator[Path]:
 @contextmanager
 def _local_file(uri: str | Path) -> Iterator[Path]:
     """Yield the name of a local file, which is uploaded to ``uri`` when the block ends well."""
-    with tempfile.TemporaryDirectory(prefix="dkan-") as folder:
-        yield Path(folder) / "file"
+    with scratch_folder() as folder:
+        yield folder / "file"
         fs, path = filesystem(uri)
         with writable(uri):
             fs.put_file(f"{folder}/file", path)

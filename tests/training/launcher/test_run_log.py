@@ -1,10 +1,13 @@
 """What dkan logs in a run is kept in a file, and seen elsewhere as if there were none."""
 
+import logging
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from dkan_core.training.launcher.run_log import capture_log
 
 SCRIPT = """
 import logging, sys
@@ -48,3 +51,10 @@ def test_file_has_all_and_the_caller_sees_what_was_set_up(tmp_path: Path, set_up
     kept = (tmp_path / "train.log").read_text()
     lines = [line.split(" ", 3)[3] for line in kept.splitlines(keepends=True)]
     assert "".join(lines) == "".join(INFO.format(when, "***") + WARNING.format(when) for when in ("early", "late"))
+
+
+def test_log_on_a_full_disk_is_closed_without_an_error() -> None:
+    with capture_log() as write_to:
+        write_to(Path("/dev/full"))
+        logging.getLogger("dkan_core.training.launcher.train").warning("a worker died")
+    assert not any(handler.__class__.__name__ == "_Forward" for handler in logging.getLogger("dkan_core").handlers)

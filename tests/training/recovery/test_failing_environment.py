@@ -148,10 +148,10 @@ def test_pod_with_nothing_but_an_output_folder(rows: Path) -> None:
 def test_memory_that_does_not_suffice_is_said_before_the_start(
     rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    limit, used = tmp_path / "memory.max", tmp_path / "memory.current"
-    limit.write_text("300000000\n")
-    used.write_text("299950000\n")  # 50 kB are free: enough for the model by itself
-    monkeypatch.setattr("dkan_core.utils.resources.CGROUP_MEMORY", ((limit, used),))
+    (tmp_path / "memory.max").write_text("300000000\n")
+    (tmp_path / "memory.current").write_text("299970000\n")
+    (tmp_path / "memory.stat").write_text("inactive_file 20000\n")  # 50 kB are free: enough for the model by itself
+    monkeypatch.setattr("dkan_core.utils.resources.CGROUP", tmp_path)
     with pytest.raises(ConfigError, match=r"parameters and 2 workers need .* GB of shared memory, and 0\.0"):
         train(rows, tmp_path / "run", CONFIG)
 

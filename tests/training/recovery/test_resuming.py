@@ -186,7 +186,7 @@ def test_ctrl_c_before_the_first_step_promises_nothing(
     code, output = background.wait()
     assert code == 130, output
     assert "interrupted; " in output and facts(background.run)["steps"] == 0
-    assert "no checkpoint; start over with --overwrite" in output and "--resume auto" not in output
+    assert "no checkpoint; start again with --resume auto or --overwrite" in output
     with pytest.raises(OutputError, match="no checkpoint of it; pass --overwrite"):
         train(rows, background.run, replace(CONFIG, resume="auto"))
 
