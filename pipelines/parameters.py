@@ -51,6 +51,8 @@ PipelineName = Annotated[str, typer.Option(help=f"Pipeline to run: {KNOWN}.")]
 GivenParameters = Annotated[
     list[str] | None,
     typer.Option(
+        "--params",
+        "--param",
         metavar="FILE|NAME=VALUE",
         help="Parameters: a TOML, JSON or YAML file, or NAME=VALUE, which overrides files; may be repeated.",
     ),

@@ -56,7 +56,7 @@ def _read(saved: SavedModel, frame: Any, columns: Sequence[str]) -> pa.Table:
     there = column_names(frame)
     for name in columns:
         if name not in there:
-            raise DataError(f"{FRAME}: column {name!r} is missing; it was to be passed through")
+            raise DataError(f"{FRAME}: column {name!r} is missing; it is to be passed through")
     counts = Counter(there)
     read = [name for name in saved.preprocessor.columns if name in counts]
     # A frame of pandas may have them, and then gives all of that name; others of the same name are not read.

@@ -21,7 +21,7 @@ class PrepareConfig:
     """Label column, holding 0, 1 or null (not measured); several make it multi-label. Default: those of `like`."""
 
     positive: tuple[str, ...] = setting((), "Data", form=True)
-    """Value of the label that counts as 1, such as late; every other one counts as 0. With several labels,
+    """Value of the label that counts as 1, such as late; all other values count as 0. With several labels,
     LABEL=VALUE for each that does not hold 0 and 1. Default: labels hold 0 and 1."""
 
     drop: tuple[str, ...] = setting((), "Data", form=True)
@@ -35,7 +35,7 @@ class PrepareConfig:
     """Column holding train, valid or test for each row; it is not used as a feature. Default: split by hash."""
 
     split_by_time: str | None = setting(None, "Data", form=True)
-    """Column of times, dates or numbers: the earliest rows are train, the latest test; it is not used as a feature."""
+    """Column of times, dates or numbers: earliest rows train, next valid, latest test; it is not used as a feature."""
 
     split: str = setting("70/10/20", "Data", form=True)
     """Percentages of rows (or groups) in train/valid/test when there is no split column."""
@@ -61,7 +61,7 @@ class PrepareConfig:
     """Model or prepared data (path or URI) whose encoding and labels are used instead of fitting an encoding."""
 
     extend: bool = setting(False, "Data")
-    """Also make features of columns that `like` does not know, and let `label` add to its labels."""
+    """Also make features of columns that `like` lacks, and let `label` add labels to its own."""
 
     def __post_init__(self) -> None:
         if not self.label and self.like is None:

@@ -214,5 +214,5 @@ def _short(number: Any) -> str:
 
 
 def _found(value: Any, error: ErrorDetails) -> str:
-    lone_text = isinstance(value, str) and error["type"] == "tuple_type"
-    return f"{value!r}; write ({value!r},)" if lone_text else repr(value)
+    lone = isinstance(value, str | int | float) and error["type"] == "tuple_type"
+    return f"{value!r}; write ({value!r},)" if lone else repr(value)

@@ -222,7 +222,7 @@ class TrainConfig:
     """Learning rate after warmup: half a cosine down to 0, constant, or multiplied by gamma in each epoch."""
 
     schedule_epochs: Annotated[int | None, Field(ge=1, le=10**6)] = setting(None, "Training", advanced=True)
-    """Epochs that the learning rate schedule spans; a run takes the first of them. Default: epochs."""
+    """Epochs that the learning rate schedule spans; a run may end before the schedule does. Default: epochs."""
 
     gamma: Annotated[float, Field(ge=1e-6, le=1)] = setting(0.9, "Training", advanced=True)
     """Factor applied to the learning rate per epoch, with schedule exponential."""
@@ -242,7 +242,7 @@ class TrainConfig:
     """
 
     ema_decay: Annotated[float | None, Field(ge=0, le=1 - 1e-9)] = setting(None, "Training", advanced=True)
-    """Decay per epoch of a moving average of the parameters over evaluations, evaluated beside them; 0 disables it.
+    """Decay per epoch of a moving average of the parameters over evaluations, evaluated alongside them; 0 disables it.
 
     Default: 0.5; 0 with model additive.
     """
@@ -283,7 +283,7 @@ class TrainConfig:
     """Write live curves for TensorBoard."""
 
     tracking: Literal["auto", "none", "mlflow"] = setting("auto", "Output")
-    """Where to log the run besides its folder; "auto" is MLflow if MLFLOW_TRACKING_URI is set."""
+    """Where else to log the run; "auto" is MLflow if MLFLOW_TRACKING_URI is set."""
 
     seed: Annotated[int, Field(ge=0, le=MAX_SEED)] = setting(0, "Training", form=True)
     """Seed of initialization, batch order and dropout."""
@@ -324,7 +324,7 @@ def _check_additive(config: TrainConfig) -> None:
                 raise ConfigError(f"{name}: model additive has no {what}, got {value}")
     elif config.pairs != "auto" or config.monotone:
         name = "monotone" if config.monotone else "pairs"
-        raise ConfigError(f"{name}: only model additive has such terms, not {config.model}; set model additive")
+        raise ConfigError(f"{name}: requires model additive, got {config.model}")
 
 
 def part_factors(config: TrainConfig) -> dict[str, float]:

@@ -21,6 +21,7 @@ from dkan_core.explanation.scales import WEEKDAYS
 from dkan_core.explanation.term_cells import TermCells, codes_of_values, score_rows
 from dkan_core.explanation.term_tables import bin_starts
 from dkan_core.model.additive_terms import AdditiveTerms
+from dkan_core.utils.hints import hint
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +76,8 @@ def _categories(edit: Edit, cells: TermCells, column: Column, where: str) -> Mas
     codes = {UNKNOWN: MISSING} | {str(name): code for code, name in enumerate(column.coded.names, FIRST_CODE)}
     unknown = [value for value in edit.values if codes.get(value, len(cells.code_C)) >= len(cells.code_C)]
     if unknown:
-        raise ConfigError(f"{where}: {unknown[0]!r} is no category of the column that has a number of its own")
+        known = [value for value in codes if value not in unknown and codes[value] < len(cells.code_C)]
+        raise ConfigError(f"{where}: {unknown[0]!r} has no value of its own; {hint(unknown[0], known, known)}")
     return np.isin(cells.code_C, [codes[value] for value in edit.values])
 
 
@@ -95,7 +97,7 @@ def _number(edit: Edit, name: str, column: Column, where: str) -> float:
 
 def _weekday(value: str, where: str) -> float:
     if value not in WEEKDAYS:
-        raise ConfigError(f"{where}: {value!r} is no weekday; expected one of {', '.join(WEEKDAYS)}")
+        raise ConfigError(f"{where}: {value!r} is not a weekday; expected one of {', '.join(WEEKDAYS)}")
     return float(WEEKDAYS.index(value))
 
 
@@ -154,7 +156,7 @@ def _range(
     start, stop = start if cells.weight_C[first] else low, stop if cells.weight_C[last] else high
     if start < low or stop > high:
         logger.warning(
-            "%s: changes all values from %s to %s, as those of a code have one number%s",
+            "%s: changes all values from %s to %s, because they share one code%s",
             where,
             _told(start, column),
             _told(stop, column),

@@ -141,7 +141,7 @@ def edit_terms(
         DataError: The model is not additive.
     """
     if not isinstance(module, AdditiveFastKAN):
-        raise DataError(f"{where}: has no terms to edit; only a model trained with model='additive' has")
+        raise DataError(f"{where}: has no terms to edit; only models trained with model additive can be edited")
     earlier = metrics.get("edits", [])
     edited = apply_edits(terms_of(module), preprocessor, edits, earlier).to_model()
     done = [*earlier, *(each.to_dict() for each in edits)]

@@ -33,10 +33,10 @@ class Edit(Schema):
     """A column, or a pair as ``dkan explain`` calls it: "month x hour"."""
 
     action: Action
-    """"monotone": the nearest curve that never falls or rises, weighted by the training rows; "clip": no further from 0
-    than ``low`` and ``high``; "flatten": one number, the weighted mean, from ``start`` to ``stop`` or over ``values``;
-    "set": the number ``to`` there; "remove": 0 everywhere; "scale": times ``factor``; "center": shifted to a mean of 0,
-    and with it the mean score."""
+    """"monotone": the nearest curve that never falls or rises, weighted by the training rows; "clip": limited to the
+    range from ``low`` to ``high``; "flatten": one number, the weighted mean, from ``start`` to ``stop`` or over
+    ``values``; "set": the number ``to`` there; "remove": 0 everywhere; "scale": times ``factor``; "center": shifted to
+    a mean of 0, and with it the mean score."""
 
     label: str | None = None
     """The one label to change. Default: all."""

@@ -127,8 +127,8 @@ def _blend(saved: SavedModel) -> dict[str, Any]:
     blend = saved.config.blended
     if blend is None:
         return {}
-    counts = f"which counts {blend.weight:g} of the log-odds"
-    return {"blended with": f"an additive model of {len(blend.additive.pairs)} pairs, {counts}"}
+    weight = f"which has weight {blend.weight:g} in the log-odds"
+    return {"blended with": f"an additive model of {len(blend.additive.pairs)} pairs, {weight}"}
 
 
 def _model_summary(saved: SavedModel) -> dict[str, Any]:

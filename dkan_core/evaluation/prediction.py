@@ -298,7 +298,7 @@ def output_schema(
         types = column_types(path, parquet.schema_arrow)
         for name in columns:
             if name not in types:
-                raise DataError(f"{path}: column {name!r} is missing; it was to be passed through")
+                raise DataError(f"{path}: column {name!r} is missing; it is to be passed through")
             if passed.setdefault(name, types[name]) != types[name]:
                 raise DataError(f"{path}: column {name!r} is {types[name]}; in {paths[0]} it is {passed[name]}")
         check_label_columns(types, labels, saved.preprocessor, path)

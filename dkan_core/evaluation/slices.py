@@ -41,7 +41,7 @@ def find_columns(saved: SavedModel, names: Sequence[str]) -> list[Column]:
         if name in ids:
             raise ConfigError(f"slice {name!r}: holds ids, which have no slices; name another column")
         if name not in known:
-            raise ConfigError(f"slice {name!r}: is no column of the model; {hint(name, known, [*known])}")
+            raise ConfigError(f"slice {name!r}: is not a column of the model; {hint(name, known, [*known])}")
     return [known[name] for name in dict.fromkeys(names)]
 
 

@@ -219,7 +219,7 @@ def explainer_of(
 
 
 def background_rows(preprocessor: Preprocessor, columns: list[Column], count: int = BACKGROUND_ROWS) -> Arrays:
-    """Return prepared rows that stand for the training data: a Latin hypercube of its columns' distributions.
+    """Return prepared rows that represent the training data: a Latin hypercube of its columns' distributions.
 
     The columns are drawn apart from each other, as a model keeps how often each value occurs but no rows. Every column
     is spread evenly over its distribution; the draw depends on nothing but the columns' names. Ids of

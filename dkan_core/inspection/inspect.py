@@ -203,7 +203,7 @@ def _becomes(rows: InspectedRows, name: str) -> str:
     if name in rows.roles:
         return rows.roles[name]
     if name in rows.refused:
-        return f"refused: {rows.refused[name]}"
+        return f"rejected: {rows.refused[name]}"
     encoding = rows.encoding
     times = [each.time.part for each in encoding.numeric if each.time is not None and each.time.column == name]
     if times and name not in {each.name for each in encoding.numeric if each.time is None}:

@@ -123,8 +123,8 @@ def _facts(metrics: Mapping[str, Any], several: bool) -> list[tuple[str, str, st
     shown = [
         tile("Average precision", "average_precision", f"no skill {score(no_skill, digits)}{lift}"),
         tile("ROC AUC", "roc_auc", "no skill 0.5"),
-        tile("Log loss", "log_loss", f"constant guess {score(constant_loss, digits)}"),
-        tile("Brier score", "brier", f"constant guess {score(constant_brier, digits)}"),
+        tile("Log loss", "log_loss", f"constant prediction {score(constant_loss, digits)}"),
+        tile("Brier score", "brier", f"constant prediction {score(constant_brier, digits)}"),
         ("Prevalence", score(prevalence, digits), f"{positives:,} positives"),
         ("Rows", f"{metrics['rows']:,}", f"{measured:,} labels measured"),
     ]

@@ -238,7 +238,7 @@ PREDICT: dict[str, tuple[list[str], str]] = {
     ),
     "column to pass missing": (
         ["{model}", "{raw}", "--column", "key"],
-        r"a\.parquet: column 'key' is missing; it was to be",
+        r"a\.parquet: column 'key' is missing; it is to be",
     ),
 }
 

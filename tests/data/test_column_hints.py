@@ -77,6 +77,7 @@ def frame() -> tuple[pd.DataFrame, np.ndarray]:
             "charge": [f"${value / 1000:.0f}" for value in CENTS % 50_000],
             "signup": RNG.choice(days, ROWS),
             "row": np.arange(ROWS),
+            "part": RNG.choice(["train", "validation", "test"], ROWS),
         }
     )
     return X, (x > 0).astype(int)
@@ -86,6 +87,7 @@ HINTS = [
     "amounts stored as text become categories, which have no order: 'charge'; convert them to numbers, without signs",
     "dates stored as text become categories, which have no order: 'signup'; convert them to dates or timestamps",
     "integers of which none repeats look like identifiers, which say nothing about new rows: 'row'",
+    "names of splits become a feature: 'part'; set the split column to use them, or leave it out",
 ]
 
 

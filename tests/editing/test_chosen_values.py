@@ -36,7 +36,7 @@ def test_times_and_weekdays_are_written_as_such(caplog: pytest.LogCaptureFixture
     ):
         with pytest.raises(ConfigError, match=message):
             found.edit([{"term": "at", "action": "set", "to": 1.0, **wrong}])
-    with pytest.raises(ConfigError, match="'Samstag' is no weekday; expected one of Mon, Tue"):
+    with pytest.raises(ConfigError, match="'Samstag' is not a weekday; expected one of Mon, Tue"):
         found.edit([{"term": "at.weekday", "action": "set", "to": 1.0, "values": ["Samstag"]}])
 
 

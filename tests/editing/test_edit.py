@@ -177,7 +177,7 @@ def test_parts_of_the_calendar_that_stay_are_named(caplog: pytest.LogCaptureFixt
 def test_a_range_that_ends_inside_a_code_is_told(model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     flatten = {"term": "z", "action": "flatten", "start": -0.5, "stop": 0.7}
     edit(model, [flatten], tmp_path / "edited")
-    (told,) = re.findall(r"edit 1 .flatten of 'z'.: changes all values from (\S+) to (\S+), as those", caplog.text)
+    (told,) = re.findall(r"edit 1 .flatten of 'z'.: changes all values from (\S+) to (\S+), because", caplog.text)
     start, stop = map(float, told)
     assert -0.6 < start <= -0.5 and 0.7 <= stop < 0.8
     caplog.clear()
@@ -293,7 +293,7 @@ def test_a_model_does_not_replace_itself(where: str, named: str, model: Path, tm
             "give start or stop, or the value 'missing'",
         ),
         ('[[edit]]\nterm = "kind"\naction = "monotone"\ndirection = "+"', "only a numeric column can be monotone"),
-        ('[[edit]]\nterm = "kind"\naction = "flatten"\nvalues = ["q"]', "'q' is no category"),
+        ('[[edit]]\nterm = "kind"\naction = "flatten"\nvalues = ["q"]', "'q' has no value of its own; expected one of"),
         ('[[edit]]\nterm = "x"\naction = "remove"\nlabel = "no"', "label 'no' is none of the model's, label, other"),
         (
             '[[edit]]\nterm = "x"\naction = "scale"\nfactor = 1e300',
@@ -365,7 +365,7 @@ def test_quality_that_earlier_edits_had_is_not_that_of_later_ones(data: Path, mo
 
 
 def test_only_an_additive_model_is_edited(trained: Any, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"has no terms to edit; only a model trained with model=.additive. has"):
+    with pytest.raises(DataError, match=r"has no terms to edit; only models trained with model additive can be edited"):
         edit(trained.model, [{"term": "x", "action": "remove"}], tmp_path / "out")
     with pytest.raises(ConfigError, match=r"nothing.toml: cannot be read"):
         edit(trained.model, tmp_path / "nothing.toml", tmp_path / "out")

@@ -136,7 +136,7 @@ REFUSED: dict[str, tuple[Callable[[pa.Table], pa.Table], list[str], str]] = {
     "column missing": (
         lambda table: table.drop_columns("site"),
         ["{raw}"],
-        r"b\.parquet: column 'site' is missing; the model was trained with it; .* add it as a column of nulls",
+        r"b\.parquet: column 'site' is missing; the model was trained with it; .* give nulls",
     ),
     "no rows": (lambda table: table.slice(0, 0), ["{raw}/b.parquet"], r"no rows in any file"),
     "no such place": (same, ["{raw}/none"], r"none: no such file or folder; expected raw Parquet, or prepared data"),

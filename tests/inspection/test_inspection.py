@@ -72,13 +72,13 @@ def test_only_what_is_suspicious_is_named(found: Inspection) -> None:
 
 def test_columns_become_what_prepare_makes_of_them(found: Inspection, raw: Path, tmp_path: Path) -> None:
     becomes = {column.name: column.becomes for column in found.columns}
-    assert becomes["tags"].startswith("refused: is list") and becomes["none"].startswith("refused: holds no value")
-    assert becomes["name"].startswith("refused: looks like an identifier")
+    assert becomes["tags"].startswith("rejected: is list") and becomes["none"].startswith("rejected: holds no value")
+    assert becomes["name"].startswith("rejected: looks like an identifier")
     assert becomes["when"] == "numbers: seconds, month, day, weekday, hour" and becomes["y"] == "label"
-    drop = tuple(name for name, text in becomes.items() if text.startswith("refused"))
+    drop = tuple(name for name, text in becomes.items() if text.startswith("rejected"))
     made = prepare(raw, tmp_path / "out", PrepareConfig(label=("y",), split="60/20/20", drop=drop))
     assert found.classes == {split: info.classes for split, info in made.splits.items()}
-    kept = {name for name, text in becomes.items() if not text.startswith("refused") and text != "label"}
+    kept = {name for name, text in becomes.items() if not text.startswith("rejected") and text != "label"}
     assert kept == {*made.preprocessor.columns}
     again = inspect_data(tmp_path / "out")
     assert {"paid_back", "outcome", "one"} <= {*words(again)}

@@ -35,14 +35,14 @@ def prepare_parquet(
         data_uri: Parquet files, folders or globs, local or s3:// or gs://; several separated by a comma or a new line.
         label: Label column, holding 0, 1 or null (not measured); several make it multi-label; separate several by
             commas. Empty: those of initial_model_uri.
-        positive: Value of the label that counts as 1, such as late; every other one counts as 0; separate several by
+        positive: Value of the label that counts as 1, such as late; all other values count as 0; separate several by
             commas. With several labels, LABEL=VALUE for each that does not hold 0 and 1. Empty: labels hold 0 and 1.
         drop: Column to leave out; separate several by commas. Empty: none.
         group: Column whose equal values stay together in one split, unless another column decides the splits. It is not
             used as a feature. Empty: every row by itself.
         split_column: Column holding train, valid or test for each row; it is not used as a feature. Empty: split by
             hash.
-        split_by_time: Column of times, dates or numbers: the earliest rows are train, the latest test; it is not used
+        split_by_time: Column of times, dates or numbers: earliest rows train, next valid, latest test; it is not used
             as a feature. Empty: none.
         split: Percentages of rows (or groups) in train/valid/test when there is no split column.
         split_by: What is hashed: the row's number, or its features, so that a row stays in its split when data are

@@ -27,6 +27,7 @@ MIN_SHARE = 0.95
 # As many different integers as a sample has rows, drawn from this many, differ by chance in one of 22,000 samples.
 MAX_RANGE_BY_SQUARE = 1 / 20
 MIN_ROWS = 100
+SPLIT_NAMES = {"train", "training", "valid", "validation", "val", "dev", "test", "holdout"}
 
 REMEDIES = {
     "numbers": "convert them to numbers if they are quantities",
@@ -80,6 +81,18 @@ def is_row_number(column: pa.ChunkedArray | pa.Array) -> bool:
     return bool(near and pc.count_distinct(column).as_py() == rows)
 
 
+def names_splits(column: pa.ChunkedArray | pa.Array) -> bool:
+    """Tell whether a column of text says which split each row is in.
+
+    >>> names_splits(pa.array(["train", "Test", "train"])), names_splits(pa.array(["test", "drive"]))
+    (True, False)
+    """
+    if not is_text(column.type):
+        return False
+    values = pc.unique(column.drop_null())
+    return 1 < len(values) <= len(SPLIT_NAMES) and {value.casefold() for value in values.to_pylist()} <= SPLIT_NAMES
+
+
 def column_warnings(rows: pa.RecordBatch | pa.Table, names: Sequence[str]) -> list[str]:
     """Return what to do about columns that will not be understood as they are meant.
 
@@ -93,6 +106,9 @@ def column_warnings(rows: pa.RecordBatch | pa.Table, names: Sequence[str]) -> li
         if texts := [name for name in names if kinds[name] == kind]:
             shown = listed_names(texts)
             found.append(f"{kind} stored as text become categories, which have no order: {shown}; {remedy}")
+    if splits := [name for name in names if names_splits(rows.column(name))]:
+        shown = listed_names(splits)
+        found.append(f"names of splits become a feature: {shown}; set the split column to use them, or leave it out")
     if numbered := [name for name in names if is_row_number(rows.column(name))]:
         shown = listed_names(numbered)
         found.append(f"integers of which none repeats look like identifiers, which say nothing about new rows: {shown}")

@@ -140,8 +140,7 @@ def check_features(preprocessor: Preprocessor, types: dict[str, pa.DataType], wh
     if missing:
         also = f" (also missing: {listed_names(missing[1:])})" if len(missing) > 1 else ""
         raise DataError(
-            f"{where}: column {missing[0]!r} is missing; {because} it{also}; "
-            "where its values are not known, add it as a column of nulls"
+            f"{where}: column {missing[0]!r} is missing; {because} it{also}; where its values are not known, give nulls"
         )
     numeric = {feature.name for feature in preprocessor.numeric}
     for name, zone in preprocessor.times.items():

@@ -153,7 +153,7 @@ def with_time_bounds(task: PreparationTask, fragments: Sequence[Fragment]) -> Pr
         bounds = find_time_bounds(fragments, column, task.config.split_percent, advance, schema.folders, schema.common)
     text = (
         "%s decides the split and is not a feature; "
-        "of a date or time, a copy under another name gives the model its month, weekday and hour"
+        "to use its month, weekday or hour as features, add a copy under another name"
     )
     logger.info(text, column)
     logger.info("split by %s: %s", column, ", ".join(f"{name} {value}" for name, value in bounds.describe().items()))

@@ -39,8 +39,8 @@ def source_paths(sources: Any) -> list[str]:
     wrong = [each for each in chosen if not isinstance(each, str | os.PathLike)]
     if wrong:
         raise DataError(
-            f"expected Parquet files, folders, globs or URIs, got a value of type {type(wrong[0]).__name__}; write "
-            "rows in memory to a Parquet file, or train with FastKANClassifier"
+            f"expected Parquet files, folders, globs or URIs, got a value of type {type(wrong[0]).__name__}; of rows "
+            "in memory, predict takes a pandas, polars or Arrow table, and FastKANClassifier is trained on one"
         )
     return [str(each) for each in chosen]
 
@@ -122,7 +122,7 @@ def _list_source(source: str) -> list[str]:
     skipped = sorted(set(names).difference(kept))
     if skipped:
         count = f"{len(skipped)} files are" if len(skipped) > 1 else "1 file is"
-        logger.warning("%s: %s not taken for Parquet, such as %s", source, count, skipped[0])
+        logger.warning("%s: %s skipped: not Parquet, such as %s", source, count, skipped[0])
     return [fs.unstrip_protocol(name) if is_remote(source) else name for name in kept]
 
 

@@ -1,4 +1,4 @@
-"""Labels that are not 0, 1 and null: one value of a column counts as 1, every other one as 0, and NaN as null."""
+"""Labels that are not 0, 1 and null: one value of a column counts as 1, all others as 0, and NaN as null."""
 
 from collections.abc import Mapping, Sequence
 

@@ -148,7 +148,7 @@ def feature_columns(types: dict[str, pa.DataType], where: str) -> Features:
     for name, kind in types.items():
         taken = [part.name for part in time_parts(name, kind)[1:] if part.name in types] if is_time(kind) else []
         if taken:
-            raise DataError(f"{where}: column {taken[0]!r} is also made from {name!r} ({kind}); drop one of both")
+            raise DataError(f"{where}: column {taken[0]!r} is also made from {name!r} ({kind}); drop one of the two")
     if not types:
         raise DataError(f"{where}: no feature column is left")
     numeric = tuple(name for name, kind in types.items() if is_number(kind) or is_duration(kind))

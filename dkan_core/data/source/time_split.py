@@ -4,6 +4,7 @@ The column is read once, before anything else, and in bounded memory: of many di
 as one. What comes out depends neither on the order of the rows nor on how they are cut into parts.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -116,6 +117,7 @@ def _text_of(key: int, kind: pa.DataType) -> str:
     shown = pa.timestamp(kind.unit) if pa.types.is_timestamp(kind) else kind
     storage = pa.int32() if pa.types.is_date32(kind) else pa.int64()
     text: str = pa.array([number], storage).view(shown).cast(pa.string())[0].as_py()
+    text = re.sub(r"\.0+$", "", text)
     return f"{text}Z" if pa.types.is_timestamp(kind) and kind.tz else text
 
 

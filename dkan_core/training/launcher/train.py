@@ -202,7 +202,7 @@ def _log_parts(config: ResolvedTrainConfig, metrics: dict[str, Any], outcome: Ou
         logger.info("gradients alone reached %.4f; then the terms were smoothed or fitted anew", trained)
     elif "blend" in metrics:
         logger.info(
-            "the network alone reached %.4f; it is blended with an additive model, which counts %g of the log-odds",
+            "the network alone reached %.4f; it is blended with an additive model, which has weight %g in the log-odds",
             trained,
             metrics["blend"],
         )

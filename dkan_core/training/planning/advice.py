@@ -205,9 +205,9 @@ def _notes(case: Case, before: int, after: int) -> list[str]:
     notes = []
     steps = case.steps(before)
     if steps < STEPS_TO_TAKE:
-        few = "too few to learn much" if steps < FEW_STEPS else f"fewer than the {STEPS_TO_TAKE} that are aimed at"
+        few = "too few to learn much" if steps < FEW_STEPS else f"below the target of {STEPS_TO_TAKE}"
         notes.append(
-            f"warning: {case.epochs} epochs of batches of {before:,} rows are {steps:,} steps, {few}; a smaller "
+            f"{case.epochs} epochs of batches of {before:,} rows are {steps:,} steps, {few}: a smaller "
             "--batch-size or more --epochs give more"
         )
     if after > before:
@@ -227,7 +227,7 @@ def _memory_notes(need: MemoryNeed, rows: float, memory: float | None, parts: in
         return []
     if parts is None:
         return [
-            f"warning: a worker needs {show_size(need.bytes_for(1))} even for one row, and may use "
+            f"a worker needs {show_size(need.bytes_for(1))} even for one row, and may use "
             f"{show_size(memory)}; lower --members or --hidden"
         ]
     return [

@@ -254,7 +254,7 @@ def _recommend(trials: Sequence[Trial], steps: int, full_steps: int) -> tuple[Tr
     # Of rates that chance alone tells apart, the one that train takes by itself.
     chosen = next((trial for trial in level if trial.factor == 1), fitting)
     if noise is None:
-        notes.append("with one run per rate, chance and merit cannot be told apart; use --repeats 2")
+        notes.append("with one run per rate, differences may be noise; use --repeats 2")
     elif len(level) > 1:
         rates = ", ".join(f"{trial.learning_rate:g}" for trial in level)
         notes.append(f"AP differences up to {noise:.4f} are within noise: {rates} are as good as each other")

@@ -140,8 +140,9 @@ def _helps(
     gain_N = without_N - with_N
     least = max(proof.errors * gain_N.std() / math.sqrt(len(gain_N)), proof.share * without_N.mean())
     helps = bool(gain_N.mean() > least and with_N.mean() < constant)
-    means = (losses_N.mean() / labels for losses_N in (with_N, without_N))
-    logger.info("%s: %s; log loss on unseen rows %.4f, without %.4f", change, "yes" if helps else "no", *means)
+    means = (mean / labels for mean in (with_N.mean(), without_N.mean(), least))
+    text = "%s: %s; log loss on unseen rows %.4f, without %.4f, and at least %.4f less is asked for"
+    logger.info(text, change, "yes" if helps else "no", *means)
     return helps
 
 

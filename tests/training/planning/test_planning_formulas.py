@@ -241,7 +241,7 @@ def test_measured_memory_never_shrinks_with_rows() -> None:
         (device(1e9), 1, None),
         (device(3e6), 2, "a worker needs 2.86 MB for its 2,000 rows of a step, and may use 2.86 MB; --accumulate"),
         (device(12e6, is_shared=True), 2, "may use 2.86 MB"),
-        (device(1e6), 1, "warning: a worker needs 978 KB even for one row, and may use 977 KB; lower --members"),
+        (device(1e6), 1, "a worker needs 978 KB even for one row, and may use 977 KB; lower --members"),
         (device(bf16_speed=1.9), 1, "a gradient in bfloat16 is 1.9 times as fast as in float32 here"),
         (device(bf16_speed=1.1), 1, None),
     ],
@@ -257,7 +257,7 @@ def test_device_decides_on_parts_and_precision(found: Device, accumulate: int, n
 def test_too_few_steps_are_warned_of_and_smaller_batches_recommended() -> None:
     machine = gpus()
     found = advise(machine, config(10, 8000), 8, 100_000, predictions(machine), 8, device())
-    assert "warning: 10 epochs of batches of 8,000 rows are 130 steps, too few" in found.notes[0]
+    assert "10 epochs of batches of 8,000 rows are 130 steps, too few" in found.notes[0]
     assert found.batch_size < 8000 and found.steps >= FEW_STEPS
     enough = advise(machine, config(100, 8000), 8, 100_000, predictions(machine), 8, device())
     assert not any("warning" in note for note in enough.notes)
