@@ -57,12 +57,13 @@ def test_what_text_holds(name: str) -> None:
     [
         (np.arange(ROWS), True),
         (RNG.permutation(np.arange(5, 5 + 10 * ROWS, 10)), True),
+        (pa.array([*range(ROWS), None, None]), True),
         (np.append(np.arange(ROWS), 3), False),
         (RNG.choice(10**9, ROWS, replace=False), False),
         (np.arange(50), False),
         (np.arange(ROWS) / 2, False),
     ],
-    ids=["numbers", "steps of ten", "one repeats", "far apart", "few", "floats"],
+    ids=["numbers", "steps of ten", "nulls", "one repeats", "far apart", "few", "floats"],
 )
 def test_integers_that_number_rows(values: Any, numbers_rows: bool) -> None:
     assert is_row_number(pa.array(values)) is numbers_rows
