@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dkan_core.data.source.column_types import is_text
 from dkan_core.errors import DataError
 
 
@@ -70,6 +71,8 @@ def other_values(column: pa.Array, text: str) -> list[str]:
 
 def _check_spelling(name: str, column: pa.Array, text: str, where: str) -> None:
     """Raise DataError where another spelling of the value that counts as 1 would count as 0."""
+    if not is_text(column.type):
+        return
     spelled = text.strip().casefold()
     for value in other_values(column, text):
         if value.strip().casefold() == spelled:
