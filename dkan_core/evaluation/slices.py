@@ -70,6 +70,11 @@ def slice_metrics(
     if not columns:
         return {}
     values = _read(saved, data, columns)
+    if weight_N is not None:
+        # A weight of 0 leaves a row out.
+        kept_N = weight_N > 0
+        labels_N, scores_N, weight_N = labels_N[kept_N], scores_N[kept_N], weight_N[kept_N]
+        values = [values_N[kept_N] for values_N in values]
     measured_N = labels_N != NOT_MEASURED
     return {
         column.name: [

@@ -1,5 +1,6 @@
 """The HTTP server's routes: those of KServe's library that do not change the server, with our errors and limits."""
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, MutableMapping
 from contextlib import AbstractAsyncContextManager
@@ -21,10 +22,11 @@ from kserve.protocol.rest.v2_datamodels import InferenceRequest
 from kserve.protocol.rest.v2_endpoints import V2Endpoints
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 import dkan_core
 from dkan_core.errors import DkanError
-from dkan_core.serving.facts import begin_request, current_request
+from dkan_core.serving.facts import RequestFacts, begin_request, current_request
 from dkan_core.serving.metrics import exposition
 from dkan_core.serving.rows import REQUEST
 from dkan_core.utils.schemas import parse_json
@@ -34,6 +36,7 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
 
+HUNG_UP = "the client hung up before it was answered"
 # Of a body that is too large, read for nothing: a client that is cut off while it sends may not see the answer.
 DISCARDED_BYTES = 1 << 30
 
@@ -45,6 +48,7 @@ STATUS = {
     RequestValidationError: HTTPStatus.BAD_REQUEST,
     ModelNotFound: HTTPStatus.NOT_FOUND,
     ModelNotReady: HTTPStatus.SERVICE_UNAVAILABLE,
+    ClientDisconnect: HTTPStatus.BAD_REQUEST,
     # Of KServe's base class, for a call that this model does not answer, such as one for explanations.
     NotImplementedError: HTTPStatus.NOT_IMPLEMENTED,
 }
@@ -139,6 +143,7 @@ async def refuse(_: Request, error: Exception) -> JSONResponse:
     found = (status for kind, status in STATUS.items() if isinstance(error, kind))
     status = next(found, HTTPStatus.INTERNAL_SERVER_ERROR)
     message = _described(error.errors()) if isinstance(error, RequestValidationError) else str(error)
+    message = HUNG_UP if isinstance(error, ClientDisconnect) else message
     if status == HTTPStatus.INTERNAL_SERVER_ERROR:
         message = "internal error; the server's log says more"
     current_request().error = message
@@ -192,14 +197,23 @@ class _Gateway:
         facts = begin_request("REST", f"{scope['method']} {quote(scope['path'], safe='/:')}")
         status = HTTPStatus.INTERNAL_SERVER_ERROR
 
+        is_begun = False
+
         async def note_status(message: Message) -> None:
-            nonlocal status
+            nonlocal status, is_begun
             if message["type"] == "http.response.start":
-                status = HTTPStatus(message["status"])
+                status, is_begun = HTTPStatus(message["status"]), True
             await send(message)
 
+        client = _Client(receive, self._max_bytes, facts)
         try:
-            await self._app(scope, _limited(receive, self._max_bytes), note_status)
+            await self._app(scope, client.receive, note_status)
+        except asyncio.CancelledError:
+            # The time that a server which is told to end gives its requests is up.
+            facts.error = "the server is ending"
+            if not is_begun:
+                response = JSONResponse({"error": facts.error}, HTTPStatus.SERVICE_UNAVAILABLE)
+                await response(scope, receive, note_status)
         except _TooLargeError as error:
             if error.has_more:
                 await _discard_body(receive)
@@ -209,6 +223,8 @@ class _Gateway:
         except Exception:
             # The framework has answered 500 and raises it again for whoever keeps the log, which is done here.
             logger.exception("a request failed")
+        finally:
+            client.close()
         # Probes and scrapes come every few seconds and say nothing new.
         if scope["method"] == "POST" or facts.error:
             facts.finish(self._name, int(status))
@@ -226,18 +242,44 @@ class _TooLargeError(BaseException):
         self.has_more = has_more
 
 
-def _limited(receive: Receive, max_bytes: int) -> Receive:
-    received = 0
+class _Client:
+    """What comes from a client: a body of bounded size, and then the news that it hung up.
 
-    async def limited() -> Message:
-        nonlocal received
-        message = await receive()
-        received += len(message.get("body", b""))
-        if received > max_bytes:
+    Args:
+        receive: Of the server.
+        max_bytes: Of the body.
+        facts: Learn of it where the client hangs up.
+    """
+
+    def __init__(self, receive: Receive, max_bytes: int, facts: RequestFacts) -> None:
+        self._receive = receive
+        self._max_bytes = max_bytes
+        self._facts = facts
+        self._received = 0
+        self._end: asyncio.Task[Message] | None = None
+
+    async def receive(self) -> Message:
+        """Return the next message."""
+        if self._end is not None:
+            return await asyncio.shield(self._end)
+        message = await self._receive()
+        self._received += len(message.get("body", b""))
+        if self._received > self._max_bytes:
             raise _TooLargeError(has_more=message.get("more_body", False))
+        if message["type"] == "http.request" and not message.get("more_body"):
+            # Whoever answers asks for nothing further, and would compute for nobody.
+            self._end = asyncio.create_task(self._wait_for_end())
         return message
 
-    return limited
+    async def _wait_for_end(self) -> Message:
+        message = await self._receive()
+        self._facts.is_gone = True
+        return message
+
+    def close(self) -> None:
+        """Stop listening: the request is answered."""
+        if self._end is not None:
+            self._end.cancel()
 
 
 async def _discard_body(receive: Receive) -> None:

@@ -70,14 +70,15 @@ class MicroBatcher:
         return await request.answer
 
     def close(self) -> None:
-        """End the thread."""
-        self._thread.shutdown()
+        """End the thread, once it has scored its batch."""
+        self._thread.shutdown(cancel_futures=True)
 
     async def _score_waiting(self) -> None:
         """Score batch after batch until no request waits."""
         while self._waiting:
             await self._wait_for_more()
-            await self._answer(self._next_batch())
+            if batch := self._next_batch():
+                await self._answer(batch)
         self._loop = None
 
     async def _wait_for_more(self) -> None:
@@ -88,12 +89,18 @@ class MicroBatcher:
             await asyncio.wait_for(self._full.wait(), self._max_wait)
 
     def _next_batch(self) -> list[_Request]:
-        batch = [self._waiting.popleft()]
-        rows = len(batch[0].rows)
-        while self._waiting and rows + len(self._waiting[0].rows) <= self._max_rows:
-            batch.append(self._waiting.popleft())
-            rows += len(batch[-1].rows)
-        self._waiting_rows -= rows
+        """Return requests that are scored together; none if nobody waits for those that are left."""
+        batch: list[_Request] = []
+        rows = 0
+        while self._waiting:
+            following = self._waiting[0]
+            is_wanted = not following.answer.done()
+            if batch and is_wanted and rows + len(following.rows) > self._max_rows:
+                break
+            self._waiting_rows -= len(self._waiting.popleft().rows)
+            if is_wanted:
+                batch.append(following)
+                rows += len(following.rows)
         return batch
 
     async def _answer(self, batch: list[_Request]) -> None:

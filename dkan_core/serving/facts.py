@@ -24,6 +24,9 @@ class RequestFacts:
     error: str = ""
     """Why it was refused; empty: it was not."""
 
+    is_gone: bool = False
+    """Whether the client hung up: nobody waits for the answer."""
+
     start: float = field(default_factory=time.perf_counter)
 
     def finish(self, model: str, code: int | str) -> None:

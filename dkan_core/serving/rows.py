@@ -177,6 +177,9 @@ def _typed(name: str, values: Sequence[Any] | npt.NDArray[Any], datatype: str) -
 def _converted(values: Sequence[Any] | npt.NDArray[Any], kind: pa.DataType) -> pa.Array | None:
     """Return values as an array of a type, or None where one is of another kind: text, truth value or number."""
     try:
+        if pa.types.is_integer(kind) and all(type(value) in (int, type(None)) for value in values):
+            # Where the type is not given, large ones among small ones are of no type.
+            return pa.array(values, kind)
         found = pa.array(values)
         if not (pa.types.is_null(found.type) or _kind(found.type) == _kind(kind)):
             return None
@@ -204,11 +207,14 @@ def _parsed_times(name: str, column: pa.Array, kind: pa.DataType) -> pa.Array:
     """Return dates and times, which JSON has as text, as such; numbers are left to be refused."""
     if not is_text(column.type):
         return column
-    with suppress(pa.ArrowInvalid):
-        return column.cast(kind)
+    # Digits beyond microseconds are left out, as predict does.
+    finest = pa.timestamp("ns", kind.tz)
+    for parsed in (kind, finest):
+        with suppress(pa.ArrowInvalid):
+            return column.cast(parsed).cast(kind, safe=False)
     for number, value in enumerate(column):
         try:
-            value.cast(kind)
+            value.cast(finest)
         except pa.ArrowInvalid:
             raise DataError(
                 f"{REQUEST}: row {number}: column {name!r}: expected {expected(kind.tz)} in ISO 8601, "

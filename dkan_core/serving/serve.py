@@ -3,16 +3,18 @@
 import os
 import signal
 import socket
-import tempfile
 from pathlib import Path
 from typing import Any
 
 from dkan_core.config import ServeConfig, check_config
 from dkan_core.errors import ConfigError
+from dkan_core.model.model_folder import ModelFolder
+from dkan_core.model.saved_model import SavedModel
 from dkan_core.serving.kserve_library import import_kserve
 from dkan_core.serving.scorer import Scorer, load_scorer
 from dkan_core.utils.signals import handle_signal
 from dkan_core.utils.storage.remote import local_copy
+from dkan_core.utils.storage.scratch import scratch_folder
 
 # A process of several is replaced after so long without a sign of life, such as while it imports on a busy machine.
 START_SECONDS = 60
@@ -39,17 +41,12 @@ def serve(model: str | Path, config: ServeConfig | None = None) -> None:
     for setting, port in (("port", config.port), ("grpc_port", config.grpc_port)):
         if port is not None:
             _check_free(setting, config.host, port)
-    with local_copy(model) as folder, tempfile.TemporaryDirectory(prefix="dkan-serve-") as counts:
+    with local_copy(model) as folder:
         if config.workers > 1:
-            # Before anything imports the library, which decides by it where it counts.
-            os.environ["PROMETHEUS_MULTIPROC_DIR"] = counts
-        # Loaded here also where other processes serve: a model that is damaged ends the command with a message.
-        scorer = load_scorer(folder, config)
-        import_kserve()
-        if config.workers > 1:
-            del scorer  # on a GPU it would take memory that nothing uses
-            _run_workers(folder, config)
+            _run_workers(SavedModel(folder).files, config)
         else:
+            scorer = load_scorer(folder, config)
+            import_kserve()
             _run_alone(scorer, config)
 
 
@@ -67,12 +64,26 @@ def _run_alone(scorer: Scorer, config: ServeConfig) -> None:
     _run(application(scorer, config), config)
 
 
-def _run_workers(folder: Path, config: ServeConfig) -> None:
-    from dkan_core.serving.worker import application_from_environment as factory
-    from dkan_core.serving.worker import environment_of
+def _run_workers(model: ModelFolder, config: ServeConfig) -> None:
+    with scratch_folder() as scratch:
+        # A copy: a process that is replaced serves what the others do, whatever lies in the model's folder by then.
+        folder, counts = scratch / "model", scratch / "counts"
+        for made in (folder, counts):
+            made.mkdir()
+        for name in sorted(model.files):
+            (folder / name).write_bytes(model.read(name))
+        # Before anything imports the library, which decides by it where it counts.
+        os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(counts)
+        # Loaded here, too: a model that cannot score ends the command with a message.
+        load_scorer(folder, config)
+        import_kserve()
+        from dkan_core.serving.supervisor import watch_processes
+        from dkan_core.serving.worker import application_from_environment as factory
+        from dkan_core.serving.worker import environment_of
 
-    os.environ.update(environment_of(folder, config))
-    _run(f"{factory.__module__}:{factory.__name__}", config)
+        watch_processes()
+        os.environ.update(environment_of(folder, config))
+        _run(f"{factory.__module__}:{factory.__name__}", config)
 
 
 def _run(app: Any, config: ServeConfig) -> None:

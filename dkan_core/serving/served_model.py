@@ -11,6 +11,7 @@ import pyarrow as pa
 from kserve import InferOutput, InferRequest, InferResponse, Model
 from kserve.errors import InvalidInput
 from kserve.protocol.infer_type import to_http_parameters
+from starlette.requests import ClientDisconnect
 
 from dkan_core.data.source.column_types import is_number
 from dkan_core.errors import DataError
@@ -19,6 +20,9 @@ from dkan_core.serving.facts import current_request
 from dkan_core.serving.rows import REQUEST, Tensor, rows_of_instances, rows_of_tensors, shown
 from dkan_core.serving.scorer import Scorer
 from dkan_core.utils.schemas import parse_json
+
+# Reasons take a millisecond or less for each row.
+REASON_ROWS = 256
 
 
 class ServedModel(Model):  # type: ignore[misc]
@@ -89,7 +93,15 @@ class ServedModel(Model):  # type: ignore[misc]
         if not count:
             return {}
         loop = asyncio.get_running_loop()
-        found = await loop.run_in_executor(self._reasons_thread, self._scorer.find_reasons, rows, count)
+        found: list[list[Any]] = [[] for _ in self._scorer.reason_outputs]
+        # In pieces, so that large requests do not hold up small ones, and one that nobody waits for ends soon.
+        for start in range(0, len(rows), REASON_ROWS):
+            if current_request().is_gone:
+                raise ClientDisconnect
+            piece = rows.slice(start, REASON_ROWS)
+            parts = await loop.run_in_executor(self._reasons_thread, self._scorer.find_reasons, piece, count)
+            for reasons, part in zip(found, parts, strict=True):
+                reasons += part
         return dict(zip(self._scorer.reason_outputs, found, strict=True))
 
     def _infer_response(

@@ -1,15 +1,18 @@
 """A process that serves: the model, what scores its requests, and the servers in front of it."""
 
+import asyncio
 import functools
 import json
 import logging
 import os
+import signal
 import warnings
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from fastapi import FastAPI
@@ -55,13 +58,15 @@ def application(scorer: Scorer, config: ServeConfig) -> Any:
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        exiting = exit_event()
         server = await _start_grpc(dataplane, config)
+        stopping = asyncio.create_task(_stop_grpc(server, exiting, config.grace_seconds))
         logger.info("model %s is ready: labels %s", config.name, ", ".join(scorer.saved.config.labels))
         yield
-        if server is not None:
-            await server.stop(config.grace_seconds)
+        exiting.set()
+        await stopping
         batcher.close()
-        reasons_thread.shutdown()
+        reasons_thread.shutdown(cancel_futures=True)
 
     return build_app(dataplane, config.name, config.max_request_mb << 20, lifespan)
 
@@ -98,6 +103,33 @@ async def _start_grpc(dataplane: ModelDataPlane, config: ServeConfig) -> Any:
     await server.start()
     logger.info("gRPC on port %d", port)
     return server
+
+
+async def _stop_grpc(server: Any, exiting: asyncio.Event, grace_seconds: float) -> None:
+    """End the server of gRPC as that of HTTP ends: from the signal on it takes no calls, and finishes those it has."""
+    await exiting.wait()
+    if server is not None:
+        await server.stop(grace_seconds)
+
+
+def exit_event() -> asyncio.Event:
+    """Return an event that SIGTERM and SIGINT set before they do what they did so far."""
+    loop, exiting = asyncio.get_running_loop(), asyncio.Event()
+
+    def watch(number: signal.Signals) -> None:
+        before = signal.getsignal(number)
+
+        def handle(signum: int, frame: FrameType | None) -> None:
+            loop.call_soon_threadsafe(exiting.set)
+            if callable(before):
+                before(signum, frame)
+
+        signal.signal(number, handle)
+
+    with suppress(ValueError):  # in another thread than the main one, which gets no signals
+        watch(signal.SIGTERM)
+        watch(signal.SIGINT)
+    return exiting
 
 
 def _count_batch(name: str, requests: int, rows: int) -> None:

@@ -56,7 +56,8 @@ def call_with_retries(
     def say(state: tenacity.RetryCallState) -> None:
         if name and state.outcome is not None and state.next_action is not None:
             error, pause = state.outcome.exception(), state.next_action.sleep
-            logger.warning("%s, attempt %d: %s; next in %.1f s", name, state.attempt_number, error, pause)
+            why = str(error) or type(error).__name__
+            logger.warning("%s, attempt %d: %s; next in %.1f s", name, state.attempt_number, why, pause)
 
     # Whichever limit comes first ends it; without any it goes on until the action succeeds.
     limits: list[tenacity.stop.stop_base] = []

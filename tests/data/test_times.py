@@ -195,6 +195,16 @@ def test_tensors_hold_times_as_text(saved: SavedModel) -> None:
     assert rows_of_tensors(tensors, saved.preprocessor).equals(rows_of_instances(given, saved.preprocessor))
 
 
+def test_requests_may_have_more_digits_than_microseconds(saved: SavedModel) -> None:
+    given = instances(make_rows(3))
+    for row, text in zip(
+        given, ("2024-05-31T18:00:00.123456789+02:00", None, "2024-05-31T16:00:00.123456Z"), strict=True
+    ):
+        row["departure"] = text
+    first, none, last = rows_of_instances(given, saved.preprocessor)["departure"]
+    assert first == last and not none.is_valid
+
+
 @pytest.mark.parametrize("value", ["yesterday", "2024-05-01T12:00:00", 5])
 def test_requests_with_other_times_are_refused_by_row(saved: SavedModel, value: Any) -> None:
     given = instances(make_rows(3))

@@ -41,6 +41,7 @@ def test_weights_reach_every_metric(source: Path, tmp_path: Path) -> None:
         previous=tmp_path / "previous",
         save_predictions=True,
         explain=False,
+        slices=["site", "mean_radius"],
     ).metrics
     rows = pq.read_table(tmp_path / "eval" / "predictions.parquet")
     assert rows.column_names == ["label", "label_probability", "weight"]
@@ -49,5 +50,10 @@ def test_weights_reach_every_metric(source: Path, tmp_path: Path) -> None:
     assert metrics["roc_auc"] == pytest.approx(roc_auc_score(labels, scores, sample_weight=weights))
     assert metrics["average_precision_unweighted"] == pytest.approx(average_precision_score(labels, scores))
     assert metrics["labels"]["label"]["rows"] == np.count_nonzero(weights) < metrics["rows"] == len(rows)
+    counted = np.count_nonzero(weights)
+    assert [sum(level["rows"] for level in levels) for levels in metrics["slices"]["columns"].values()] == [
+        counted,
+        counted,
+    ]
     assert metrics["previous_average_precision"] > 0.9
     assert json.loads((tmp_path / "eval" / "metrics.json").read_text())["average_precision"] > 0.9

@@ -7,7 +7,7 @@ import pytest
 
 from dkan_core import DataError
 from dkan_core.data.encoding.preprocessor import CategoryFeature, NumericFeature, Preprocessor
-from dkan_core.serving.rows import rows_of_instances
+from dkan_core.serving.rows import Tensor, rows_of_instances, rows_of_tensors
 
 PREPROCESSOR = Preprocessor(
     numeric=[NumericFeature(name="x", knots=[0.0, 1.0], scores=[-1.0, 1.0])],
@@ -29,6 +29,20 @@ def test_numbers_of_json_become_floats(values: list[Any], expected: list[Any]) -
     found = rows_of_instances([{"x": value, "site": "left", "note": [1]} for value in values], PREPROCESSOR)
     assert found.schema == pa.schema([("x", pa.float64()), ("site", pa.string())])
     assert found["x"].to_pylist() == expected
+
+
+@pytest.mark.parametrize("values", [[2**64 - 1, 2**63, None], [2**64 - 1, 1], [0, 2**64 - 1]])
+def test_large_integers_of_a_tensor_are_read(values: list[Any]) -> None:
+    tensors = [
+        Tensor("x", "UINT64", [len(values)], values),
+        Tensor("site", "BYTES", [len(values)], ["left"] * len(values)),
+    ]
+    found = rows_of_tensors(tensors, PREPROCESSOR)["x"].to_pylist()
+    assert found == [None if value is None else float(value) for value in values]
+    with pytest.raises(DataError, match="row 1: column 'x' is declared INT64, found 18446744073709551615"):
+        rows_of_tensors(
+            [Tensor("x", "INT64", [2], [1, 2**64 - 1]), Tensor("site", "BYTES", [2], ["left"] * 2)], PREPROCESSOR
+        )
 
 
 def test_truth_values_are_the_texts_of_training() -> None:

@@ -31,9 +31,9 @@ AUTHOR = "dkan"
 # the second alone, and newer ones both.
 APIS = ("v1", "v1alpha3")
 
-# How long one round of calls may take, and how often it is made: a server that restarts is back in half a minute.
-ROUND_SECONDS = 60.0
-ATTEMPTS = RetryPolicy(first_pause=0.5, attempts=7)
+# How long a round of calls may take, and for how long it is repeated: a server that restarts is back in half a minute.
+ROUND_SECONDS = 20.0
+ATTEMPTS = RetryPolicy(first_pause=0.5, patience=30.0)
 
 # Where the library looks for a token, too: a path in a variable, or the one of every pod.
 TOKEN_VARIABLE = "KF_PIPELINES_SA_TOKEN_PATH"

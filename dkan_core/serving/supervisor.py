@@ -1,0 +1,28 @@
+"""How the processes of a server with several are looked after."""
+
+import time
+
+from uvicorn.supervisors import multiprocess
+
+# How often a process that does not answer is looked at.
+POLL_SECONDS = 1.0
+
+
+class ServingProcess(multiprocess.Process):
+    """A process that is replaced as soon as it is dead; uvicorn's own waits for an answer until the time is up."""
+
+    def is_alive(self, timeout: float = 5) -> bool:
+        """Tell whether the process answers within ``timeout`` seconds."""
+        deadline = time.monotonic() + timeout
+        while self.process.is_alive():
+            if self.ping(POLL_SECONDS):
+                return True
+            if time.monotonic() >= deadline:
+                return False
+        return False
+
+
+def watch_processes() -> None:
+    """Let uvicorn start its processes as ``ServingProcess``."""
+    # It has no setting for this.
+    multiprocess.Process = ServingProcess  # type: ignore[misc]

@@ -1,0 +1,122 @@
+"""Clients that hang up, processes that die, and a server that is told to end while it is busy."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import threading
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from dkan_core import TrainResult
+from dkan_core.serving import supervisor
+from dkan_core.serving.supervisor import ServingProcess
+from tests.serving.requests import PREDICT
+from tests.serving.server import Answer, Server, serving
+from tests.training.processes import child_pids, wait_until
+
+# Reasons of so many rows take minutes.
+MANY = 20_000
+
+
+def body_of(table: pa.Table, rows: int) -> bytes:
+    instances = table.to_pylist() * (rows // len(table))
+    return json.dumps({"instances": instances, "parameters": {"reasons": 2}}).encode()
+
+
+def send(server: Server, body: bytes, declared: int) -> socket.socket:
+    client = socket.create_connection(("127.0.0.1", server.port))
+    client.sendall(f"POST {PREDICT} HTTP/1.1\r\nHost: x\r\nContent-Length: {declared}\r\n\r\n".encode() + body)
+    return client
+
+
+def test_client_that_hangs_up_while_it_sends_is_no_error_of_the_server(server: Server) -> None:
+    send(server, b'{"inst', 1000).close()
+    server.wait_for_line(r"request POST \S+ status=400 .*error='the client hung up before it was answered'")
+    assert "Traceback" not in server.log.read_text()
+
+
+def test_nothing_is_computed_for_a_client_that_hung_up(trained: TrainResult, table: pa.Table, tmp_path: Path) -> None:
+    body = body_of(table, MANY)
+    with serving(trained.model, tmp_path / "log") as server:
+        # Until the first reasons are found, what finds them is made.
+        assert server.ask(PREDICT, body_of(table, len(table))).status == 200
+        send(server, body, len(body)).close()
+        server.wait_for_line(rf"status=400 rows={MANY} .*error='the client hung up before it was answered'")
+        assert server.stop() == 0
+
+
+def test_requests_that_outlast_the_grace_are_answered_and_counted(
+    trained: TrainResult, table: pa.Table, tmp_path: Path
+) -> None:
+    answers: list[Answer] = []
+    body = body_of(table, MANY)
+    with serving(trained.model, tmp_path / "log", "--grace-seconds", "1", "--grpc-port", "0") as server:
+        assert server.ask(PREDICT, body_of(table, len(table))).status == 200
+        client = threading.Thread(target=lambda: answers.append(server.ask(PREDICT, body)))
+        client.start()
+        wait_until(lambda: _is_asked(server))
+        server.process.send_signal(signal.SIGTERM)
+        wait_until(lambda: not _listens(server.grpc_port))
+        client.join()
+        assert answers == [Answer(503, {"error": "the server is ending"})]
+        assert server.stop() == 0
+    assert f"status=503 rows={MANY}" in server.log.read_text()
+
+
+def _is_asked(server: Server) -> bool:
+    """Tell whether a second request has come in: its rows are scored, whose number the metrics of batches have."""
+    found = server.ask("/metrics").content.decode()
+    return 'dkan_batch_requests_count{model="late"} 2.0' in found
+
+
+def _listens(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=10).close()
+    except OSError:
+        return False
+    return True
+
+
+def test_process_that_is_replaced_serves_the_model_of_the_others(
+    trained: TrainResult, table: pa.Table, tmp_path: Path
+) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(trained.model, model)
+    rows = table.to_pylist()[:1]
+    with serving(model, tmp_path / "log", "--workers", "2") as server:
+        server.wait_for_line(r"late is ready[\s\S]*late is ready")
+        (expected,) = server.probabilities(rows)
+        weights = load_file(model / "model.safetensors")
+        save_file({name: -value for name, value in weights.items()}, model / "model.safetensors")
+        (model / "files.json").unlink(missing_ok=True)
+        os.kill(_serving_processes(server)[0], signal.SIGKILL)
+        server.wait_for_line(r"(late is ready[\s\S]*){3}")
+        assert all(server.probabilities(rows) == [expected] for _ in range(20))
+        assert server.stop() == 0
+
+
+def _serving_processes(server: Server) -> list[int]:
+    command = "spawn_main"
+    return [pid for pid in child_pids(server.process.pid) if command in Path(f"/proc/{pid}/cmdline").read_text()]
+
+
+def test_process_that_dies_before_it_answers_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Dying:
+        asked = 0
+
+        def is_alive(self) -> bool:
+            self.asked += 1
+            return self.asked < 3
+
+    monkeypatch.setattr(supervisor, "POLL_SECONDS", 0.0)
+    process: Any = ServingProcess.__new__(ServingProcess)
+    process.process, process.ping = Dying(), lambda seconds: False
+    assert not process.is_alive(1e9)
+    process.process, process.ping = Dying(), lambda seconds: True
+    assert process.is_alive(1e9)
