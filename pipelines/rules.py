@@ -8,15 +8,15 @@ from dkan_core.serving.inference_service import NAME as SERVICE_NAME
 from pipelines.lint.executors import QUANTITY
 
 # An image, with registry, port, tag and digest.
-IMAGE = re.compile(r"[a-z0-9][\w.-]*(:\d+)?(/[a-z0-9][\w.-]*)*(:\w[\w.-]{0,127})?(@sha256:[0-9a-f]{64})?")
+IMAGE = re.compile(r"[a-zA-Z0-9][\w.-]*(:\d+)?(/[a-z0-9][\w.-]*)*(:\w[\w.-]{0,127})?(@sha256:[0-9a-f]{64})?")
 OBJECT_NAME = re.compile(r"(?=.{1,253}$)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 # The fields of a toleration, and what each may be.
 TOLERATION: dict[str, Callable[[Any], bool]] = {
     "key": lambda value: isinstance(value, str),
-    "operator": lambda value: value in ("Exists", "Equal"),
+    "operator": lambda value: value in ("Exists", "Equal", ""),
     "value": lambda value: isinstance(value, str),
-    "effect": lambda value: value in ("NoSchedule", "PreferNoSchedule", "NoExecute"),
-    "tolerationSeconds": lambda value: isinstance(value, int),
+    "effect": lambda value: value in ("NoSchedule", "PreferNoSchedule", "NoExecute", ""),
+    "tolerationSeconds": lambda value: type(value) is int,
 }
 
 
@@ -37,10 +37,15 @@ def _within(low: int, high: int | None = None) -> Rule:
 
 
 def _is_toleration(fields: Any) -> bool:
-    """Tell whether Kubernetes accepts a toleration: ``Exists`` has no value, and anything else needs a key."""
+    """Tell whether Kubernetes accepts a toleration.
+
+    ``Exists`` has no value, and anything else needs a key; seconds are those after an eviction.
+    """
     if not isinstance(fields, dict) or fields.keys() - TOLERATION.keys():
         return False
     if not all(TOLERATION[name](value) for name, value in fields.items()):
+        return False
+    if "tolerationSeconds" in fields and fields.get("effect") != "NoExecute":
         return False
     return not fields.get("value") if fields.get("operator") == "Exists" else bool(fields.get("key"))
 

@@ -1,5 +1,6 @@
 """Values of a form that a run would fail on, some of them hours after it began."""
 
+import posixpath
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -20,6 +21,7 @@ NEEDED_BY = {"registry_url": "publish_uri"}
 READ = ("data_uri", "model_uri", "initial_model_uri", "previous_model_uri")
 WRITTEN = ("prepared_uri", "checkpoint_uri", "run_uri", "publish_uri", "output_uri")
 URI = re.compile(r"\w+://")
+OF_ONE_PROCESS = ("file://", "memory://")
 
 
 def find_fault(form: Mapping[str, Any]) -> str:
@@ -61,7 +63,9 @@ def find_local_place(form: Mapping[str, Any]) -> str:
         root = "/" if name in READ else volume
         # Several sources are separated by commas or lines.
         for place in listed(form.get(name) or ""):
-            if not (URI.match(place) or (root and place.startswith(root))):
+            is_shared = URI.match(place) and not place.startswith(OF_ONE_PROCESS)
+            is_below = root and posixpath.normpath(place).startswith(root)
+            if not (is_shared or is_below):
                 path = f", or a path below {root}" if root else ""
                 return f"parameter {name!r} must be a URI such as s3://bucket/folder{path}, got {place!r}"
     return ""

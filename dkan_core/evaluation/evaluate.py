@@ -289,12 +289,16 @@ def _warnings(saved: SavedModel, data: EvaluationData, evaluation: Evaluation, s
 
 def _one_class(evaluation: Evaluation, data: EvaluationData) -> list[str]:
     """Return which labels have rows of one class only, and what their columns hold instead."""
+    counts_N = np.full(len(evaluation.labels), True) if evaluation.weights is None else evaluation.weights > 0
     found = []
-    for label, labels_N in zip(data.labels, evaluation.labels.T, strict=True):
+    for label, labels_N in zip(data.labels, evaluation.labels[counts_N].T, strict=True):
         classes = {*np.unique(labels_N).tolist()} - {metric.NOT_MEASURED}
         if len(classes) == 1:
+            text = (
+                f"label {label!r} is {classes.pop()} in every measured row, so it has no average precision or ROC AUC"
+            )
             held = data.positive(label)
-            found.append(f"label {label!r} is {classes.pop()} in every row, so it has no metrics{held and f': {held}'}")
+            found.append(f"{text}: {held}" if held else text)
     return found
 
 

@@ -28,7 +28,7 @@ from dkan_core.data.preparation.steps import encode_rows
 from dkan_core.data.source.column_types import value_types
 from dkan_core.data.source.columns import SourceFile, open_parquet, read_batches
 from dkan_core.data.source.files import find_in_order, stamp
-from dkan_core.data.source.positive import other_values
+from dkan_core.data.source.positive import other_values, with_nulls
 from dkan_core.data.source.roles import Schema
 from dkan_core.data.source.split_hints import describe_split, split_warnings
 from dkan_core.errors import ConfigError, DataError
@@ -217,6 +217,7 @@ class RawRows:
             types = value_types(path, open_parquet(path), encoding.source_types)
             check_features(encoding, types, path, because=TRAINED_WITH)
             for rows in read_batches(path, needed, folder_types=encoding.folder_types):
+                rows = with_nulls(rows, self.columns)
                 for column, value in positive_in(rows.schema, self._positive).items():
                     self._others[column] |= dict.fromkeys(other_values(rows.column(column), value))
                 yield encode_rows(with_binary_labels(rows, self.columns, self._positive, path), encoding, schema, path)

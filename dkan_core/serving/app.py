@@ -143,7 +143,8 @@ async def refuse(_: Request, error: Exception) -> JSONResponse:
     found = (status for kind, status in STATUS.items() if isinstance(error, kind))
     status = next(found, HTTPStatus.INTERNAL_SERVER_ERROR)
     message = _described(error.errors()) if isinstance(error, RequestValidationError) else str(error)
-    message = HUNG_UP if isinstance(error, ClientDisconnect) else message
+    if isinstance(error, ClientDisconnect):
+        message = HUNG_UP
     if status == HTTPStatus.INTERNAL_SERVER_ERROR:
         message = "internal error; the server's log says more"
     current_request().error = message
@@ -153,6 +154,11 @@ async def refuse(_: Request, error: Exception) -> JSONResponse:
 async def refuse_path(request: Request, error: Exception) -> JSONResponse:
     """Return the answer to a path that is none, or to another method than that of its path."""
     assert isinstance(error, HTTPException), error
+    if error.status_code not in (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED):
+        # Of a body that the framework reads: it hides that the client hung up.
+        message = HUNG_UP if isinstance(error.__cause__, ClientDisconnect) else f"{REQUEST}: {error.detail}"
+        current_request().error = message
+        return JSONResponse({"error": message}, error.status_code, error.headers)
     routes = [route for route in request.app.routes if isinstance(route, APIRoute)]
     known = ", ".join(f"{method} {route.path}" for route in routes for method in route.methods or ())
     message = f"{REQUEST}: {request.method} {request.url.path} is not answered here; expected one of {known}"
@@ -201,9 +207,9 @@ class _Gateway:
 
         async def note_status(message: Message) -> None:
             nonlocal status, is_begun
+            await send(message)
             if message["type"] == "http.response.start":
                 status, is_begun = HTTPStatus(message["status"]), True
-            await send(message)
 
         client = _Client(receive, self._max_bytes, facts)
         try:

@@ -120,9 +120,11 @@ def test_new_rows_with_other_values_are_named(
     (warning,) = (
         text
         for text in evaluate(model, other, tmp_path / "eval", explain=False).metrics["warnings"]
-        if "every row" in text
+        if "every measured row" in text
     )
-    assert warning.startswith("label 'outcome' is 0 in every row, so it has no metrics: 'late' counts as 1, ")
+    assert warning.startswith(
+        "label 'outcome' is 0 in every measured row, so it has no average precision or ROC AUC: 'late' counts as 1, "
+    )
     assert "'L'" in warning and "'O'" in warning
 
 

@@ -204,6 +204,7 @@ def test_arguments_take_the_type_of_their_parameter() -> None:
         ([*REQUIRED, 'step_tolerations=["gpu"]'], "parameter 'step_tolerations' must be a JSON list of"),
         ([*REQUIRED, 'tolerations=[{"key": "gpu", "operator": "exists"}]'], "a JSON list of tolerations such as"),
         ([*REQUIRED, 'tolerations=[{"keys": "gpu"}]'], "a JSON list of tolerations such as"),
+        ([*REQUIRED, 'tolerations=[{"key": "gpu", "tolerationSeconds": 60}]'], "a JSON list of tolerations such as"),
         ([*REQUIRED, 'tolerations=[{"value": "gpu"}]'], "a JSON list of tolerations such as"),
         ([*REQUIRED, 'tolerations=[{"operator": "Exists", "value": "a"}]'], "a JSON list of tolerations such as"),
         ([*REQUIRED, "split=80/30/10"], "split must add up to 100"),

@@ -16,7 +16,7 @@ from safetensors.numpy import load_file, save_file
 from dkan_core import TrainResult
 from dkan_core.serving import supervisor
 from dkan_core.serving.supervisor import ServingProcess
-from tests.serving.requests import PREDICT
+from tests.serving.requests import INFER, PREDICT
 from tests.serving.server import Answer, Server, serving
 from tests.training.processes import child_pids, wait_until
 
@@ -29,15 +29,16 @@ def body_of(table: pa.Table, rows: int) -> bytes:
     return json.dumps({"instances": instances, "parameters": {"reasons": 2}}).encode()
 
 
-def send(server: Server, body: bytes, declared: int) -> socket.socket:
+def send(server: Server, body: bytes, declared: int, path: str = PREDICT) -> socket.socket:
     client = socket.create_connection(("127.0.0.1", server.port))
-    client.sendall(f"POST {PREDICT} HTTP/1.1\r\nHost: x\r\nContent-Length: {declared}\r\n\r\n".encode() + body)
+    client.sendall(f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {declared}\r\n\r\n".encode() + body)
     return client
 
 
-def test_client_that_hangs_up_while_it_sends_is_no_error_of_the_server(server: Server) -> None:
-    send(server, b'{"inst', 1000).close()
-    server.wait_for_line(r"request POST \S+ status=400 .*error='the client hung up before it was answered'")
+@pytest.mark.parametrize("path", [PREDICT, INFER])
+def test_client_that_hangs_up_while_it_sends_is_no_error_of_the_server(server: Server, path: str) -> None:
+    send(server, b'{"inst', 1000, path).close()
+    server.wait_for_line(rf"request POST {path} status=400 .*error='the client hung up before it was answered'")
     assert "Traceback" not in server.log.read_text()
 
 

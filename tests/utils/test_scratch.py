@@ -71,3 +71,26 @@ def test_folder_that_cannot_be_made_is_said(temporary: Path, monkeypatch: pytest
         scratch_folder(),
     ):
         pass
+
+
+def test_no_folder_for_temporary_files_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def find_none() -> str:
+        raise FileNotFoundError(2, "No usable temporary directory found")
+
+    monkeypatch.setattr("tempfile.gettempdir", find_none)
+    with pytest.raises(OutputError, match=r"TMPDIR: no folder .* \(No usable temporary"), scratch_folder():
+        pass
+
+
+def test_many_at_the_same_time_keep_their_folders(temporary: Path) -> None:
+    script = """
+from dkan_core.utils.storage.scratch import scratch_folder
+for number in range(300):
+    with scratch_folder() as folder:
+        (folder / "rows").write_bytes(b"rows")
+        assert (folder / "rows").exists()
+"""
+    environment = {**os.environ, "TMPDIR": str(temporary)}
+    processes = [subprocess.Popen([sys.executable, "-c", script], env=environment) for _ in range(3)]
+    assert [process.wait() for process in processes] == [0, 0, 0]
+    assert not os.listdir(temporary)

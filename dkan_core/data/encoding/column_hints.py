@@ -12,13 +12,16 @@ NUMBER = r"^\s*[-+]?(\d+([.,]\d*)?|[.,]\d+)([eE][-+]?\d+)?\s*$"
 FRACTION = r"[.,]\d"
 # Codes of a fixed length, such as postal codes.
 LEADING_ZERO = r"^\s*0\d"
-CURRENCY = r"(?:[$€£¥₹]|[A-Z]{3}|%)"
+CURRENCY = r"(?:[$€£¥₹%]|(?:USD|EUR|GBP|JPY|CNY|INR|CHF|CAD|AUD|NZD|SEK|NOK|DKK|PLN|CZK|BRL|MXN|ZAR|SGD|HKD|KRW|TRY)\b)"
 # With a currency or percent sign, or with thousands separated.
 AMOUNT = rf"^\s*\(?[-+]?\s*{CURRENCY}?\s*[-+]?(\d{{1,3}}([,.' ]\d{{3}})+|\d+)([.,]\d+)?\s*{CURRENCY}?\)?\s*$"
-AMOUNT_MARK = rf"{CURRENCY}|\d,\d{{3}}"
+AMOUNT_MARK = rf"{CURRENCY}|\d[,' ]\d{{3}}\b|\d\.\d{{3}}[.,]"
 TIME = r"([T ]+\d{1,2}:\d{2}(:\d{2}([.,]\d+)?)?\s*([AaPp][Mm])?\s*(Z|UTC|[-+]\d{2}:?\d{2})?)?"
-DAY = r"\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.](\d{4}|\d{2})"
-NAMED_DAY = r"\d{1,2}[- ][A-Za-z]{3,9}\.?[- ,]+\d{2,4}|[A-Za-z]{3,9}\.? \d{1,2}, ?\d{4}"
+MONTH_OR_DAY = r"(0?[1-9]|[12]\d|3[01])"
+YEAR = r"(1[89]|20)\d\d"
+DAY = rf"{YEAR}[-/.](0?[1-9]|1[0-2])[-/.]{MONTH_OR_DAY}|{MONTH_OR_DAY}[-/.]{MONTH_OR_DAY}[-/.]({YEAR}|\d\d)"
+MONTH = r"(?i:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]{0,6}"
+NAMED_DAY = rf"{MONTH_OR_DAY}[- ]{MONTH}\.?[- ,]+\d{{2,4}}|{MONTH}\.? {MONTH_OR_DAY},? ?\d{{4}}"
 DATE = rf"^\s*({DAY}|{NAMED_DAY}){TIME}\s*$"
 # Fewer values may as well be grades or versions.
 MIN_VALUES = 20

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 from sklearn.metrics import accuracy_score
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
 from dkan_core.errors import ConfigError
 from dkan_core.evaluation.metrics import NOT_MEASURED
@@ -76,11 +76,12 @@ class PredictingMixin:
         if self._is_binary:
             return float(accuracy_score(y, predicted, sample_weight=sample_weight))
         labels_NL = encode_labels(y, self.classes_, predicted.shape[1])
+        check_consistent_length(predicted, labels_NL, sample_weight)
         measured_NL = labels_NL != NOT_MEASURED
         right_N = ((labels_NL == predicted) | ~measured_NL).all(axis=1)
         weight_N = measured_NL.any(axis=1) * (1.0 if sample_weight is None else np.asarray(sample_weight))
         if not weight_N.any():
-            raise ValueError("y: no label of any row is measured")
+            raise ValueError("y: no label of a row with a weight above 0 is measured")
         return float(np.average(right_N, weights=weight_N))
 
     def predict(self, X: Any) -> npt.NDArray[Any]:

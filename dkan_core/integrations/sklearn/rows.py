@@ -67,8 +67,13 @@ def read_features(estimator: BaseEstimator, X: Any, *, fitting: bool, as_ids: bo
         X = validate_data(estimator, X, reset=fitting, dtype=None, accept_sparse="csr", ensure_all_finite=False)
         if as_ids is None:
             as_ids = _holds_ones(X) if fitting else reads_ids(estimator.preprocessor_.columns)
-        if as_ids or X.shape[0] * X.shape[1] > MAX_DENSE_CELLS:
+        if as_ids:
             return _ids_of_ones(X)
+        if X.shape[0] * X.shape[1] > MAX_DENSE_CELLS:
+            raise ValueError(
+                f"A sparse X of {X.shape[0]:,} x {X.shape[1]:,} with other values than zeros and ones is read as an "
+                f"array, of at most {MAX_DENSE_CELLS:,} cells; give fewer rows at a time"
+            )
         X = X.toarray()
     # Of a batch of Arrow, scikit-learn does not know the names.
     X = pa.table(X) if isinstance(X, pa.RecordBatch) else X
@@ -127,8 +132,8 @@ def _ids_of_ones(X: csr_matrix) -> pa.Table:
     wrong = _other_values(X)
     if len(wrong):
         raise ValueError(
-            f"A sparse X of {X.shape[0]:,} x {X.shape[1]:,} must hold zeros and ones, got {wrong[0]:g}; other numbers "
-            f"are read as an array, of at most {MAX_DENSE_CELLS:,} cells"
+            f"A sparse X must hold zeros and ones, as that of fit did, got {wrong[0]:g}; give both arrays, as "
+            "ColumnTransformer does with sparse_threshold=0"
         )
     ones = X.astype(np.uint8)
     ones.eliminate_zeros()

@@ -12,10 +12,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from dkan_core.errors import OutputError
 from dkan_core.utils.storage.failures import failure_inside
 
-# Of this machine: where several share a disk, their locks may not be seen.
-PREFIX = f"dkan-{socket.gethostname()}-"
+# Of this machine: where several share a disk, their locks may not be seen. No name of a host has the last character.
+PREFIX = f"dkan-{socket.gethostname()}_"
 LOCK, FILES = "lock", "files"
 
 
@@ -26,8 +27,11 @@ def scratch_folder() -> Iterator[Path]:
     Raises:
         OutputError: It cannot be made.
     """
-    _remove_stale()
-    parent = Path(tempfile.gettempdir())
+    try:
+        parent = Path(tempfile.gettempdir())
+    except OSError as error:  # none of several that Python tries
+        raise OutputError(f"TMPDIR: no folder for temporary files can be written ({error.strerror})") from error
+    _remove_stale(parent)
     try:
         folder, handle = _create()
     except OSError as error:
@@ -35,36 +39,59 @@ def scratch_folder() -> Iterator[Path]:
     try:
         yield folder / FILES
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        os.close(handle)
+        _remove(folder, handle)
 
 
 def _create() -> tuple[Path, int]:
     """Return a new folder, and the descriptor of its lock."""
     while True:
         folder = Path(tempfile.mkdtemp(prefix=PREFIX))
-        handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
-        with suppress(OSError):  # a file system without locks: nothing is removed there
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         try:
-            (folder / FILES).mkdir()
-            return folder, handle
-        except FileNotFoundError:  # taken for a dead process's before it was locked
-            os.close(handle)
+            handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
         except OSError:
-            os.close(handle)
             shutil.rmtree(folder, ignore_errors=True)
             raise
+        try:
+            # On a file system without locks nothing is ever removed, as nothing can be locked for it.
+            is_ours = _lock(handle) is not False
+            (folder / FILES).mkdir()
+            (folder / LOCK).stat()
+        except FileNotFoundError:
+            is_ours = False
+        except OSError:
+            _remove(folder, handle)
+            raise
+        if is_ours:
+            return folder, handle
+        _remove(folder, handle)  # another process took it for a dead one's before it was locked
 
 
-def _remove_stale() -> None:
+def _lock(handle: int) -> bool | None:
+    """Tell whether a file is locked now; None where the file system has no locks."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return None
+    return True
+
+
+def _remove(folder: Path, handle: int) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    os.close(handle)
+    # On NFS a file that is open stays under another name.
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _remove_stale(parent: Path) -> None:
     """Remove this user's folders that no process holds."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+    for folder in parent.glob(f"{PREFIX}*"):
         with suppress(OSError):  # in use, somebody else's, or gone by now
+            if folder.lstat().st_uid != os.getuid():
+                continue
             handle = os.open(folder / LOCK, os.O_RDWR | os.O_NOFOLLOW)
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if folder.lstat().st_uid == os.getuid():
-                    shutil.rmtree(folder, ignore_errors=True)
-            finally:
+            if _lock(handle):
+                _remove(folder, handle)
+            else:
                 os.close(handle)

@@ -17,7 +17,7 @@ def test_score_of_several_labels_leaves_out_what_is_not_measured() -> None:
     assert model.score(X, y) == pytest.approx(wanted[300:].mean())
     weights = np.arange(ROWS)
     assert model.score(X, y, weights) == pytest.approx(np.average(wanted[300:], weights=weights[300:]))
-    with pytest.raises(ValueError, match="y: no label of any row is measured"):
+    with pytest.raises(ValueError, match="y: no label of a row with a weight above 0"):
         model.score(X, np.full_like(y, np.nan))
     search = GridSearchCV(small(), {"epochs": [1, 2]}, cv=KFold(2), error_score="raise").fit(X, several()[1])
     assert 0 < search.best_score_ < 1
