@@ -217,9 +217,9 @@ class RawRows:
             types = value_types(path, open_parquet(path), encoding.source_types)
             check_features(encoding, types, path, because=TRAINED_WITH)
             for rows in read_batches(path, needed, folder_types=encoding.folder_types):
-                rows = with_nulls(rows, self.columns)
-                for column, value in positive_in(rows.schema, self._positive).items():
-                    self._others[column] |= dict.fromkeys(other_values(rows.column(column), value))
+                seen = with_nulls(rows, [*self._positive])
+                for column, value in positive_in(seen.schema, self._positive).items():
+                    self._others[column] |= dict.fromkeys(other_values(seen.column(column), value))
                 yield encode_rows(with_binary_labels(rows, self.columns, self._positive, path), encoding, schema, path)
 
     def sample(self, rows: int) -> Int64:

@@ -58,7 +58,7 @@ def application(scorer: Scorer, config: ServeConfig) -> Any:
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        exiting = exit_event()
+        exiting = _exit_event()
         server = await _start_grpc(dataplane, config)
         stopping = asyncio.create_task(_stop_grpc(server, exiting, config.grace_seconds))
         logger.info("model %s is ready: labels %s", config.name, ", ".join(scorer.saved.config.labels))
@@ -112,7 +112,7 @@ async def _stop_grpc(server: Any, exiting: asyncio.Event, grace_seconds: float) 
         await server.stop(grace_seconds)
 
 
-def exit_event() -> asyncio.Event:
+def _exit_event() -> asyncio.Event:
     """Return an event that SIGTERM and SIGINT set before they do what they did so far."""
     loop, exiting = asyncio.get_running_loop(), asyncio.Event()
 

@@ -128,6 +128,18 @@ def test_new_rows_with_other_values_are_named(
     assert "'L'" in warning and "'O'" in warning
 
 
+def test_numbers_that_are_not_measured_are_no_value(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    raw = write(tmp_path / "raw", KINDS["numbers with NaN"][0])
+    prepare(raw, tmp_path / "data", PrepareConfig(label=("outcome",), positive=("2",)))
+    config = TrainConfig(epochs=1, hidden=(4,), device="cpu", strategy="single")
+    model = train(tmp_path / "data", tmp_path / "run", config).model
+    caplog.set_level("INFO", "dkan_core")
+    narrow = write(tmp_path / "narrow", pa.array(np.where(NULL, np.nan, np.where(IS_LATE, 2, 1)).astype(np.float16)))
+    found = evaluate(model, narrow, tmp_path / "eval", explain=False)
+    assert np.array_equal(found.labels[:, 0], np.where(NULL, 255, IS_LATE))
+    assert "label 'outcome': '2' counts as 1, '1' as 0" in caplog.text
+
+
 def test_each_of_several_labels_has_a_value_of_its_own(tmp_path: Path) -> None:
     raw = write(tmp_path / "raw", KINDS["text"][0], paid=pa.array(["yes", "no"] * (ROWS // 2)), fine=[0, 1] * 300)
     settings = PrepareConfig(label=("outcome", "paid", "fine"), positive=("paid=yes", "outcome=late"))
