@@ -22,8 +22,8 @@ from dkan_core.model.additive_terms import AdditiveTerms, Float64, centered, pur
 
 logger = logging.getLogger(__name__)
 
-LARGEST = 1e30
-"""Of a term's log-odds: the sums of many such ones fit float32, in which models are stored and score."""
+LARGEST = 1000.0
+"""Of a term's log-odds, far beyond certainty: float32, in which models score, adds others to it with four decimals."""
 
 
 @dataclass(frozen=True, kw_only=True)

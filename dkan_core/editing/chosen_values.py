@@ -132,12 +132,16 @@ def _range(
     if low > high:
         raise ConfigError(f"{where}: start {_told(low, column)} is above stop {_told(high, column)}")
     lowest, highest = column.knots[[0, -1]]
-    if low > highest or high < lowest:
+    # Outliers lie beyond the knots, whose last code they share, but hardly that far.
+    reach = highest - lowest
+    if low > highest + reach or high < lowest - reach:
         raise ConfigError(
-            f"{where}: the column has values from {_told(lowest, column)} to {_told(highest, column)}, none there"
+            f"{where}: the column has values from about {_told(lowest, column)} to {_told(highest, column)}, none there"
         )
     assert column.scored is not None
     term = terms.layout.terms[group.places[0]]
+    if term in terms.layout.binary:
+        return _one_of_two(low, high, cells, column, where)
     first, last = score_rows(terms, term, codes_of_values(np.array([low, high]), column.scored)) - term.first
     inside_C = (cells.code_C >= first) & (cells.code_C <= last) & (cells.code_C > 0)
     exact_C = ~np.isnan(cells.value_C)
@@ -146,23 +150,42 @@ def _range(
         raise ConfigError(
             f"{where}: no row of the training data is from start {_told(low, column)} to stop {_told(high, column)}"
         )
-    low, high = max(low, lowest), min(high, highest)
-    start, beyond = bin_starts(terms, term, column, np.array([first, last + 1]))
-    start, stop = max(start, lowest), min(beyond, highest)
+    # Of a range that goes to the end of the known values, outliers are a part.
+    low, high = low if low > lowest else -np.inf, high if high < highest else np.inf
+    start, stop = bin_starts(terms, term, column, np.array([first, last + 1]))
     if step := column.step:
         low, start, high = np.ceil(low / step) * step, np.ceil(start / step) * step, np.floor(high / step) * step
-        stop = (np.ceil(stop / step) - 1) * step if stop == beyond else stop
+        stop = (np.ceil(stop / step) - 1) * step
     # Where all rows of a code have frequent values, these alone count.
     start, stop = start if cells.weight_C[first] else low, stop if cells.weight_C[last] else high
     if start < low or stop > high:
         logger.warning(
-            "%s: changes all values from %s to %s, because they share one code%s",
+            "%s: changes all values %s: start or stop lies inside a code, which changes as a whole%s",
             where,
-            _told(start, column),
-            _told(stop, column),
+            _told_range(start, stop, column),
             "; frequent values beyond start and stop stay" if exact_C.any() else "",
         )
     return chosen_C
+
+
+def _one_of_two(low: float, high: float, cells: TermCells, column: Column, where: str) -> Mask:
+    """Return which cells of a number that has at most two values lie in a range."""
+    lower, upper = column.knots[[0, -1]]
+    value_C = np.where(np.isnan(cells.value_C), np.array([np.nan, lower, upper])[cells.code_C], cells.value_C)
+    chosen_C: Mask = (value_C >= low) & (value_C <= high)
+    if not chosen_C.any():
+        raise ConfigError(
+            f"{where}: the column has the values {_told(lower, column)} and {_told(upper, column)}, none there"
+        )
+    return chosen_C
+
+
+def _told_range(start: float, stop: float, column: Column) -> str:
+    if not np.isfinite(start):
+        return f"up to {_told(stop, column)}"
+    if not np.isfinite(stop):
+        return f"from {_told(start, column)} on"
+    return f"from {_told(start, column)} to {_told(stop, column)}"
 
 
 def _told(value: float, column: Column) -> str:

@@ -15,7 +15,7 @@ from dkan_core.data.format.manifest import open_prepared
 from dkan_core.data.loading.loader import open_split
 from dkan_core.editing.apply import apply_edits
 from dkan_core.editing.edits import Edit, read_edits
-from dkan_core.errors import DataError, OutputError
+from dkan_core.errors import ConfigError, DataError, OutputError
 from dkan_core.evaluation.metrics import NOT_MEASURED
 from dkan_core.evaluation.prediction import ScoredSplit, check_match, known_split, score_split, to_probability
 from dkan_core.model.additive import AdditiveFastKAN
@@ -29,8 +29,11 @@ from dkan_core.utils.storage.remote import exchange_remote, local_copy
 from dkan_core.utils.storage.scratch import scratch_folder
 from dkan_core.utils.torch_resources import best_device
 
+DEFAULT_SPLIT = "valid"
 MEASURES = ("average_precision", "log_loss", "brier")
 OF_LAST_EDITS = ("edits_split", "edits_before", "edits_after")
+SCORES = "scores"
+"""What metrics call the distribution of a label's validation scores."""
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +69,7 @@ def edit(
     out: str | Path,
     *,
     data: str | Path | None = None,
-    split: str = "valid",
+    split: str = DEFAULT_SPLIT,
     overwrite: bool = False,
 ) -> EditResult:
     """Change terms of an additive model and write the result as a model, like any other.
@@ -84,10 +87,12 @@ def edit(
         Where the new model lies, the edits, and its quality before and after them.
 
     Raises:
-        ConfigError: An edit is wrong, or does not fit the model.
+        ConfigError: An edit is wrong, or does not fit the model; or ``split`` is given without ``data``.
         DataError: The model is not additive, or data and model do not belong together.
         OutputError: ``out`` cannot take the model; what was there stays.
     """
+    if data is None and split != DEFAULT_SPLIT:
+        raise ConfigError(f"split {split}: of what? Give data, the prepared folder that has it")
     asked = read_edits(edits)
     check_model_replaceable(out, overwrite=overwrite)
     with local_copy(model) as folder:
@@ -106,7 +111,7 @@ def edit(
         metrics |= {"edits_split": split, "edits_before": before, "edits_after": after}
         if known := known_split(saved, split):
             logger.warning("%s", known)
-        elif split == "valid":
+        elif split == DEFAULT_SPLIT:
             metrics |= _description(scored[1], saved.config.labels)
     # Says which classes a classifier has; edits change nothing of that.
     also = {ESTIMATOR: json.loads(saved.files.read(ESTIMATOR))} if ESTIMATOR in saved.files.files else None
@@ -145,8 +150,11 @@ def edit_terms(
     earlier = metrics.get("edits", [])
     edited = apply_edits(terms_of(module), preprocessor, edits, earlier).to_model()
     done = [*earlier, *(each.to_dict() for each in edits)]
-    # What earlier edits did to the quality is not what these did.
+    # What earlier edits did to the quality is not what these did, and what scores were before says nothing of drift.
     kept = {name: value for name, value in metrics.items() if name not in OF_LAST_EDITS}
+    if "labels" in kept:
+        facts = kept["labels"].items()
+        kept["labels"] = {label: {name: each[name] for name in each if name != SCORES} for label, each in facts}
     return edited, {**kept, "edits": done}
 
 

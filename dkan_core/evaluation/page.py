@@ -148,6 +148,19 @@ def _model_summary(saved: SavedModel) -> dict[str, Any]:
         "input norm": saved.config.input_norm,
         "dropout": saved.config.dropout,
         "best at epoch": saved.metrics["epoch"],
-        "validation average precision": score(saved.metrics["average_precision"]),
-        "operating thresholds (best F1 on validation)": {name: score(each) for name, each in saved.thresholds.items()},
+        **_validation(saved),
+    }
+
+
+def _validation(saved: SavedModel) -> dict[str, Any]:
+    """Return what was measured and chosen on the validation split, and whether that was before edits by hand."""
+    edits, before = len(saved.metrics.get("edits", [])), ""
+    if edits and saved.metrics.get("edits_split") != "valid":
+        before = ", before the edits"
+    return {
+        **({"edits by hand": edits} if edits else {}),
+        f"validation average precision{before}": score(saved.metrics["average_precision"]),
+        f"operating thresholds (best F1 on validation{before})": {
+            name: score(each) for name, each in saved.thresholds.items()
+        },
     }

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from dkan_core.data.encoding.preprocessor import FIRST_CODE, MISSING, Float64
 from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.explanation.columns import EXACT_KNOTS, Cells, Column, encode_values, read_codes, read_values
-from dkan_core.explanation.scales import WEEKDAYS, Scale
+from dkan_core.explanation.scales import WEEKDAYS, Scale, written_time
 
 # As many bars with names as are legible in a figure of 3.7 inches; a month of the year fits.
 MAX_LEVELS = 12
@@ -193,8 +193,12 @@ def even_scale(column: Column) -> Scale:
 
 
 def written_value(column: Column, value: float) -> str:
-    """Write a value of a numeric column as a person would: dates and weekdays as such."""
-    return WEEKDAYS[int(value)] if column.is_weekday else even_scale(column).written(value)
+    """Write a value of a numeric column as a person would: dates and weekdays as such, times in the column's zone."""
+    if column.is_weekday:
+        return WEEKDAYS[int(value)]
+    if column.is_time and column.scored is not None and column.scored.time is not None:
+        return written_time(value, column.scored.time.zone)
+    return even_scale(column).written(value)
 
 
 def choose_scale(column: Column, present: Float64, low: float) -> Scale:

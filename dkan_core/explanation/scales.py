@@ -5,6 +5,8 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from dkan_core.data.encoding.preprocessor import Float64
 
@@ -76,12 +78,15 @@ def written(value: float) -> str:
     return f"{value:,.0f}" if 1000 <= abs(value) < 1e9 else f"{value:.3g}"
 
 
-def written_time(seconds: float) -> str:
-    """Write seconds since 1970 as a date, with the time of the day where that is not midnight.
+def written_time(seconds: float, zone: str | None = None) -> str:
+    """Write seconds since 1970 as a date, with the time of the day unless it is midnight; in a zone, if there is one.
 
-    >>> written_time(1357084800.0), written_time(1357133430.7)
-    ('2013-01-02', '2013-01-02 13:30')
+    >>> written_time(1357084800.0), written_time(1357133430.7), written_time(1357084800.0, "America/New_York")
+    ('2013-01-02', '2013-01-02 13:30', '2013-01-01 19:00-0500')
     """
+    if zone is not None:
+        time = pa.scalar(int(seconds // 60) * 60, pa.timestamp("s", zone))
+        return str(pc.strftime(time, "%Y-%m-%d %H:%M%z"))
     text = str(np.datetime64(int(seconds // 60), "m"))
     return text.removesuffix("T00:00").replace("T", " ")
 

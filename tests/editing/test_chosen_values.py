@@ -32,7 +32,10 @@ def test_times_and_weekdays_are_written_as_such(caplog: pytest.LogCaptureFixture
     assert np.ptp(weekday[:3]) < 1e-5 and np.ptp(weekday[5:]) < 1e-5 and weekday[:5].min() > weekday[5:].max() + 8
     for wrong, message in (
         ({"start": "May"}, "start: 'May' is not a date or time; expected one such as 2024-05-31 or"),
-        ({"start": "2024-06-01", "stop": "2024-05-01"}, "start 2024-05-31 22:00 is above stop 2024-05-01 21:59"),
+        (
+            {"start": "2024-06-01", "stop": "2024-05-01"},
+            r"start 2024-06-01 00:00\+0200 is above stop 2024-05-01 23:59\+0200",
+        ),
     ):
         with pytest.raises(ConfigError, match=message):
             found.edit([{"term": "at", "action": "set", "to": 1.0, **wrong}])

@@ -177,7 +177,9 @@ def test_parts_of_the_calendar_that_stay_are_named(caplog: pytest.LogCaptureFixt
 def test_a_range_that_ends_inside_a_code_is_told(model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     flatten = {"term": "z", "action": "flatten", "start": -0.5, "stop": 0.7}
     edit(model, [flatten], tmp_path / "edited")
-    (told,) = re.findall(r"edit 1 .flatten of 'z'.: changes all values from (\S+) to (\S+), because", caplog.text)
+    (told,) = re.findall(
+        r"edit 1 .flatten of 'z'.: changes all values from (\S+) to (\S+): start or stop lies", caplog.text
+    )
     start, stop = map(float, told)
     assert -0.6 < start <= -0.5 and 0.7 <= stop < 0.8
     caplog.clear()

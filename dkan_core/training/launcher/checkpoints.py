@@ -211,20 +211,21 @@ def find_checkpoint(where: str, config: ResolvedTrainConfig, data: str, rows: in
     return checkpoint
 
 
-def clear_checkpoints(folder: str, *, allowed: bool) -> None:
-    """Remove a folder's checkpoints, so that later ones are not mistaken for those of the run that begins.
-
-    Raises:
-        OutputError: There are some, and they may not be removed.
-    """
-    names = _names(folder)
-    if _exists(f"{folder}/{BEST_FILE}"):
-        names.append(BEST_FILE)
-    if names and not allowed:
+def check_no_checkpoints(folder: str) -> None:
+    """Raise OutputError where a folder holds checkpoints."""
+    if _all_names(folder):
         raise OutputError(
             f"{folder}: already holds checkpoints; resume from them with --resume auto, or remove them with --overwrite"
         )
-    _remove(folder, names)
+
+
+def clear_checkpoints(folder: str) -> None:
+    """Remove a folder's checkpoints, so that later ones are not mistaken for those of the run that begins."""
+    _remove(folder, _all_names(folder))
+
+
+def _all_names(folder: str) -> list[str]:
+    return _names(folder) + ([BEST_FILE] if _exists(f"{folder}/{BEST_FILE}") else [])
 
 
 def _exists(uri: str) -> bool:

@@ -18,7 +18,7 @@ from dkan_core.training.launcher.checkpoints import clear_checkpoints, find_chec
 from dkan_core.training.launcher.child_processes import ForkServer
 from dkan_core.training.launcher.resuming import ending_of
 from dkan_core.training.launcher.run import Outcome, architecture_of_run, open_run
-from dkan_core.training.launcher.run_folder import OWN_CHECKPOINTS, REFIT, make_ready
+from dkan_core.training.launcher.run_folder import OWN_CHECKPOINTS, REFIT, make_logs_ready, make_ready
 from dkan_core.training.launcher.run_log import Ending
 from dkan_core.training.roles.evaluator import MODEL_FOLDER
 from dkan_core.training.setup.architecture import settled
@@ -68,10 +68,10 @@ def refit(
     rows, own_checkpoints = joined.splits["train"].rows, f"{checkpoints}/{REFIT}/{choices.digest}"
     checkpoint = _checkpoint(own_checkpoints, config, joined)
     if checkpoint is None:
+        check_initial(config, initial)
         _clear(f"{checkpoints}/{REFIT}")
-    if checkpoint is None and config.init_from is not None and initial is None:
-        raise ConfigError("refit: the model of init_from is gone, from which the second training also starts")
     logger.info("refit: training on train and valid together, %s rows, for %d epochs", f"{rows:,}", config.epochs)
+    make_logs_ready(place, is_resumed=checkpoint is not None)
     make_ready(place, checkpoint)
     if checkpoint is None or ending_of(checkpoint, config, rows) != "epochs":
         ready_run = open_run(
@@ -98,6 +98,12 @@ def refit(
     return first
 
 
+def check_initial(config: ResolvedTrainConfig, initial: InitialModel | None) -> None:
+    """Raise ConfigError where a second training that begins would start from a model that is gone."""
+    if config.init_from is not None and initial is None:
+        raise ConfigError("refit: the model of init_from is gone, from which the second training also starts")
+
+
 def _checkpoint(folder: str, config: ResolvedTrainConfig, joined: PreparedData) -> Checkpoint | None:
     """Return the checkpoint that the second training resumes from, if there is one that can be used."""
     if config.resume not in OWN_CHECKPOINTS:
@@ -113,4 +119,4 @@ def _checkpoint(folder: str, config: ResolvedTrainConfig, joined: PreparedData) 
 def _clear(folder: str) -> None:
     """Remove the checkpoints of all second trainings: of this one none can be used, others had other choices."""
     for name in entries(folder):
-        clear_checkpoints(f"{folder}/{name}", allowed=True)
+        clear_checkpoints(f"{folder}/{name}")

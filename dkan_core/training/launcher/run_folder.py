@@ -1,5 +1,6 @@
 """A run's folder: what lies in it, what of that may be removed, and how a remote one is written."""
 
+import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -13,7 +14,7 @@ from dkan_core.model.saved_model import write_model_files
 from dkan_core.tracking.mlflow.record import RECORD
 from dkan_core.tracking.tensorboard import EVENTS, TENSORBOARD
 from dkan_core.training.history import BEGINNING, HISTORY
-from dkan_core.training.launcher.checkpoints import CHECKPOINTS, clear_checkpoints
+from dkan_core.training.launcher.checkpoints import CHECKPOINTS, check_no_checkpoints
 from dkan_core.training.launcher.run import LOGS
 from dkan_core.training.roles.evaluator import MODEL_FOLDER
 from dkan_core.training.state.checkpoint_file import Checkpoint
@@ -71,22 +72,26 @@ def check_run_folder(run: str | Path, *, overwrite: bool) -> None:
         check_file_is_ours(f"{run}/{METRICS}", beginning=b"{", mark=b'"average_precision"')
 
 
-def check_replaceable(run: str | Path, where: str, config: TrainConfig, *, overwrite: bool) -> None:
-    """Make way for a run that does not resume from its own checkpoints.
+def replaces_checkpoints(run: str | Path, where: str, config: TrainConfig, *, overwrite: bool) -> bool:
+    """Tell whether a run that does not resume from its own checkpoints replaces those that are there.
 
     Raises:
         OutputError: There is a finished run, or checkpoints of another one, that may not be replaced.
     """
     if config.resume == "auto" and not overwrite:
-        if read_if_there(f"{run}/{METRICS}") is not None:
+        metrics = read_if_there(f"{run}/{METRICS}")
+        # Of a run that was interrupted before its first step there is nothing to keep.
+        if metrics is not None and json.loads(metrics).get("training", {}).get("steps") != 0:
             raise OutputError(
                 f"{run}: holds a finished run and {where} no checkpoint of it; pass --overwrite to replace it"
             )
         # There was none. One that a killed pod was still sending to the bucket may have come since, and does no harm.
-        return
+        return False
     if config.resume not in ("auto", "never") and _lies_in(config.resume, where):
-        return
-    clear_checkpoints(where, allowed=overwrite)
+        return False
+    if not overwrite:
+        check_no_checkpoints(where)
+    return overwrite
 
 
 def _lies_in(uri: str, folder: str) -> bool:
@@ -98,7 +103,10 @@ def _lies_in(uri: str, folder: str) -> bool:
 
 @contextmanager
 def local_run_folder(run: str | Path) -> Iterator[Path]:
-    """Yield the local folder of a run; that of a remote one is uploaded at the end, also when the run fails."""
+    """Yield the local folder of a run; that of a remote one is uploaded at the end, also when the run fails.
+
+    A run that fails before it has made way for itself leaves an earlier, finished one alone.
+    """
     if not is_remote(run):
         try:
             yield local_path(run)
@@ -111,13 +119,21 @@ def local_run_folder(run: str | Path) -> Iterator[Path]:
         except BaseException:
             # What failed is the news; that its logs cannot be uploaded either is not.
             with suppress(OutputError):
-                replace_remote(folder, str(run), WRITTEN)
+                if (folder / SETTINGS).exists() or read_if_there(f"{run}/{METRICS}") is None:
+                    replace_remote(folder, str(run), WRITTEN)
             raise
         replace_remote(folder, str(run), WRITTEN)
 
 
+def make_logs_ready(folder: Path, *, is_resumed: bool) -> None:
+    """Make the folder of a run's logs, without those of an earlier run."""
+    if not is_resumed:
+        remove(folder / LOGS)
+    (folder / LOGS).mkdir(parents=True, exist_ok=True)
+
+
 def make_ready(folder: Path, checkpoint: Checkpoint | None, *, keep_refit: bool = False) -> None:
-    """Make the folders of a run, without what an earlier one has left; one that is resumed keeps its logs.
+    """Remove what an earlier run has left but for its logs; a run that is resumed has the model of its checkpoint.
 
     ``check_run_folder`` has seen that what is removed is a run's.
 
@@ -127,12 +143,11 @@ def make_ready(folder: Path, checkpoint: Checkpoint | None, *, keep_refit: bool 
         keep_refit: Whether a second training may go on.
     """
     resumed = (METRICS,) if keep_refit else (METRICS, REFIT)
-    gone = resumed if checkpoint is not None else tuple(reversed(WRITTEN))
+    gone = resumed if checkpoint is not None else tuple(name for name in reversed(WRITTEN) if name != LOGS)
     for name in gone:
         remove(folder / name)
     for name in WRITTEN:
         for entry in leftovers(name):
             remove(folder / entry)
-    (folder / LOGS).mkdir(parents=True, exist_ok=True)
     if checkpoint is not None and checkpoint.model:
         write_model_files(folder / MODEL_FOLDER, checkpoint.model)

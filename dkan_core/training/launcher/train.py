@@ -6,10 +6,11 @@ No process of a run imports the caller's script, so a script needs no ``__main__
 import json
 import logging
 import math
-from contextlib import ExitStack
+from collections.abc import Callable
+from contextlib import ExitStack, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from dkan_core.config import ResolvedTrainConfig, TrainConfig, check_config
 from dkan_core.config.saving import settings_text
@@ -26,29 +27,31 @@ from dkan_core.training.history import HISTORY
 from dkan_core.training.launcher.checkpoints import (
     CHECKPOINTS,
     checkpoint_folder,
+    clear_checkpoints,
     find_checkpoint,
     resume_options,
     save_checkpoint,
 )
-from dkan_core.training.launcher.child_processes import one_fork_server
-from dkan_core.training.launcher.refit import refit
+from dkan_core.training.launcher.child_processes import ForkServer, one_fork_server
+from dkan_core.training.launcher.refit import check_initial, refit
 from dkan_core.training.launcher.resuming import check_architecture, ending_of, has_no_time_left
 from dkan_core.training.launcher.run import LOGS, Outcome, architecture_of_run, open_run
 from dkan_core.training.launcher.run_folder import (
     METRICS,
     OWN_CHECKPOINTS,
     SETTINGS,
-    check_replaceable,
     check_run_folder,
     local_run_folder,
+    make_logs_ready,
     make_ready,
+    replaces_checkpoints,
 )
 from dkan_core.training.launcher.run_log import FITTED, LOG, Ending, capture_log
 from dkan_core.training.launcher.torchrun import Ranks, run_following_rank
 from dkan_core.training.roles.evaluator import MODEL_FOLDER
 from dkan_core.training.setup.architecture import settled
 from dkan_core.training.setup.defaults import log_choices, resolve_for
-from dkan_core.training.setup.initial_model import take_initial
+from dkan_core.training.setup.initial_model import InitialModel, take_initial
 from dkan_core.training.setup.refit_choices import may_refit
 from dkan_core.training.setup.sizing import needs_no_gradients
 from dkan_core.training.state.checkpoint_file import Checkpoint
@@ -131,68 +134,124 @@ def train(
         for split in ("train", "valid"):
             open_split(data, manifest, split).close()
         asked, initial = take_initial(config, manifest, prepared, f"{run}/{CHECKPOINTS}")
-        rows = manifest.splits["train"].rows
         resolved = resolve_for(asked, manifest, torchrun)
         where = checkpoint_folder(resolved, manifest.fingerprint) or f"{run}/{CHECKPOINTS}"
-        checkpoint = _starting_point(run, where, resolved, manifest, overwrite=overwrite)
+        checkpoint = _starting_point(run, where, resolved, manifest)
+        replaces = checkpoint is None or resolved.resume not in OWN_CHECKPOINTS
+        clears = replaces and replaces_checkpoints(run, where, resolved, overwrite=overwrite)
         log_choices(asked, resolved)
-        resolved = settle_tier(resolved, manifest.splits["train"].bytes)
+        start = _Start(
+            run=str(run),
+            data=data,
+            manifest=manifest,
+            given=config,
+            config=settle_tier(resolved, manifest.splits["train"].bytes),
+            checkpoints=where,
+            clears_checkpoints=clears,
+            checkpoint=checkpoint,
+            initial=initial,
+            ranks=ranks,
+        )
         if ranks is not None:
             # Before anything is written: a rank whose data is damaged ends the run of all.
             ranks.wait_until_ready()
-        with local_run_folder(run) as folder, ExitStack() as stack:
-            make_ready(folder, checkpoint, keep_refit=resolved.refit)
+        # Another run may have been given the same folder for its checkpoints.
+        with output_lock(where), local_run_folder(run) as folder:
+            make_logs_ready(folder, is_resumed=checkpoint is not None)
             write_log(folder / LOGS / LOG)
-            ending = "" if checkpoint is None else ending_of(checkpoint, resolved, rows)
-            fitted = needs_no_gradients(resolved, manifest)
-            source, options = checkpoint.source if checkpoint else "", resume_options(resolved, where)
-            with Ending(str(run), folder / MODEL_FOLDER, source, options, is_fitted=fitted) as end:
-                if not ending:
-                    fork_server()  # it imports torch meanwhile
-                architecture = architecture_of_run(data, manifest, resolved, checkpoint, initial)
-                # Checkpoints keep the settings as they are: a run that resumes has searched for nothing yet.
-                found = replace(settled(resolved, architecture), architecture_search=resolved.architecture_search)
-                write_atomic(folder / SETTINGS, settings_text(config, found))
-                ready_run = open_run(
-                    data,
-                    manifest,
-                    folder,
-                    resolved,
-                    architecture,
-                    checkpoints=where,
-                    checkpoint=checkpoint,
-                    ranks=ranks,
-                    initial=initial,
-                )
-                tracker = stack.enter_context(follow_run(_tracked_run(run, folder, where, found, manifest, checkpoint)))
-                if checkpoint is not None and ending:
-                    outcome = _take_over(folder, checkpoint, ending, ranks, is_fitted=fitted)
-                else:
-                    with ready_run as execution:
-                        outcome = execution.execute(fork_server(), end, tracker)
-                metrics = _write_metrics(folder, found, outcome)
-                if resolved.refit and may_refit(ENDINGS[outcome.ledger.ended]):
-                    outcome = refit(
-                        data,
-                        manifest,
-                        folder,
-                        resolved,
-                        checkpoints=where,
-                        first=outcome,
-                        fork_server=fork_server,
-                        initial=initial,
-                    )
-                    metrics = _write_metrics(folder, found, outcome)
-                end.reason = ENDINGS[outcome.ledger.ended]
-                end.history = outcome.history
-            is_interrupted = end.reason == "interrupt"
-            tracker.finished(RunEnd(status="interrupted" if is_interrupted else "finished", metrics=metrics))
-    result = _result(run, metrics, outcome, end.checkpoint)
+            metrics, outcome, newest = _train_in(folder, start, fork_server)
+    result = _result(run, metrics, outcome, newest)
     _log_parts(resolved, metrics, outcome)
     if ranks is not None:
         ranks.publish_value("result", asdict(result))
         ranks.leave()
     return result
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Start:
+    """What a run starts from, once its settings are resolved."""
+
+    run: str
+    """Path or URI."""
+
+    data: Path
+    """Prepared folder."""
+
+    manifest: PreparedData
+    given: TrainConfig
+    """Settings as they were given."""
+
+    config: ResolvedTrainConfig
+    checkpoints: str
+    """Folder or URI for them."""
+
+    clears_checkpoints: bool
+    """Whether those that are there are another run's, which this one replaces."""
+
+    checkpoint: Checkpoint | None
+    """That it resumes from."""
+
+    initial: InitialModel | None
+    ranks: Ranks | None
+
+
+def _train_in(
+    folder: Path, start: _Start, fork_server: Callable[[], ForkServer]
+) -> tuple[dict[str, Any], Outcome, str]:
+    """Train in a local folder; return the metrics, what the run ended with, and its newest checkpoint."""
+    config, manifest, checkpoint, initial = start.config, start.manifest, start.checkpoint, start.initial
+    ending = "" if checkpoint is None else ending_of(checkpoint, config, manifest.splits["train"].rows)
+    if config.refit and not ending:
+        check_initial(config, initial)
+    fitted = needs_no_gradients(config, manifest)
+    source, options = checkpoint.source if checkpoint else "", resume_options(config, start.checkpoints)
+    with ExitStack() as stack:
+        with Ending(start.run, folder / MODEL_FOLDER, source, options, is_fitted=fitted) as end:
+            if not ending:
+                fork_server()  # it imports torch meanwhile
+            architecture = architecture_of_run(start.data, manifest, config, checkpoint, initial)
+            # Checkpoints keep the settings as they are: a run that resumes has searched for nothing yet.
+            found = replace(settled(config, architecture), architecture_search=config.architecture_search)
+            ready_run = open_run(
+                start.data,
+                manifest,
+                folder,
+                config,
+                architecture,
+                checkpoints=start.checkpoints,
+                checkpoint=checkpoint,
+                ranks=start.ranks,
+                initial=initial,
+            )
+            # What is wrong with data or settings has been said once a run is open: until then an earlier one stays.
+            with nullcontext() if ending else ready_run as execution:
+                _make_way(folder, start)
+                write_atomic(folder / SETTINGS, settings_text(start.given, found))
+                tracker = stack.enter_context(follow_run(_tracked_run(folder, start, found)))
+                if execution is not None:
+                    outcome = execution.execute(fork_server(), end, tracker)
+                else:
+                    assert checkpoint is not None, "nothing else has an ending"
+                    outcome = _take_over(folder, checkpoint, ending, start.ranks, is_fitted=fitted)
+            metrics = _write_metrics(folder, found, outcome)
+            if config.refit and may_refit(ENDINGS[outcome.ledger.ended]):
+                outcome = refit(
+                    start.data,
+                    manifest,
+                    folder,
+                    config,
+                    checkpoints=start.checkpoints,
+                    first=outcome,
+                    fork_server=fork_server,
+                    initial=initial,
+                )
+                metrics = _write_metrics(folder, found, outcome)
+            end.reason = ENDINGS[outcome.ledger.ended]
+            end.history = outcome.history
+        status: Literal["interrupted", "finished"] = "interrupted" if end.reason == "interrupt" else "finished"
+        tracker.finished(RunEnd(status=status, metrics=metrics))
+    return metrics, outcome, end.checkpoint
 
 
 def _log_parts(config: ResolvedTrainConfig, metrics: dict[str, Any], outcome: Outcome) -> None:
@@ -209,41 +268,41 @@ def _log_parts(config: ResolvedTrainConfig, metrics: dict[str, Any], outcome: Ou
 
 
 def _starting_point(
-    run: str | Path, where: str, config: ResolvedTrainConfig, manifest: PreparedData, *, overwrite: bool
+    run: str | Path, where: str, config: ResolvedTrainConfig, manifest: PreparedData
 ) -> Checkpoint | None:
-    """Return the checkpoint that a run resumes from, if there is one; else make way for it."""
+    """Return the checkpoint that a run resumes from, if there is one."""
     checkpoint = find_checkpoint(where, config, manifest.fingerprint, manifest.splits["train"].rows)
     if checkpoint is not None:
         check_architecture(checkpoint, manifest, config)
         if not config.refit and f'"{REFIT_ROWS}"' in (read_if_there(f"{run}/{METRICS}") or ""):
             logger.warning("the run had --refit: without it, its model becomes that of the train split alone")
-        if config.resume == "best":
-            # What came after it is gone from here on, also for a run that is stopped before it writes another.
-            save_checkpoint(where, checkpoint)
         if has_no_time_left(checkpoint, config):
             used = checkpoint.ledger.used
             limit = config.max_seconds
             logger.warning("no time is left: %.1f s of --max-seconds %g are used; no step is taken", used, limit)
-    if checkpoint is None or config.resume not in OWN_CHECKPOINTS:
-        check_replaceable(run, where, config, overwrite=overwrite)
     return checkpoint
 
 
-def _tracked_run(
-    run: str | Path,
-    folder: Path,
-    where: str,
-    config: ResolvedTrainConfig,
-    manifest: PreparedData,
-    checkpoint: Checkpoint | None,
-) -> TrackedRun:
+def _make_way(folder: Path, start: _Start) -> None:
+    """Remove what an earlier run has left and this one replaces."""
+    if start.config.resume == "best" and start.checkpoint is not None:
+        # What came after it is gone from here on, also for a run that is stopped before it writes another.
+        save_checkpoint(start.checkpoints, start.checkpoint)
+    if start.clears_checkpoints:
+        clear_checkpoints(start.checkpoints)
+    make_ready(folder, start.checkpoint, keep_refit=start.config.refit)
+
+
+def _tracked_run(folder: Path, start: _Start, found: ResolvedTrainConfig) -> TrackedRun:
+    """Return what trackers are told of a run; ``found`` are its settings with what a search has found."""
+    checkpoint = start.checkpoint
     return TrackedRun(
-        name=str(run),
+        name=start.run,
         folder=folder,
-        checkpoints=where,
-        config=config,
-        data=manifest.fingerprint,
-        steps=Schedule.from_config(config, manifest.splits["train"].rows).steps,
+        checkpoints=start.checkpoints,
+        config=found,
+        data=start.manifest.fingerprint,
+        steps=Schedule.from_config(found, start.manifest.splits["train"].rows).steps,
         step=checkpoint.ledger.step if checkpoint is not None else 0,
         is_resumed=checkpoint is not None,
     )

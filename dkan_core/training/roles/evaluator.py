@@ -26,6 +26,7 @@ from dkan_core.training.roles.startup import read_data, use_device
 from dkan_core.training.roles.stopwatch import Stopwatch
 from dkan_core.training.state.checkpoint_file import Checkpoint, run_facts
 from dkan_core.training.state.process_spec import ProcessSpec
+from dkan_core.training.state.schedule import Schedule
 from dkan_core.training.state.shared_memory import Evaluated, SharedMemory, Snapshot
 from dkan_core.training.state.snapshots import StateSnapshot, newest_snapshot, scored_values, snapshots_beyond
 from dkan_core.training.validation.early_stopping import EarlyStopping
@@ -112,7 +113,7 @@ class Evaluator:
         early_stopping = EarlyStopping(spec.config.patience)
         if spec.choices is None:
             # An earlier evaluator may have died: patience counts over both.
-            early_stopping.replay(entry["average_precision"] for entry in spec.history)
+            early_stopping.replay(spec.history, Schedule.from_config(spec.config, spec.train_rows))
         self.history = list(spec.history)
         reader = open_split(folder, self.prepared, "valid")
         self.scorer = Scorer(Replica.from_architecture(spec.model, device, spec.config.kernel), reader, early_stopping)

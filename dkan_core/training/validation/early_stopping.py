@@ -1,7 +1,7 @@
 """Which evaluation of a run is the best, when to stop looking, and what is said about the best."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from dkan_core.evaluation.metrics import best_f1_threshold, compute_metrics
 from dkan_core.evaluation.prediction import ScoredSplit, to_probability
 from dkan_core.model.calibration import Calibration, fit_calibration
 from dkan_core.training.setup.refit_choices import CALIBRATION
+from dkan_core.training.state.schedule import Schedule
 
 
 class EarlyStopping:
@@ -26,19 +27,36 @@ class EarlyStopping:
     def __init__(self, patience: int) -> None:
         self.patience = patience
         self.best = -math.inf
+        self.best_due = -math.inf
+        """Of the evaluations that count for patience."""
+
         self.without_gain = 0
 
-    def take(self, value: float) -> bool:
-        """Take in an evaluation; True when it is the best so far."""
+    def take(self, value: float, *, is_due: bool = True) -> bool:
+        """Take in an evaluation; True when it is the best so far.
+
+        Args:
+            value: Its AP.
+            is_due: Whether it counts for patience.
+        """
         better = value > self.best
-        self.without_gain = 0 if better else self.without_gain + 1
-        self.best = value if better else self.best
+        self.best = max(value, self.best)
+        if is_due:
+            self.without_gain = 0 if value > self.best_due else self.without_gain + 1
+            self.best_due = max(value, self.best_due)
         return better
 
-    def replay(self, values: Iterable[float]) -> None:
-        """Take in the evaluations of an earlier process, as a history has them: 0 where a score was no number."""
-        for value in values:
-            self.take(value or -math.inf)
+    def replay(self, history: Iterable[Mapping[str, Any]], schedule: Schedule) -> None:
+        """Take in the evaluations of an earlier process; an AP of 0 stands for a score that was no number.
+
+        A run that is interrupted is evaluated where it happens to be. That counts for nothing but the best: the run
+        that resumes is to end where it would have ended without the interruption.
+        """
+        before = 0
+        for entry in history:
+            due = schedule.evaluations_due(entry["step"])
+            self.take(entry["average_precision"] or -math.inf, is_due=due > before)
+            before = due
 
     @property
     def exhausted(self) -> bool:

@@ -13,6 +13,7 @@ from dkan_core import ConfigError, DataError, OutputError, TrainConfig, TrainRes
 from dkan_core.config import ResolvedTrainConfig
 from dkan_core.training.launcher.checkpoints import (
     KEPT_FILES,
+    check_no_checkpoints,
     checkpoint_folder,
     clear_checkpoints,
     find_checkpoint,
@@ -66,12 +67,21 @@ def test_patience_is_counted_from_the_history() -> None:
     assert endings == ["patience", "patience", ""]
 
 
+def test_an_evaluation_that_an_interruption_added_does_not_count_for_patience() -> None:
+    history = [evaluation(step, value) for step, value in ((10, 0.5), (15, 0.7), (20, 0.6), (30, 0.55))]
+    endings = [
+        ending_of(checkpoint_of(35, history=history[:count], pending=[]), replace(CONFIG, patience=1), ROWS)
+        for count in (2, 3, 4)
+    ]
+    assert endings == ["", "", "patience"]
+
+
 @pytest.mark.parametrize(("last_score", "ending"), [(1990, "patience"), (2000, "epochs")])
 def test_patience_that_runs_out_in_the_last_epoch_is_what_ended_the_run(last_score: int, ending: str) -> None:
     history = [evaluation(step, value) for step, value in ((1980, 0.7), (last_score, 0.6))]
     ledger = replace(checkpoint_of(5).ledger, step=2000, ended=ENDINGS.index("epochs"))
     config = replace(CONFIG, patience=1)
-    assert ENDINGS[with_ending(ledger, config, history).ended] == ending
+    assert ENDINGS[with_ending(ledger, config, history, ROWS).ended] == ending
     pending = [] if ending == "epochs" else [waiting_at(2000)]
     assert ending_of(checkpoint_of(5, ledger=ledger, history=history, pending=pending), config, ROWS) == ending
 
@@ -153,9 +163,9 @@ def test_what_does_not_change_the_course_may_differ(tmp_path: Path) -> None:
 def test_checkpoints_of_another_run_are_not_mixed_with_new_ones(tmp_path: Path) -> None:
     save_checkpoint(str(tmp_path), checkpoint_of(1))
     with pytest.raises(OutputError, match="already holds checkpoints; resume from them with --resume auto"):
-        clear_checkpoints(str(tmp_path), allowed=False)
-    clear_checkpoints(str(tmp_path), allowed=True)
-    clear_checkpoints(str(tmp_path), allowed=False)
+        check_no_checkpoints(str(tmp_path))
+    clear_checkpoints(str(tmp_path))
+    check_no_checkpoints(str(tmp_path))
     assert not os.listdir(tmp_path)
 
 

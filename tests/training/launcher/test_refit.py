@@ -176,6 +176,14 @@ def test_failing_second_training_leaves_a_finished_run(rows: Path, tmp_path: Pat
         train(rows, tmp_path / "run", replace(config, resume="auto", refit=True))
     metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
     assert metrics["average_precision"] == first.average_precision
+    # Of a second training that is done, nothing is given up for one that cannot begin.
+    twice = train(rows, tmp_path / "twice", replace(config, init_from=str(tmp_path / "moved" / "model"), refit=True))
+    (tmp_path / "moved").rename(tmp_path / "gone")
+    kept = weights(twice.model)
+    more = replace(config, init_from=str(tmp_path / "moved" / "model"), refit=True, resume="auto", epochs=2)
+    with pytest.raises(ConfigError, match="refit: the model of init_from is gone"):
+        train(rows, tmp_path / "twice", more)
+    assert weights(twice.model) == kept
     model = train(rows, tmp_path / "both", replace(SMALL, epochs=1, refit=True)).model
     with pytest.raises(ConfigError, match="init_optimizer kept: the model is of a refit"):
         train(rows, tmp_path / "more", replace(SMALL, epochs=1, init_from=model, init_optimizer="kept"))

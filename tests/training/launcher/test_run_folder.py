@@ -6,14 +6,17 @@ import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import fsspec
 import pytest
 
-from dkan_core import OutputError, TrainConfig, TrainResult, evaluate, train
+from dkan_core import ConfigError, OutputError, TrainConfig, TrainResult, evaluate, train
 from dkan_core.errors import DataError, DkanError
 from dkan_core.model.model_folder import MODEL_FILES
 from dkan_core.model.saved_model import write_model_files
-from dkan_core.training.launcher.run_folder import check_replaceable, check_run_folder, local_run_folder
+from dkan_core.training.launcher.run_folder import check_run_folder, local_run_folder, replaces_checkpoints
+from dkan_core.utils.storage.staging import output_lock
 
 CONFIG = TrainConfig(blend=False, epochs=8, hidden=(8,), workers=1, device="cpu", batch_size=64, learning_rate=0.02)
 
@@ -72,11 +75,42 @@ def test_checkpoints_that_a_run_resumes_from_are_not_removed(
     checkpoint.parent.mkdir()
     checkpoint.touch()
     config = replace(CONFIG, resume=resume.format(cwd=tmp_path))
-    check_replaceable("run", "here", config, overwrite=True)
-    assert checkpoint.exists()
+    assert not replaces_checkpoints("run", "here", config, overwrite=True)
     # A folder whose name begins alike is another one.
-    check_replaceable("run", "here", replace(CONFIG, resume="here-too/step-000000000001.safetensors"), overwrite=True)
-    assert not checkpoint.exists()
+    other = replace(CONFIG, resume="here-too/step-000000000001.safetensors")
+    assert replaces_checkpoints("run", "here", other, overwrite=True)
+
+
+@pytest.mark.parametrize("where", ["local", "memory://earlier-runs"])
+@pytest.mark.parametrize(
+    "wrong", [{"members": 1024, "hidden": (65_536, 65_536)}, {"damaged": True}], ids=["size", "data"]
+)
+def test_run_that_cannot_begin_leaves_the_one_that_it_was_to_replace(
+    prepared: Path, tmp_path: Path, where: str, wrong: dict[str, Any]
+) -> None:
+    run = str(tmp_path / "run") if where == "local" else f"{where}/{len(wrong)}-{'damaged' in wrong}"
+    settings, short = dict(wrong), replace(CONFIG, epochs=1)
+    train(prepared, run, short)
+    fs, root = fsspec.url_to_fs(run)
+    before = {path: fs.cat(path) for path in fs.find(root) if "/logs/" not in path}
+    data = tmp_path / "data"
+    shutil.copytree(prepared, data)
+    if settings.pop("damaged", False):
+        shard = next((data / "train").iterdir())
+        shard.write_bytes(shard.read_bytes()[:-1] + bytes([shard.read_bytes()[-1] ^ 1]))
+        short = replace(short, hidden=None)  # the search for an architecture reads the rows
+    with pytest.raises((ConfigError, DataError), match=r"parameters|damaged"):
+        train(data, run, replace(short, **settings), overwrite=True)
+    assert {path: fs.cat(path) for path in fs.find(root) if "/logs/" not in path} == before
+    train(prepared, run, replace(short, seed=1), overwrite=True)
+    assert fs.cat(f"{root}/model/model.safetensors") != before[f"{root}/model/model.safetensors"]
+
+
+def test_two_runs_do_not_share_a_folder_of_checkpoints(prepared: Path, tmp_path: Path) -> None:
+    checkpoints = tmp_path / "checkpoints"
+    with output_lock(checkpoints), pytest.raises(OutputError, match=r"checkpoints: process .* is writing there"):
+        train(prepared, tmp_path / "run", replace(CONFIG, checkpoint_uri=str(checkpoints)))
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("name", ["../stolen", "/tmp/stolen", "sub/x", "..", "", "a\0b"])

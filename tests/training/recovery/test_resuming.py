@@ -2,6 +2,7 @@
 
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -187,6 +188,10 @@ def test_ctrl_c_before_the_first_step_promises_nothing(
     assert code == 130, output
     assert "interrupted; " in output and facts(background.run)["steps"] == 0
     assert "no checkpoint; start again with --resume auto or --overwrite" in output
+    again = train(rows, background.run, replace(CONFIG, resume="auto"))
+    assert again.metrics["training"]["steps"] == STEPS
+    # Of a finished run, checkpoints are missed.
+    shutil.rmtree(background.run / "checkpoints")
     with pytest.raises(OutputError, match="no checkpoint of it; pass --overwrite"):
         train(rows, background.run, replace(CONFIG, resume="auto"))
 
