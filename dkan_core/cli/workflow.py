@@ -312,6 +312,8 @@ def explain(
                 )
             if against is not None:
                 raise ConfigError("against: compares models on prepared data; leave it out with raw Parquet in --rows")
+            if split != "valid":
+                raise ConfigError(f"split: raw Parquet has none; leave out {split}, or give a number of rows in --rows")
             show({"rows": [asdict(row) for row in dkan_core.explain_rows(model, rows, out, **shared)]})
         elif prepared is None:
             raise ConfigError("DIR is missing: give what `dkan prepare` wrote, or raw Parquet with --rows")

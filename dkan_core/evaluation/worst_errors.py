@@ -14,6 +14,7 @@ from dkan_core.data.source.columns import read_batches
 from dkan_core.evaluation.labelled_rows import EvaluationData, Int64, RawRows, RowCollector
 from dkan_core.evaluation.metrics import Array
 from dkan_core.evaluation.slices import RARE_LEVEL
+from dkan_core.explanation.additive import CROSS
 from dkan_core.explanation.reading_back import UNKNOWN, read_back
 from dkan_core.explanation.reasons import ReasonFinder
 from dkan_core.explanation.waterfall import Reason
@@ -147,7 +148,14 @@ def _reasons(finder: ReasonFinder, rows: pa.Table, *, decoded: bool) -> list[lis
         return []
     (found,) = finder.find(rows, REASONS, "rows to explain")
     plain = [[Reason(**reason) for reason in row] for row in found.to_pylist()]
-    return [[replace(each, value=_shown(each.value)) for each in row] for row in plain] if decoded else plain
+    return [[replace(each, value=_shown_of(each)) for each in row] for row in plain] if decoded else plain
+
+
+def _shown_of(reason: Reason) -> str | None:
+    """Write the value of a column, or those of a pair, that were read back from the encoding."""
+    if reason.value is None or CROSS not in reason.column:
+        return _shown(reason.value)
+    return CROSS.join(_shown(part) or "" for part in reason.value.split(CROSS))
 
 
 def _shown(value: str | None) -> str | None:

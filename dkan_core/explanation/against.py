@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import torch
 
@@ -36,6 +37,10 @@ logger = logging.getLogger(__name__)
 
 # Rows that are shown, and the columns that are named for each.
 CHANGED_ROWS, CHANGED_REASONS = 10, 3
+# Of the log-odds of a row; less is rounding.
+LEAST_CHANGE = 5e-4
+# What the contributions are added to: the intercept of an additive model, else the mean over background rows.
+BASELINE = "(baseline)"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -237,7 +242,7 @@ def _row_shifts(saved: SavedModel, earlier: SavedModel, label: str, arrays: Arra
     change_N = after_N.clip(-LARGEST, LARGEST) - before_N.clip(-LARGEST, LARGEST)
     chosen = np.argsort(-np.abs(change_N), kind="stable")[:CHANGED_ROWS]
     values = read_back({name: array[chosen] for name, array in arrays.items()}, saved.preprocessor)
-    reasons = _reasons(both, label, chosen, values, device)
+    reasons = _reasons(both, label, change_N[chosen], chosen, values, device)
     probability_N, earlier_N = sigmoid(after_N[chosen]), sigmoid(before_N[chosen])
     rows = [
         RowShift(
@@ -254,9 +259,14 @@ def _row_shifts(saved: SavedModel, earlier: SavedModel, label: str, arrays: Arra
 
 
 def _reasons(
-    both: Sequence[tuple[SavedModel, Arrays]], label: str, chosen: Any, values: pa.Table, device: torch.device
+    both: Sequence[tuple[SavedModel, Arrays]],
+    label: str,
+    change_N: npt.NDArray[np.float64],
+    chosen: Any,
+    values: pa.Table,
+    device: torch.device,
 ) -> list[list[ContributionShift]]:
-    """Return for each row the columns whose contribution changed the most."""
+    """Return for each row what its log-odds changed by the most: contributions of columns, and the baseline."""
     if any(saved.preprocessor.counts is None for saved, _ in both):
         return []
     columns = {column.name: column for column in source_columns(both[0][0].preprocessor)}
@@ -272,10 +282,13 @@ def _reasons(
         for row, found_F in zip(added, found_NF.tolist(), strict=True):
             for name, value in zip(names, found_F, strict=True):
                 row[name] = row.get(name, 0.0) + sign * value
+    for row, total in zip(added, change_N.tolist(), strict=True):
+        row[BASELINE] = total - sum(row.values())
     return [
         [
             ContributionShift(column=name, value=_written(values, columns.get(name), place), log_odds=change)
             for name, change in sorted(row.items(), key=lambda item: -abs(item[1]))[:CHANGED_REASONS]
+            if abs(change) >= LEAST_CHANGE
         ]
         for place, row in enumerate(added)
     ]

@@ -165,8 +165,9 @@ def describe_curve(read: ReadCurve, error_P: Float64 | None = None, counts: Sequ
     formula = None
     # A formula of seconds since 1970, or of Mondays, would tell nobody anything.
     if grid.column.scored is not None and not grid.column.is_calendar:
-        # What lies far from the curve, such as -999 for unknown, is not on it.
-        weights_P = np.where(grid.within_curve_P, _training_weights(grid, counts), 0.0)
+        # What stands for unknown, such as -999, is not on the curve.
+        apart_P = np.isin(grid.values_P, grid.column.apart)
+        weights_P = np.where(apart_P, 0.0, _training_weights(grid, counts))
         formula = find_formula(grid.values_P, read.mean_P, weights_P, error_P)
     return Curve(
         name=grid.column.name,

@@ -1,6 +1,7 @@
 """Edits of an additive model: what was asked for changes, and nothing else."""
 
 import html
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,17 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from dkan_core import ConfigError, DataError, EditResult, FastKANClassifier, OutputError, edit, evaluate, explain_rows
+from dkan_core import (
+    ConfigError,
+    DataError,
+    EditResult,
+    FastKANClassifier,
+    OutputError,
+    edit,
+    evaluate,
+    explain,
+    explain_rows,
+)
 from dkan_core.data.format.manifest import read_manifest
 from dkan_core.data.loading.loader import open_split
 from dkan_core.explanation.additive import AdditiveExplainer
@@ -226,6 +237,16 @@ def test_an_edited_model_is_a_model_and_its_card_lists_the_edits(
     assert [each["term"] for each in result.edits] == ["noise", "z", "yes"]
     evaluated = evaluate(tmp_path / "again", data, tmp_path / "evaluated", split="valid")
     assert evaluated.metrics["average_precision"] == pytest.approx(result.after["average_precision"])
+
+
+def test_changes_of_rows_add_up_with_the_baseline(data: Path, model: Path, tmp_path: Path) -> None:
+    edit(model, [{"term": "kind", "action": "set", "values": ["a"], "to": 2.0}], tmp_path / "edited")
+    explain(tmp_path / "edited", data, tmp_path / "page", against=model)
+    rows = json.loads((tmp_path / "page" / "explanation.json").read_text())["labels"]["label"]["against"]["rows"]
+    for row in rows:
+        assert {each["column"] for each in row["reasons"]} <= {"kind", "(baseline)"}
+        change = sum(each["log_odds"] for each in row["reasons"])
+        assert change == pytest.approx(row["log_odds"] - row["earlier_log_odds"], abs=1e-3)
 
 
 def test_metrics_and_thresholds_stay_those_of_validation(data: Path, model: Path, tmp_path: Path) -> None:

@@ -83,7 +83,9 @@ def choose_pairs(residuals: list[Residuals], columns: dict[int, CodedColumn], li
     """
     if not residuals:
         return []
-    alone = {feature: sum(each.main_gain(column) for each in residuals) for feature, column in columns.items()}
+    # A column of one value would be in no pair that is more than the other column alone.
+    varied = {feature: column for feature, column in columns.items() if np.ptp(column.codes)}
+    alone = {feature: sum(each.main_gain(column) for each in residuals) for feature, column in varied.items()}
     kept = sorted(sorted(alone, key=lambda feature: -alone[feature])[:MAX_PAIRED])
 
     def joint(pair: Group) -> CodedColumn:
