@@ -71,7 +71,10 @@ def _in_words(side: PairAxis, place: int) -> str:
     """Name a bin: the value that stands for it, and what it reaches from and to."""
     if not side.edges:
         return side.names[place]
-    low, high = (side.on_axis.written(edge) for edge in side.edges[place : place + 2])
+    start, stop = side.edges[place : place + 2]
+    if (start % 1, stop - start) == (0.5, 1.0):  # one whole number
+        return side.names[place]
+    low, high = (side.on_axis.written(edge) for edge in (start, stop))
     return f"{side.names[place]} ({low} to {high})"
 
 

@@ -257,7 +257,11 @@ def _cut_number(column: Column, values_N: Float64, bins: int, even: bool) -> _Bi
     elif even:
         low, high = shown_range(present)
         scale = choose_scale(column, present, low)
-        edges = scale.even(low, high, bins + 1)
+        edges = (
+            _whole_edges(low, high, bins)
+            if column.whole and scale.kind == "linear"
+            else scale.even(low, high, bins + 1)
+        )
         stand_ins = np.array([_stand_in(present, *ends, column) for ends in itertools.pairwise(edges)])
     else:
         stand_ins = np.unique(np.quantile(present, _ranks(bins), method="nearest"))
@@ -271,6 +275,17 @@ def _cut_number(column: Column, values_N: Float64, bins: int, even: bool) -> _Bi
         bin_N=bin_N,
         axis=PairAxis(name=column.name, names=names, edges=edges.tolist(), scale=scale.kind, scale_width=scale.width),
     )
+
+
+def _whole_edges(low: float, high: float, bins: int) -> Float64:
+    """Return the ends of bins of as many whole numbers each: of one, if there are no more than twice ``bins``.
+
+    >>> _whole_edges(0, 3, bins=2).tolist(), _whole_edges(0, 5, bins=2).tolist()
+    ([-0.5, 0.5, 1.5, 2.5, 3.5], [-0.5, 2.5, 5.5])
+    """
+    count = high - low + 1
+    step = 1.0 if count <= 2 * bins else np.ceil(count / bins)
+    return low - 0.5 + step * np.arange(np.ceil(count / step) + 1)
 
 
 def _ranks(bins: int) -> list[float]:
