@@ -49,7 +49,7 @@ class EditResult:
     """All edits of the model, earlier ones first."""
 
     before: dict[str, float | None]
-    """On the split: average precision, log loss, Brier score, mean probability and share of positives, means over
+    """On the split: average precision, log loss, Brier score, mean probability and prevalence, means over
     labels; empty where no data were given."""
 
     after: dict[str, float | None]
@@ -171,7 +171,7 @@ def _description(scored: ScoredSplit, names: Sequence[str]) -> dict[str, Any]:
 
 
 def _measures(scored: ScoredSplit, names: Sequence[str]) -> dict[str, float | None]:
-    """Return the quality of scores, means over labels, with how often positives are expected and how many there are."""
+    """Return the quality of scores, means over labels, with the mean probability and the prevalence."""
     described = _description(scored, names)
     measured_NL = (scored.labels_NL != NOT_MEASURED).astype(np.float64)
     weight_NL = measured_NL if scored.weight_N is None else measured_NL * scored.weight_N[:, None]
@@ -179,4 +179,4 @@ def _measures(scored: ScoredSplit, names: Sequence[str]) -> dict[str, float | No
     expected_L = (weight_NL * to_probability(scored.log_odds_NL)).sum(axis=0) / total_L
     found_L = (weight_NL * (scored.labels_NL == 1)).sum(axis=0) / total_L
     found = {name: described[name] for name in MEASURES}
-    return {**found, "mean_probability": float(expected_L.mean()), "positives": float(found_L.mean())}
+    return {**found, "mean_probability": float(expected_L.mean()), "prevalence": float(found_L.mean())}
