@@ -49,7 +49,10 @@ def check_scores_file(out: str | Path, labels: tuple[str, ...], *, overwrite: bo
     else:
         found = {*open_parquet(str(out)).schema_arrow.names}
     if not wanted & found:
-        raise OutputError(f"{out}: holds other data than predictions, and would be replaced; choose another file")
+        raise OutputError(
+            f"{out}: holds other data than predictions of this model, which have a column {min(wanted)}, and would be "
+            "replaced; choose another file"
+        )
     check_file_free(str(out), overwrite=overwrite, beginning=beginning)
 
 

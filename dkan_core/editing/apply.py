@@ -123,7 +123,7 @@ def _applied(terms: AdditiveTerms, preprocessor: Preprocessor, asked: ResolvedEd
         with np.errstate(over="ignore"):
             for label in asked.labels:
                 table_VML[rows, :, label] *= factor
-        return _checked(replace(terms, table_VML=table_VML), asked)
+        return _checked(replace(terms, table_VML=table_VML), terms, asked)
     cells = cells_of(asked.group, terms, preprocessor)
     chosen_C = None
     if edit.action in ("flatten", "set"):
@@ -134,12 +134,15 @@ def _applied(terms: AdditiveTerms, preprocessor: Preprocessor, asked: ResolvedEd
         cells.put(after_V, _changed(edit, cells, cells.effects(before_V), chosen_C, where))
         # What members disagree on stays as it is: an edit says nothing of how certain a curve is.
         table_VML[:, :, label] += (after_V - before_V)[:, None]
-    return _checked(replace(terms, table_VML=table_VML), asked)
+    return _checked(replace(terms, table_VML=table_VML), terms, asked)
 
 
-def _checked(terms: AdditiveTerms, asked: ResolvedEdit) -> AdditiveTerms:
-    """Return edited terms, whose log-odds must not be too large for a model."""
-    if np.abs(terms.table_VML).max() <= LARGEST:
+def _checked(terms: AdditiveTerms, before: AdditiveTerms, asked: ResolvedEdit) -> AdditiveTerms:
+    """Return edited terms, whose log-odds must not be too large for a model, unless they were larger before."""
+    rows = _rows(asked.group, terms)
+    largest, was = (np.abs(each.mean_VL[rows]).max() for each in (terms, before))
+    # The numbers of a table are rounded to float32.
+    if largest <= max(LARGEST * (1 + 1e-6), was):
         return terms
     told = {name: getattr(asked.edit, name) for name in ("factor", "low", "high", "to")}
     shown = ", ".join(f"{name} {value:g}" for name, value in told.items() if value is not None)

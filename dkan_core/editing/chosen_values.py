@@ -132,12 +132,6 @@ def _range(
     if low > high:
         raise ConfigError(f"{where}: start {_told(low, column)} is above stop {_told(high, column)}")
     lowest, highest = column.knots[[0, -1]]
-    # Outliers lie beyond the knots, whose last code they share, but hardly that far.
-    reach = highest - lowest
-    if low > highest + reach or high < lowest - reach:
-        raise ConfigError(
-            f"{where}: the column has values from about {_told(lowest, column)} to {_told(highest, column)}, none there"
-        )
     assert column.scored is not None
     term = terms.layout.terms[group.places[0]]
     if term in terms.layout.binary:
@@ -148,7 +142,8 @@ def _range(
     chosen_C = np.where(exact_C, (cells.value_C >= low) & (cells.value_C <= high), inside_C)
     if not cells.weight_C[chosen_C].any():
         raise ConfigError(
-            f"{where}: no row of the training data is from start {_told(low, column)} to stop {_told(high, column)}"
+            f"{where}: no row of the training data has values {_told_range(low, high, column)}; nearly all are "
+            f"{_told_range(lowest, highest, column)}"
         )
     # Of a range that goes to the end of the known values, outliers are a part.
     low, high = low if low > lowest else -np.inf, high if high < highest else np.inf

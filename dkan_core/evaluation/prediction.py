@@ -20,6 +20,7 @@ from dkan_core.data.loading.prefetching import prefetched
 from dkan_core.data.source.column_types import column_types, value_types
 from dkan_core.data.source.columns import open_parquet, read_batches
 from dkan_core.data.source.folders import FOLDER_TEXT
+from dkan_core.data.source.positive import check_positive
 from dkan_core.errors import DataError
 from dkan_core.model.base import TabularModel
 from dkan_core.model.calibration import sigmoid
@@ -192,7 +193,7 @@ def score_batches(model: TabularModel, rows: Iterator[Arrays], device: torch.dev
 
 
 def check_match(saved: SavedModel, manifest: PreparedData, prepared: str | Path) -> None:
-    """Raise DataError unless the data at ``prepared`` has the model's labels and its encoding.
+    """Raise DataError unless the data at ``prepared`` has the model's labels, of the same meaning, and its encoding.
 
     Args:
         saved: The model.
@@ -204,6 +205,7 @@ def check_match(saved: SavedModel, manifest: PreparedData, prepared: str | Path)
             f"{prepared}: has labels {', '.join(manifest.labels)}; the model was trained for "
             f"{', '.join(saved.config.labels)}: use data with those, or a model of these"
         )
+    check_positive(manifest.positive, str(prepared), saved.config.positive, "the model")
     if saved.preprocessor != manifest.preprocessor:
         raise DataError(
             f"{prepared}: is encoded differently from the model's training data; prepare its source with "

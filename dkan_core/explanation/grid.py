@@ -56,14 +56,6 @@ class Grid:
         """Return how many rows each point stands for."""
         return np.bincount(self.point_N[self.point_N >= 0], minlength=len(self.roles_P)).astype(np.int64)
 
-    @property
-    def within_curve_P(self) -> npt.NDArray[np.bool_]:
-        """Return which points lie between the ends of the curve, marks beside it included."""
-        curve = self.values_P[[role in ("curve", "level") for role in self.roles_P]]
-        low, high = (curve.min(), curve.max()) if len(curve) else (0.0, 0.0)
-        inside_P: npt.NDArray[np.bool_] = (self.values_P >= low) & (self.values_P <= high)
-        return inside_P
-
     def points_of(self, values_N: Float64) -> npt.NDArray[np.int64]:
         """Return the point that stands for each value of a numeric column; -1 for a value that is missing."""
         marks = np.array([role == "mark" for role in self.roles_P], dtype=bool)

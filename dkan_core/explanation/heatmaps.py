@@ -69,13 +69,8 @@ def cells_of(pair: PairMap) -> list[MapCell]:
 
 def _in_words(side: PairAxis, place: int) -> str:
     """Name a bin: the value that stands for it, and what it reaches from and to."""
-    if not side.edges:
-        return side.names[place]
-    start, stop = side.edges[place : place + 2]
-    if (start % 1, stop - start) == (0.5, 1.0):  # one whole number
-        return side.names[place]
-    low, high = (side.on_axis.written(edge) for edge in (start, stop))
-    return f"{side.names[place]} ({low} to {high})"
+    reach = side.ranges[place] if side.ranges else ""
+    return f"{side.names[place]} ({reach})" if reach else side.names[place]
 
 
 def with_error(effect: float, error: float | None) -> str:

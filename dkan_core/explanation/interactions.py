@@ -51,6 +51,9 @@ class PairAxis:
     scale: ScaleKind
     scale_width: float
 
+    ranges: Sequence[str] = ()
+    """What each bin of a number reaches from and to, as text; empty for a bin of one value."""
+
     @property
     def on_axis(self) -> Scale:
         """Return where values lie on the axis."""
@@ -269,11 +272,23 @@ def _cut_number(column: Column, values_N: Float64, bins: int, even: bool) -> _Bi
     bin_N = np.searchsorted(between, values_N, side="right").astype(np.int64)
     bin_N[unknown_N] = -1
     names = [written_value(column, value) for value in stand_ins]
+    # Of whole numbers, a bin of width 1 has one.
+    ranges = [
+        "" if column.whole and stop - start == 1 else f"{written_value(column, start)} to {written_value(column, stop)}"
+        for start, stop in itertools.pairwise(edges.tolist())
+    ]
     return _Bins(
         column=column,
         cells=encode_values(column, stand_ins),
         bin_N=bin_N,
-        axis=PairAxis(name=column.name, names=names, edges=edges.tolist(), scale=scale.kind, scale_width=scale.width),
+        axis=PairAxis(
+            name=column.name,
+            names=names,
+            edges=edges.tolist(),
+            scale=scale.kind,
+            scale_width=scale.width,
+            ranges=ranges,
+        ),
     )
 
 

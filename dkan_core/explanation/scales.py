@@ -79,7 +79,7 @@ def written(value: float) -> str:
 
 
 def written_time(seconds: float, zone: str | None = None) -> str:
-    """Write seconds since 1970 as a date, with the time of the day unless it is midnight; in a zone, if there is one.
+    """Write seconds since 1970 as a date with the time of the day; without a zone, midnight is the date alone.
 
     >>> written_time(1357084800.0), written_time(1357133430.7), written_time(1357084800.0, "America/New_York")
     ('2013-01-02', '2013-01-02 13:30', '2013-01-01 19:00-0500')

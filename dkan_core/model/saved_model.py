@@ -77,6 +77,11 @@ def write_model_files(folder: Path, files: Mapping[str, bytes]) -> None:
             write_atomic(aside / name, content)
 
 
+def are_measured_after_edits(metrics: Mapping[str, Any]) -> bool:
+    """Tell whether validation metrics are those of an edited model: else edits have removed how its scores lay."""
+    return all("scores" in facts for facts in metrics.get("labels", {}).values())
+
+
 def model_card(config: ModelConfig, preprocessor: Preprocessor, metrics: dict[str, Any]) -> str:
     """Return what a person should know of a model, as Markdown.
 
@@ -91,6 +96,7 @@ def model_card(config: ModelConfig, preprocessor: Preprocessor, metrics: dict[st
         layers=[*config.hidden, len(config.labels)],
         terms=additive_layout(config) if config.additive is not None else None,
         metrics=metrics,
+        measured_after_edits=are_measured_after_edits(metrics),
         numeric=[feature.name for feature in preprocessor.numeric],
         categories=[feature.name for feature in preprocessor.coded if feature.kind == "category"],
     )

@@ -107,6 +107,9 @@ class HistoryEntry(Schema):
     best: bool
     """Whether this entry is the best so far."""
 
+    due: bool | None = None
+    """False where the run was interrupted, and evaluated at a step where it was not due; patience does not count it."""
+
     time: Times | None = None
     """What the processes have spent their time on since the previous entry."""
 

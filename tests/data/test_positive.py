@@ -1,5 +1,6 @@
 """Labels of other values than 0 and 1: ``positive`` names what counts as 1; data and model keep it."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,14 @@ def test_model_keeps_what_counts_as_1(tmp_path: Path) -> None:
     # New rows encoded as the model's, and added to what there is, with its labels.
     again = prepare(raw, tmp_path / "new", PrepareConfig(like=model))
     assert again.positive == {"outcome": "late"} and shards(tmp_path / "new") == shards(tmp_path / "data")
+    # The same rows with the meaning reversed.
+    with pytest.raises(ConfigError, match=r"positive outcome=on time: .* counts 'late' as 1; leave out --positive"):
+        prepare(raw, tmp_path / "reversed", PrepareConfig(like=model, positive=("on time",)))
+    prepare(raw, tmp_path / "reversed", replace(settings, positive=("on time",)))
+    with pytest.raises(DataError, match="counts 'on time' of label outcome as 1, and the model counts 'late'"):
+        evaluate(model, tmp_path / "reversed", tmp_path / "no")
+    with pytest.raises(DataError, match=r"as 1, and the model of init_from, .*, counts 'late'"):
+        train(tmp_path / "reversed", tmp_path / "again", replace(config, init_from=model))
     more = write(tmp_path / "more", pa.array(np.where(IS_LATE, "late", "on time")))
     assert append_rows(more, tmp_path / "data").positive == {"outcome": "late"}
     assert read_manifest(tmp_path / "data").splits["train"].classes["outcome"]["1"] > 1.9 * IS_LATE.sum() * 0.6

@@ -260,7 +260,7 @@ def test_metrics_and_thresholds_stay_those_of_validation(data: Path, model: Path
     assert "on the test split | before | after" in card and "validation metrics above are those before" in card
     edit(model, [{"term": "x", "action": "remove"}], tmp_path / "on-valid", data=data)
     assert SavedModel(tmp_path / "on-valid").metrics["average_precision"] != before.metrics["average_precision"]
-    assert "those before the edits" not in (tmp_path / "on-valid" / "README.md").read_text()
+    assert "those before the last edits" not in (tmp_path / "on-valid" / "README.md").read_text()
 
 
 def test_the_page_of_rows_counts_terms_and_names_the_intercept(model: Path, tmp_path: Path) -> None:
@@ -300,7 +300,6 @@ def test_a_model_does_not_replace_itself(where: str, named: str, model: Path, tm
             '[[edit]]\nterm = "x"\naction = "remove"\nwhy = 1',
             "edit 1: unknown 'why'; expected some of term, action, label",
         ),
-        ('[[edit]]\nterm = "x"\naction = "flatten"\nstart = 500', "the column has values from .* to .*, none there"),
         ('[edit]\nterm = "x"', r"it has one \[edit\]; write \[\[edit\]\]"),
         ('[[edits]]\nterm = "x"', r"expected \[\[edit\]\] tables, each with a term and an action; it has edits"),
         ("edit = []", "there is no edit"),
@@ -329,7 +328,7 @@ def test_a_model_does_not_replace_itself(where: str, named: str, model: Path, tm
         ),
         (
             '[[edit]]\nterm = "count"\naction = "flatten"\nstart = 2.4\nstop = 2.6',
-            "edit 1 .flatten of 'count'.: no row of the training data is from start 2.4 to stop 2.6",
+            "edit 1 .flatten of 'count'.: no row of the training data has values from 2.4 to 2.6; nearly all are from",
         ),
         ("[[edit", "is not valid TOML"),
         ("x = " + "[" * 100_000, "is nested too deeply to be read"),

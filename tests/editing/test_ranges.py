@@ -44,8 +44,17 @@ def test_outliers_are_a_part_of_the_last_values(
     # A range to the end of what is known goes on to the outliers, and there is nothing to say.
     whole = found.edit([{"term": "tail", "action": "set", "start": 0, "stop": knots[-1] * 2, "to": 30}])
     assert not caplog.records and np.ptp(whole.explain(frame)["tail"]) < 1e-5
-    with pytest.raises(ConfigError, match=r"the column has values from about .*, none there"):
-        found.edit([{"term": "tail", "action": "set", "start": 1000, "to": 1}])
+
+
+def test_outliers_of_a_heavy_tail_are_found(caplog: pytest.LogCaptureFixture) -> None:
+    rng = np.random.default_rng(0)
+    frame = pandas.DataFrame({"tail": rng.pareto(1.0, 4000)})
+    found = FastKANClassifier(model="additive", pairs="0", members=2, epochs=1, random_state=0)
+    found.fit(frame, rng.integers(0, 2, 4000))
+    top = frame["tail"].max()
+    assert top > 3 * found.preprocessor_.numeric[0].knots[-1], "it is far beyond the known values"
+    assert changed(found, frame, term="tail", start=top, to=30)[frame["tail"].idxmax()]
+    assert "changes all values from" in caplog.text
 
 
 @pytest.mark.parametrize(("ends", "value"), [({"start": 0.5}, 1.0), ({"stop": 0.5}, 0.0), ({"start": 1}, 1.0)])
@@ -62,7 +71,9 @@ def test_of_two_values_those_in_the_range_change(
 
 
 def test_log_odds_that_would_cost_other_terms_their_digits_are_refused(found: FastKANClassifier) -> None:
-    found.edit([{"term": "flag", "action": "set", "start": 1, "to": 900}])
+    found.edit([{"term": "flag", "action": "set", "start": 1, "to": 1000}])
+    large = found.edit([{"term": "flag", "action": "set", "start": 1, "to": 999}])
+    large.edit([{"term": "tail", "action": "remove"}, {"term": "flag", "action": "scale", "factor": 1.0}])
     with pytest.raises(ConfigError, match="to 1001 gives too large log-odds; expected none beyond 1000"):
         found.edit([{"term": "flag", "action": "set", "start": 1, "to": 1001}])
 

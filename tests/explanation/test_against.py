@@ -96,10 +96,10 @@ def test_report_shows_the_previous_model_s_curves(
 ) -> None:
     evaluate(learner.model, known, tmp_path / "eval", previous=learner.model)
     page = (tmp_path / "eval/report.html").read_text()
-    assert "The columns whose effect changed the most" in page
+    assert "The rows whose log-odds changed the most" in page
     # One of other columns is not compared at all, as its metrics are not.
     evaluate(learner.model, known, tmp_path / "other", previous=earlier)
-    assert "whose effect changed the most" not in (tmp_path / "other/report.html").read_text()
+    assert "whose log-odds changed the most" not in (tmp_path / "other/report.html").read_text()
 
 
 def test_labels_that_the_earlier_model_does_not_know_are_named(

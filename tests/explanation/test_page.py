@@ -33,7 +33,14 @@ SORT = """((key) => { const order = document.querySelector('[data-columns] selec
   order.value = key; order.dispatchEvent(new Event('change')); })"""
 
 MAP = PairMap(
-    first=PairAxis(name="hour", names=["3", "7"], edges=[1.0, 4.5, 9.0], scale="linear", scale_width=1.0),
+    first=PairAxis(
+        name="hour",
+        names=["3", "7"],
+        edges=[1.0, 4.5, 9.0],
+        scale="linear",
+        scale_width=1.0,
+        ranges=["1 to 4.5", "4.5 to 9"],
+    ),
     second=PairAxis(name="kind", names=["a", "b"], edges=[], scale="linear", scale_width=1.0),
     joint=[[1.0, -2.0], [3.0, 0.5]],
     own=[[0.5, -0.5], [0.5, -0.5]],

@@ -15,6 +15,7 @@ from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.data.format.manifest import MANIFEST, manifest_text, parse_manifest
 from dkan_core.data.source.column_types import is_number, is_text
 from dkan_core.data.source.folders import FOLDER_TEXT
+from dkan_core.data.source.positive import differing_positive
 from dkan_core.data.source.roles import Schema, check_roles, feature_columns, special_columns
 from dkan_core.data.source.times import expected, fits_zone, is_duration
 from dkan_core.errors import ConfigError, DataError
@@ -81,6 +82,9 @@ class Reference:
         added = [name for name in config.label if name not in self.labels]
         labels = (*self.labels, *added)
         given = replace(config, label=config.label or self.labels).positive_values
+        if differing := differing_positive(given, self.positive):
+            label, value, known = differing
+            raise ConfigError(f"positive {label}={value}: {self.place} counts {known!r} as 1; leave out --positive")
         positive = tuple(f"{label}={value}" for label, value in {**self.positive, **given}.items())
         return replace(
             config, label=labels, positive=positive, numeric_dtype=self.preprocessor.numeric_dtype, like=None

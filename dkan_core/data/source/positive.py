@@ -80,3 +80,31 @@ def _check_spelling(name: str, column: pa.Array, text: str, where: str) -> None:
                 f"{where}: label column {name!r} holds {value!r}, and {text!r} is the value that counts as 1; spell "
                 "both alike, or if they differ on purpose, make the label 0 and 1"
             )
+
+
+def differing_positive(ours: Mapping[str, str], theirs: Mapping[str, str]) -> tuple[str, str, str] | None:
+    """Return the first label of which two data sets or models count different values as 1, with both values.
+
+    Case and spaces around a value do not count, nor do labels that hold 0 and 1 on one side.
+
+    >>> [differing_positive({"bought": "yes"}, {"bought": other}) for other in ("no", "Yes")]
+    [('bought', 'yes', 'no'), None]
+    """
+    for label in ours.keys() & theirs.keys():
+        if ours[label].strip().casefold() != theirs[label].strip().casefold():
+            return label, ours[label], theirs[label]
+    return None
+
+
+def check_positive(ours: Mapping[str, str], where: str, theirs: Mapping[str, str], other: str) -> None:
+    """Raise DataError where data count another value of a label as 1 than a model.
+
+    Args:
+        ours: By label, what the data count as 1.
+        where: The data, as messages call them.
+        theirs: By label, what the model counts as 1.
+        other: The model, as messages call it.
+    """
+    if differing := differing_positive(ours, theirs):
+        label, value, known = differing
+        raise DataError(f"{where}: counts {value!r} of label {label} as 1, and {other} counts {known!r}")

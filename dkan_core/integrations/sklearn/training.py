@@ -21,7 +21,7 @@ from dkan_core.model.saved_model import SavedModel
 from dkan_core.training.roles.in_process import SingleResult, train_single
 from dkan_core.training.setup.architecture import settled
 from dkan_core.training.setup.defaults import resolve_for
-from dkan_core.training.setup.initial_model import InitialModel, check_transfer, settings_from
+from dkan_core.training.setup.initial_model import InitialModel, check_transfer, settings_from, warn_of_kept_shape
 from dkan_core.training.setup.refit_choices import Choices, may_refit
 from dkan_core.utils.storage.remote import local_copy
 
@@ -117,6 +117,7 @@ def train_on_arrays(
     )
     if initial is not None:
         check_transfer(initial, prepared, "X", "init_model")
+        warn_of_kept_shape(initial, config)
     resolved = resolve_for(config, prepared, from_scratch=initial is None)
     result = train_single(ArraysReader(train), ArraysReader(valid), prepared, resolved, initial, on_evaluation)
     if config.refit and may_refit(result.ended):

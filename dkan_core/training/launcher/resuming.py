@@ -175,7 +175,7 @@ def ending_of(checkpoint: Checkpoint, config: ResolvedTrainConfig, rows: int) ->
     """
     # By the patience that is asked for now, which may be more than the run had.
     early_stopping = EarlyStopping(config.patience)
-    early_stopping.replay(checkpoint.history, Schedule.from_config(config, rows))
+    early_stopping.replay(checkpoint.history)
     plan = plan_work(config, rows)
     ledger = checkpoint.ledger
     if ledger.step == plan.epochs * plan.steps_per_epoch and checkpoint.history and not checkpoint.pending:
@@ -185,7 +185,7 @@ def ending_of(checkpoint: Checkpoint, config: ResolvedTrainConfig, rows: int) ->
     return "time" if ENDINGS[ledger.ended] == "time" and has_no_time_left(checkpoint, config) else ""
 
 
-def with_ending(ledger: Ledger, config: ResolvedTrainConfig, history: Sequence[Mapping[str, Any]], rows: int) -> Ledger:
+def with_ending(ledger: Ledger, config: ResolvedTrainConfig, history: Sequence[Mapping[str, Any]]) -> Ledger:
     """Return the last ledger of a run with the reason that a resumed run would give, as ``ending_of`` does.
 
     Patience may run out while the last steps are taken: their state is scored no more, and more epochs do not help.
@@ -194,10 +194,9 @@ def with_ending(ledger: Ledger, config: ResolvedTrainConfig, history: Sequence[M
         ledger: As training left it.
         config: Resolved settings.
         history: The run's evaluations.
-        rows: Rows of the train split.
     """
     early_stopping = EarlyStopping(config.patience)
-    early_stopping.replay(history, Schedule.from_config(config, rows))
+    early_stopping.replay(history)
     if ENDINGS[ledger.ended] == "epochs" and early_stopping.exhausted and history[-1]["step"] < ledger.step:
         return replace(ledger, ended=ENDINGS.index("patience"))
     return ledger

@@ -240,8 +240,7 @@ class Run:
             # A run that was stopped early has work units left; what it did is checked when it is resumed.
             if ledger.step == schedule.steps:
                 check_all_done(ledger, config, self.template.train_rows)
-            ended = with_ending(ledger, config, reporter.history, self.template.train_rows)
-            return Outcome(reporter.history, ended, supervisor.replaced)
+            return Outcome(reporter.history, with_ending(ledger, config, reporter.history), supervisor.replaced)
 
 
 def check_all_done(ledger: Ledger, config: ResolvedTrainConfig, rows: int) -> None:

@@ -80,8 +80,7 @@ def replaces_checkpoints(run: str | Path, where: str, config: TrainConfig, *, ov
     """
     if config.resume == "auto" and not overwrite:
         metrics = read_if_there(f"{run}/{METRICS}")
-        # Of a run that was interrupted before its first step there is nothing to keep.
-        if metrics is not None and json.loads(metrics).get("training", {}).get("steps") != 0:
+        if metrics is not None and not _has_no_step(metrics):
             raise OutputError(
                 f"{run}: holds a finished run and {where} no checkpoint of it; pass --overwrite to replace it"
             )
@@ -92,6 +91,14 @@ def replaces_checkpoints(run: str | Path, where: str, config: TrainConfig, *, ov
     if not overwrite:
         check_no_checkpoints(where)
     return overwrite
+
+
+def _has_no_step(metrics: str) -> bool:
+    """Tell whether metrics are those of a run that was interrupted before its first step."""
+    try:
+        return bool(json.loads(metrics)["training"]["steps"] == 0)
+    except (ValueError, LookupError, TypeError):
+        return False
 
 
 def _lies_in(uri: str, folder: str) -> bool:
@@ -105,7 +112,7 @@ def _lies_in(uri: str, folder: str) -> bool:
 def local_run_folder(run: str | Path) -> Iterator[Path]:
     """Yield the local folder of a run; that of a remote one is uploaded at the end, also when the run fails.
 
-    A run that fails before it has made way for itself leaves an earlier, finished one alone.
+    A run that fails before it has made way for itself leaves what is there alone.
     """
     if not is_remote(run):
         try:
@@ -119,7 +126,7 @@ def local_run_folder(run: str | Path) -> Iterator[Path]:
         except BaseException:
             # What failed is the news; that its logs cannot be uploaded either is not.
             with suppress(OutputError):
-                if (folder / SETTINGS).exists() or read_if_there(f"{run}/{METRICS}") is None:
+                if (folder / SETTINGS).exists() or not {*WRITTEN} & entries(run):
                     replace_remote(folder, str(run), WRITTEN)
             raise
         replace_remote(folder, str(run), WRITTEN)

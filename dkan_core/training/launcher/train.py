@@ -156,7 +156,7 @@ def train(
             # Before anything is written: a rank whose data is damaged ends the run of all.
             ranks.wait_until_ready()
         # Another run may have been given the same folder for its checkpoints.
-        with output_lock(where), local_run_folder(run) as folder:
+        with nullcontext() if _is_locked(where, run) else output_lock(where), local_run_folder(run) as folder:
             make_logs_ready(folder, is_resumed=checkpoint is not None)
             write_log(folder / LOGS / LOG)
             metrics, outcome, newest = _train_in(folder, start, fork_server)
@@ -281,6 +281,11 @@ def _starting_point(
             limit = config.max_seconds
             logger.warning("no time is left: %.1f s of --max-seconds %g are used; no step is taken", used, limit)
     return checkpoint
+
+
+def _is_locked(where: str, run: str | Path) -> bool:
+    """Tell whether a folder for checkpoints is the run's own, which is held already."""
+    return not is_remote(where) and not is_remote(run) and local_path(where).resolve() == local_path(run).resolve()
 
 
 def _make_way(folder: Path, start: _Start) -> None:

@@ -113,8 +113,9 @@ class Evaluator:
         early_stopping = EarlyStopping(spec.config.patience)
         if spec.choices is None:
             # An earlier evaluator may have died: patience counts over both.
-            early_stopping.replay(spec.history, Schedule.from_config(spec.config, spec.train_rows))
+            early_stopping.replay(spec.history)
         self.history = list(spec.history)
+        self._schedule = Schedule.from_config(spec.config, spec.train_rows)
         reader = open_split(folder, self.prepared, "valid")
         self.scorer = Scorer(Replica.from_architecture(spec.model, device, spec.config.kernel), reader, early_stopping)
         self.finisher = Finisher(
@@ -148,7 +149,8 @@ class Evaluator:
         values_VP = scored_values(each.state_KP, self.spec.shape)
         if choices is not None:
             values_VP = choices.parameters(values_VP)
-        entry, best = self.scorer.score_parameters(values_VP, {name: plain[name] for name in FACTS})
+        facts = {name: plain[name] for name in FACTS}
+        entry, best = self.scorer.score_parameters(values_VP, facts, is_due=self._is_due(snapshot.step))
         self.stopwatch.lap("score")
         if best is not None:
             self.best = best
@@ -164,6 +166,11 @@ class Evaluator:
         self.stopwatch.lap("save")
         self.stopwatch.publish()
         self.launcher.send(kind="evaluation", saved=self.unsaved is None, **entry)
+
+    def _is_due(self, step: int) -> bool:
+        """Tell whether an evaluation is due by a step, and not because a run was interrupted there."""
+        before = self.history[-1]["step"] if self.history else 0
+        return self._schedule.evaluations_due(step) > self._schedule.evaluations_due(before)
 
     def _may_save(self, newest: Snapshot) -> bool:
         """Tell whether saving takes little of the time, or what waits for it takes a quarter of the slots."""

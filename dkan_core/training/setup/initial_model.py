@@ -15,6 +15,7 @@ from dkan_core.data.encoding.like import listed_names
 from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.data.format.manifest import PreparedData
 from dkan_core.data.loading.loader import RowReader
+from dkan_core.data.source.positive import check_positive
 from dkan_core.errors import ConfigError, DataError
 from dkan_core.model.architecture import ModelConfig
 from dkan_core.model.base import TabularModel
@@ -26,6 +27,7 @@ from dkan_core.training.compute.gradient import flatten, untrained_model
 from dkan_core.training.launcher.checkpoints import BEST_FILE, CHECKPOINTS, load_checkpoint, source_of
 from dkan_core.training.setup.architecture import choose_architecture
 from dkan_core.training.setup.model_parts import learning_rate_factors
+from dkan_core.training.setup.monotone import parse_monotone
 from dkan_core.training.setup.weight_transfer import transferred_state, widened_architecture
 from dkan_core.training.state.adamw import BETA1, BETA2, Float32
 from dkan_core.utils.hints import flag
@@ -107,7 +109,22 @@ def take_initial(
         initial.module, config, manifest.splits["train"].rows
     )  # before anything is written: a part may not be there
     logger.info("starting from the weights of %s", config.init_from)
+    warn_of_kept_shape(initial, config)
     return settings_from(config, initial.architecture, saved.files.read(WEIGHTS)), initial
+
+
+def warn_of_kept_shape(initial: InitialModel, config: TrainConfig) -> None:
+    """Say where an additive model keeps other pairs or monotone columns than the settings ask for."""
+    shape = initial.architecture.additive
+    if shape is None:
+        return
+    if config.pairs != "auto" and int(config.pairs) < len(shape.pairs):
+        logger.warning("pairs %s has no effect: the model of init_from keeps its %d", config.pairs, len(shape.pairs))
+    names = [feature.name for feature in initial.preprocessor.numeric]
+    if config.monotone and {*parse_monotone(config.monotone, names)} != {*shape.monotone}:
+        kept = ", ".join(f"{names[feature]}:{'+' if sign > 0 else '-'}" for feature, sign in shape.monotone) or "none"
+        asked = ", ".join(config.monotone)
+        logger.warning("monotone %s has no effect: the model of init_from keeps its own, %s", asked, kept)
 
 
 def settings_from(config: TrainConfig, known: ModelConfig, weights: bytes) -> TrainConfig:
@@ -196,8 +213,9 @@ def check_transfer(initial: InitialModel, manifest: PreparedData, prepared: str,
         place: Where the model lies, as messages call it.
 
     Raises:
-        DataError: Nothing was added, and yet they differ; or nothing of the model fits.
+        DataError: A label has another meaning; nothing was added, and yet they differ; or nothing of the model fits.
     """
+    check_positive(manifest.positive, prepared, initial.architecture.positive, f"the model of init_from, {place},")
     if initial.fits(manifest):
         return
     labels = initial.architecture.labels

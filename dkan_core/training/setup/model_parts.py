@@ -5,6 +5,7 @@ import itertools
 from dkan_core.config import TrainConfig
 from dkan_core.config.train import part_factors
 from dkan_core.errors import ConfigError
+from dkan_core.model.additive import AdditiveFastKAN
 from dkan_core.model.base import TabularModel
 from dkan_core.training.compute.gradient import code_rate
 from dkan_core.training.state.adamw import Rate
@@ -24,9 +25,11 @@ def learning_rate_factors(model: TabularModel, config: TrainConfig, rows: int) -
         rows: Rows of the train split.
 
     Raises:
-        ConfigError: The model has no such part, or nothing is left to train.
+        ConfigError: The model has no such part, or nothing is left to train, or nothing can stay as it is.
     """
     factors = part_factors(config)
+    if config.freeze and isinstance(model, AdditiveFastKAN):
+        raise ConfigError("freeze: no part of an additive model stays as it is: its terms are smoothed after training")
     trained = {name: each.numel() for name, each in model.named_parameters() if each.requires_grad}
     known = part_names([*trained])
     for part in factors:

@@ -13,7 +13,6 @@ from dkan_core.evaluation.metrics import best_f1_threshold, compute_metrics
 from dkan_core.evaluation.prediction import ScoredSplit, to_probability
 from dkan_core.model.calibration import Calibration, fit_calibration
 from dkan_core.training.setup.refit_choices import CALIBRATION
-from dkan_core.training.state.schedule import Schedule
 
 
 class EarlyStopping:
@@ -46,17 +45,10 @@ class EarlyStopping:
             self.best_due = max(value, self.best_due)
         return better
 
-    def replay(self, history: Iterable[Mapping[str, Any]], schedule: Schedule) -> None:
-        """Take in the evaluations of an earlier process; an AP of 0 stands for a score that was no number.
-
-        A run that is interrupted is evaluated where it happens to be. That counts for nothing but the best: the run
-        that resumes is to end where it would have ended without the interruption.
-        """
-        before = 0
+    def replay(self, history: Iterable[Mapping[str, Any]]) -> None:
+        """Take in the evaluations of an earlier process; an AP of 0 stands for a score that was no number."""
         for entry in history:
-            due = schedule.evaluations_due(entry["step"])
-            self.take(entry["average_precision"] or -math.inf, is_due=due > before)
-            before = due
+            self.take(entry["average_precision"] or -math.inf, is_due=entry.get("due", True))
 
     @property
     def exhausted(self) -> bool:

@@ -43,22 +43,27 @@ class Scorer:
         self.reader = reader
         self.early_stopping = early_stopping
 
-    def score_parameters(self, values_VP: Float32, facts: dict[str, Any]) -> tuple[dict[str, Any], Best | None]:
+    def score_parameters(
+        self, values_VP: Float32, facts: dict[str, Any], *, is_due: bool = True
+    ) -> tuple[dict[str, Any], Best | None]:
         """Score parameters; return a line of history, and the best of them if they are better than all before.
 
         Args:
             values_VP: The parameters, and their moving average where there is one.
             facts: How far the run is.
+            is_due: Whether the evaluation counts for patience.
         """
         scores = [self._score(values_P) for values_P in values_VP]
         values = [value for value, _ in scores]
         # The first of equals: the parameters themselves rather than their average.
         winner = int(np.argmax(values))
-        better = self.early_stopping.take(values[winner])
+        better = self.early_stopping.take(values[winner], is_due=is_due)
         named = {"average_precision": values[winner], "best_average_precision": self.early_stopping.best}
         if len(values) > 1:
             named |= {"average_precision_raw": values[0], "average_precision_ema": values[1]}
         entry = {**facts, **{name: max(0.0, value) for name, value in named.items()}, "best": better}
+        if not is_due:
+            entry["due"] = False
         if np.isfinite(loss := _loss(scores[winner][1])):
             entry["validation_loss"] = loss
         return entry, Best(values_VP[winner].copy(), scores[winner][1], facts) if better else None

@@ -56,6 +56,8 @@ def _take(path: Path) -> int:
         try:
             _lock(handle, wait=False)
             if _is_there(handle, path):
+                with suppress(OSError):  # another user's; what a killed process leaves is to be in nobody's way
+                    os.fchmod(handle, 0o666)
                 with suppress(OSError):  # a full disk: who holds it is then not said
                     os.ftruncate(handle, 0)
                     os.pwrite(handle, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)

@@ -113,3 +113,21 @@ def test_what_does_not_fit_is_refused(first: FastKANClassifier, trained: TrainRe
         FastKANClassifier(**SMALL).fit(X, two.set_axis(["a", "b"], axis=1), init_model=first)
     added = FastKANClassifier(**STILL).fit(X, two, init_model=first)
     assert added.labels_ == ("arrival", "other") and len(to_table(X, list(X)))
+
+
+def test_classes_mean_what_they_meant(first: FastKANClassifier) -> None:
+    X, y = rows(seed=1)
+    with pytest.raises(DataError, match=r"counts 'punctual' of label .* as 1, and the model .* counts 'on time'"):
+        FastKANClassifier(**STILL).fit(X, y.replace("on time", "punctual"), init_model=first)
+
+
+def test_an_additive_model_keeps_its_shape_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    X, y = rows()
+    X = X.assign(weight=X["size"] ** 2)
+    settings: dict[str, Any] = {"model": "additive", "epochs": 1, "members": 2, "random_state": 0}
+    first = FastKANClassifier(**settings, monotone=("size:+",), pairs="1").fit(X, y)
+    FastKANClassifier(**settings, monotone=("size:+",), pairs="1").fit(X, y, init_model=first)
+    assert "no effect" not in caplog.text
+    FastKANClassifier(**settings, monotone=("weight:-",), pairs="0").fit(X, y, init_model=first)
+    assert "monotone weight:- has no effect: the model of init_from keeps its own, size:+" in caplog.text
+    assert "pairs 0 has no effect: the model of init_from keeps its 1" in caplog.text

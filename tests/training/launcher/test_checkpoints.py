@@ -69,6 +69,7 @@ def test_patience_is_counted_from_the_history() -> None:
 
 def test_an_evaluation_that_an_interruption_added_does_not_count_for_patience() -> None:
     history = [evaluation(step, value) for step, value in ((10, 0.5), (15, 0.7), (20, 0.6), (30, 0.55))]
+    history[1]["due"] = False
     endings = [
         ending_of(checkpoint_of(35, history=history[:count], pending=[]), replace(CONFIG, patience=1), ROWS)
         for count in (2, 3, 4)
@@ -81,7 +82,7 @@ def test_patience_that_runs_out_in_the_last_epoch_is_what_ended_the_run(last_sco
     history = [evaluation(step, value) for step, value in ((1980, 0.7), (last_score, 0.6))]
     ledger = replace(checkpoint_of(5).ledger, step=2000, ended=ENDINGS.index("epochs"))
     config = replace(CONFIG, patience=1)
-    assert ENDINGS[with_ending(ledger, config, history, ROWS).ended] == ending
+    assert ENDINGS[with_ending(ledger, config, history).ended] == ending
     pending = [] if ending == "epochs" else [waiting_at(2000)]
     assert ending_of(checkpoint_of(5, ledger=ledger, history=history, pending=pending), config, ROWS) == ending
 

@@ -102,6 +102,11 @@ def test_run_that_cannot_begin_leaves_the_one_that_it_was_to_replace(
     with pytest.raises((ConfigError, DataError), match=r"parameters|damaged"):
         train(data, run, replace(short, **settings), overwrite=True)
     assert {path: fs.cat(path) for path in fs.find(root) if "/logs/" not in path} == before
+    # Nor is one replaced that was killed before its end.
+    fs.rm(f"{root}/metrics.json")
+    with pytest.raises((ConfigError, DataError), match=r"parameters|damaged"):
+        train(data, run, replace(short, **settings), overwrite=True)
+    assert fs.cat(f"{root}/model/model.safetensors") == before[f"{root}/model/model.safetensors"]
     train(prepared, run, replace(short, seed=1), overwrite=True)
     assert fs.cat(f"{root}/model/model.safetensors") != before[f"{root}/model/model.safetensors"]
 
@@ -111,6 +116,15 @@ def test_two_runs_do_not_share_a_folder_of_checkpoints(prepared: Path, tmp_path:
     with output_lock(checkpoints), pytest.raises(OutputError, match=r"checkpoints: process .* is writing there"):
         train(prepared, tmp_path / "run", replace(CONFIG, checkpoint_uri=str(checkpoints)))
     assert not (tmp_path / "run").exists()
+    # The run's own folder is held already.
+    own = replace(CONFIG, epochs=1, checkpoint_uri=str(tmp_path / "run"))
+    assert Path(train(prepared, tmp_path / "run", own).checkpoint or "").parent == tmp_path / "run"
+
+
+def test_damaged_metrics_are_those_of_a_finished_run(prepared: Path, tmp_path: Path) -> None:
+    (tmp_path / "metrics.json").write_text('{"average_precision": 0.5, "training"')
+    with pytest.raises(OutputError, match="holds a finished run"):
+        train(prepared, tmp_path, replace(CONFIG, resume="auto"))
 
 
 @pytest.mark.parametrize("name", ["../stolen", "/tmp/stolen", "sub/x", "..", "", "a\0b"])

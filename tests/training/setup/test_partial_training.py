@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from dkan_core import TrainConfig, TrainResult, train
+from dkan_core import ConfigError, TrainConfig, TrainResult, train
 from dkan_core.data.format.manifest import read_manifest
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.model.tabular import TabularFastKAN
@@ -175,3 +175,10 @@ def test_the_model_says_what_it_started_from(trained: TrainResult, prepared: Pat
     assert SavedModel(Path(result.model)).metrics["init_from"] == digest
     assert digest.removeprefix("sha256:") in (Path(result.model) / "README.md").read_text()
     assert "init_from" not in SavedModel(Path(trained.model)).metrics
+
+
+def test_no_part_of_an_additive_model_is_frozen(prepared: Path, tmp_path: Path) -> None:
+    config = TrainConfig(model="additive", pairs="0", members=2, epochs=1, device="cpu")
+    first = train(prepared, tmp_path / "first", config)
+    with pytest.raises(ConfigError, match="freeze: no part of an additive model stays as it is"):
+        train(prepared, tmp_path / "again", replace(config, init_from=first.model, freeze=("table",)))
