@@ -192,7 +192,7 @@ def test_missing_or_shortened_shard_is_named_when_opened(shards: list[Shard], tm
     memory.rm_file(path)
     if kept is not None:
         memory.pipe_file(path, content[:kept])
-    words = "no such file" if kept is None else r"has 100 bytes; the manifest says [\d,]+ \(1 blocks of"
+    words = "no such file" if kept is None else r"has 100 bytes; the manifest says [\d,]+ \(1 of"
     with pytest.raises(DataError, match=f"{URI}/{shards[1].path}: {words}"):
         opened(shards, tmp_path / "cache")
 

@@ -13,6 +13,7 @@ from dkan_core.data.format.integrity import BLOCK_BYTES, Content, block_count
 from dkan_core.data.format.shard_reader import ShardReader
 from dkan_core.data.format.shard_writer import Arrays, Shard
 from dkan_core.errors import DataError
+from dkan_core.utils.hints import counted
 from dkan_core.utils.storage.failures import readable
 from dkan_core.utils.storage.paths import filesystem
 
@@ -78,7 +79,7 @@ def _check_size(name: str, shard: CachedShard, size: int | None) -> None:
     if size is None:
         raise DataError(f"{name}: no such file; expected a folder that `dkan prepare` wrote")
     if size != shard.bytes:
-        blocks = f"{block_count(size):,} blocks of {block_count(shard.bytes):,}"
+        blocks = f"{block_count(size):,} of {counted(block_count(shard.bytes), 'block')}"
         raise DataError(
             f"{name}: has {size:,} bytes; the manifest says {shard.bytes:,} ({blocks}); "
             "restore the file or prepare the data again"

@@ -8,6 +8,7 @@ from pathlib import Path
 from dkan_core.data.format.manifest import open_prepared
 from dkan_core.data.loading.loader import open_split
 from dkan_core.errors import DataError
+from dkan_core.utils.hints import counted
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +47,6 @@ def verify(prepared: str | Path, splits: Sequence[str] = ()) -> Verified:
                     logger.error("%s", damage)
                     damages.append(damage)
         if damages:
-            raise DataError(f"{prepared}: {len(damages):,} damaged blocks; the first: {damages[0]}")
+            raise DataError(f"{prepared}: {counted(len(damages), 'damaged block')}; the first: {damages[0]}")
         shards = [shard for split in chosen for shard in manifest.splits[split].shards]
         return Verified(len(shards), sum(shard.bytes for shard in shards))

@@ -90,9 +90,10 @@ def differing_positive(ours: Mapping[str, str], theirs: Mapping[str, str]) -> tu
     >>> [differing_positive({"bought": "yes"}, {"bought": other}) for other in ("no", "Yes")]
     [('bought', 'yes', 'no'), None]
     """
-    for label in ours.keys() & theirs.keys():
-        if ours[label].strip().casefold() != theirs[label].strip().casefold():
-            return label, ours[label], theirs[label]
+    for label, value in ours.items():
+        other = theirs.get(label, value)
+        if value.strip().casefold() != other.strip().casefold():
+            return label, value, other
     return None
 
 

@@ -26,6 +26,7 @@ from dkan_core.training.setup.initial_model import InitialModel
 from dkan_core.training.setup.refit_choices import Choices
 from dkan_core.training.state.checkpoint_file import Checkpoint
 from dkan_core.training.state.ledger import ENDINGS
+from dkan_core.utils.hints import counted
 from dkan_core.utils.storage.files import remove
 from dkan_core.utils.storage.outputs import entries
 
@@ -70,7 +71,8 @@ def refit(
     if checkpoint is None:
         check_initial(config, initial)
         _clear(f"{checkpoints}/{REFIT}")
-    logger.info("refit: training on train and valid together, %s rows, for %d epochs", f"{rows:,}", config.epochs)
+    extent = counted(rows, "row"), counted(config.epochs, "epoch")
+    logger.info("refit: training on train and valid together, %s, for %s", *extent)
     make_logs_ready(place, is_resumed=checkpoint is not None)
     make_ready(place, checkpoint)
     if checkpoint is None or ending_of(checkpoint, config, rows) != "epochs":

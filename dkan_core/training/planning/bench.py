@@ -15,6 +15,7 @@ from dkan_core.training.launcher.child_processes import ForkServer
 from dkan_core.training.planning.exchanges import EXCHANGES, SERVER_SYNC, exchange_seconds
 from dkan_core.training.planning.sizes import parse_size, show_size
 from dkan_core.training.setup.placement import visible_gpus, worker_devices
+from dkan_core.utils.hints import counted
 from dkan_core.utils.progress import progress
 from dkan_core.utils.resources import available_cores
 from dkan_core.utils.storage.scratch import scratch_folder
@@ -68,8 +69,9 @@ class SyncBench:
         return {**asdict(self), "costs": [{**asdict(cost), "bandwidth": cost.bandwidth} for cost in self.costs]}
 
     def __str__(self) -> str:
+        rounds = counted(self.rounds, "round")
         lines = [
-            f"device: {self.device}; {self.workers} workers, median of {self.rounds} rounds, each {self.repeats} times",
+            f"device: {self.device}; {self.workers} workers, median of {rounds}, each {self.repeats} times",
             "",
             f"| size | exchange | ms | GB/s | x {SERVER_SYNC} |",
             "|---:|---|---:|---:|---:|",

@@ -236,7 +236,8 @@ def _recommend(trials: Sequence[Trial], steps: int, full_steps: int) -> tuple[Tr
         steps: Steps of each run.
         full_steps: Steps that ``train`` takes at most.
     """
-    best = max(trials, key=lambda trial: trial.mean)
+    # Of rates that give the same model, as those of an additive one may, the nearest to that of train.
+    best = max(trials, key=lambda trial: (trial.mean, -abs(math.log(trial.factor))))
     if best.diverged:
         raise TrainingError(f"every learning rate diverged, from {trials[0].learning_rate:g} on; check the weights")
     notes = []
