@@ -16,7 +16,7 @@ from dkan_core.explanation.additive import term_groups
 from dkan_core.explanation.explain import learned_section
 from dkan_core.explanation.labels import Explanation
 from dkan_core.model.architecture import additive_layout
-from dkan_core.model.saved_model import SavedModel, are_measured_after_edits
+from dkan_core.model.saved_model import SavedModel, are_current
 from dkan_core.report.evaluation import render_report
 from dkan_core.report.templating import score
 from dkan_core.training.history import HISTORY, read_history
@@ -155,7 +155,7 @@ def _model_summary(saved: SavedModel) -> dict[str, Any]:
 def _validation(saved: SavedModel) -> dict[str, Any]:
     """Return what was measured and chosen on the validation split, and whether that was before edits by hand."""
     edits = len(saved.metrics.get("edits", []))
-    before = ", before the last edits" if edits and not are_measured_after_edits(saved.metrics) else ""
+    before = "" if are_current(saved.metrics) else ", before the last edits"
     return {
         **({"edits by hand": edits} if edits else {}),
         f"validation average precision{before}": score(saved.metrics["average_precision"]),

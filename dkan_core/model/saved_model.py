@@ -77,9 +77,9 @@ def write_model_files(folder: Path, files: Mapping[str, bytes]) -> None:
             write_atomic(aside / name, content)
 
 
-def are_measured_after_edits(metrics: Mapping[str, Any]) -> bool:
-    """Tell whether validation metrics are those of an edited model: else edits have removed how its scores lay."""
-    return all("scores" in facts for facts in metrics.get("labels", {}).values())
+def are_current(metrics: Mapping[str, Any]) -> bool:
+    """Tell whether validation metrics are of the model as it is: edits not measured there remove the scores."""
+    return not metrics.get("edits") or all("scores" in facts for facts in metrics.get("labels", {}).values())
 
 
 def model_card(config: ModelConfig, preprocessor: Preprocessor, metrics: dict[str, Any]) -> str:
@@ -96,7 +96,7 @@ def model_card(config: ModelConfig, preprocessor: Preprocessor, metrics: dict[st
         layers=[*config.hidden, len(config.labels)],
         terms=additive_layout(config) if config.additive is not None else None,
         metrics=metrics,
-        measured_after_edits=are_measured_after_edits(metrics),
+        measured_after_edits=are_current(metrics),
         numeric=[feature.name for feature in preprocessor.numeric],
         categories=[feature.name for feature in preprocessor.coded if feature.kind == "category"],
     )

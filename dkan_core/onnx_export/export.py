@@ -9,7 +9,7 @@ from typing import Literal
 
 import dkan_core
 from dkan_core.errors import ConfigError, DataError, OutputError
-from dkan_core.model.saved_model import SavedModel
+from dkan_core.model.saved_model import SavedModel, are_current
 from dkan_core.onnx_export.encoding import add_encoding
 from dkan_core.onnx_export.graph import PRODUCER, Graph
 from dkan_core.onnx_export.network import add_probabilities
@@ -140,7 +140,8 @@ def _metadata(saved: SavedModel, missing_text: str) -> dict[str, str]:
     return {
         "dkan_version": dkan_core.__version__,
         "labels": json.dumps(saved.config.labels, ensure_ascii=False),
-        "average_precision": repr(saved.metrics["average_precision"]),
+        # Of an edited model that was not measured since, there is none.
+        "average_precision": repr(saved.metrics["average_precision"]) if are_current(saved.metrics) else "",
         # Of the training data; a model of arrays in a notebook has none.
         "data_fingerprint": str(saved.metrics.get("data", "")),
         "missing_text": missing_text,

@@ -8,7 +8,8 @@ import pandas
 import pytest
 
 from dkan_core import ConfigError, FastKANClassifier, edit
-from dkan_core.model.saved_model import SavedModel
+from dkan_core.integrations.model_registry.registering import describe_model
+from dkan_core.model.saved_model import SavedModel, are_current
 
 
 @pytest.fixture(scope="module")
@@ -86,3 +87,13 @@ def test_scores_from_before_an_edit_are_no_reference_of_drift(found: FastKANClas
     assert {*before} - {*after} == {"scores"}
     with pytest.raises(ConfigError, match="split test: of what"):
         edit(tmp_path / "model", [{"term": "flag", "action": "remove"}], tmp_path / "no", split="test")
+
+
+def test_figures_from_before_an_edit_are_not_passed_on(found: FastKANClassifier, tmp_path: Path) -> None:
+    found.save(tmp_path / "model")
+    edit(tmp_path / "model", [{"term": "flag", "action": "remove"}], tmp_path / "edited")
+    for name, expected in (("model", True), ("edited", False)):
+        metrics = SavedModel(tmp_path / name).metrics
+        assert are_current(metrics) is expected
+        described = describe_model(tmp_path / name, name="m", version="1", metrics={}, run=None)
+        assert ("valid_average_precision" in described.properties) is expected

@@ -325,9 +325,10 @@ def _as_types(batch: pa.RecordBatch, plain: pa.Schema, path: str) -> pa.RecordBa
         try:
             columns.append(column.cast(field.type))
         except pa.ArrowInvalid as error:
+            advice = "IDs must be below 2^63" if is_id_list(field.type) else "write all files with one type"
             raise DataError(
                 f"{path}: column {field.name!r} is {column.type} and read as {field.type}, which does not hold all of "
-                f"its values ({first_line(error)}); write all files with one type"
+                f"its values ({first_line(error)}); {advice}"
             ) from error
     return pa.record_batch(columns, schema=plain)
 

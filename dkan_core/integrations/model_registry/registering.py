@@ -16,7 +16,7 @@ from dkan_core.batch_scoring.plan import model_fingerprint
 from dkan_core.errors import ConfigError
 from dkan_core.evaluation.evaluate import read_metrics
 from dkan_core.model.model_folder import CARD, FORMAT_VERSION
-from dkan_core.model.saved_model import SavedModel
+from dkan_core.model.saved_model import SavedModel, are_current
 from dkan_core.utils.storage.paths import is_remote, local_path
 from dkan_core.utils.storage.remote import local_copy
 
@@ -177,7 +177,7 @@ def describe_model(
             "labels": ", ".join(saved.config.labels),
             "card": f"{uri}/{CARD}",
             "dkan_version": dkan_core.__version__,
-            **_numbers("valid", saved.metrics),
+            **(_numbers("valid", saved.metrics) if are_current(saved.metrics) else {}),
             **_numbers("test", metrics),
         },
         run=run,
