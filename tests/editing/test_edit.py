@@ -13,7 +13,6 @@ import pandas
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import torch
 
 from dkan_core import (
     ConfigError,
@@ -26,40 +25,14 @@ from dkan_core import (
     explain,
     explain_rows,
 )
-from dkan_core.data.format.manifest import read_manifest
-from dkan_core.data.loading.loader import open_split
 from dkan_core.explanation.additive import AdditiveExplainer
 from dkan_core.model.additive import AdditiveFastKAN
-from dkan_core.model.additive_terms import purified, terms_of, trained_terms
-from dkan_core.model.saved_model import SavedModel, save_model
-from dkan_core.training.additive_fit.additive_tables import count_codes
-from dkan_core.training.setup.architecture import choose_architecture
-from tests.additive_data import make_rows, prepare_rows
+from dkan_core.model.additive_terms import terms_of
+from dkan_core.model.saved_model import SavedModel
+from tests.additive_data import make_rows
 from tests.command import check, dkan
-from tests.settings import resolved
 
 Float64 = npt.NDArray[np.float64]
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return prepare_rows(tmp_path_factory.mktemp("edit"))
-
-
-@pytest.fixture(scope="module")
-def model(data: Path) -> Path:
-    """Return a model whose terms are random."""
-    manifest = read_manifest(data)
-    with open_split(data, manifest, "train") as reader:
-        config = choose_architecture(reader, manifest, resolved(labels=2, model="additive", pairs="2", members=3))
-        module = AdditiveFastKAN(config)
-        torch.manual_seed(0)
-        torch.nn.init.normal_(module.table)
-        final = purified(trained_terms(module, count_codes(module, reader))).to_model()
-    metrics: dict[str, Any] = {"labels": {name: {"threshold": 0.5} for name in manifest.labels}}
-    metrics |= {"epoch": 1, "step": 1, "average_precision": 0.5}
-    save_model(data.parent / "model", final, final.config, manifest.preprocessor, metrics)
-    return data.parent / "model"
 
 
 def effects(model: Path, table: pa.Table) -> tuple[dict[str, Float64], Float64]:
