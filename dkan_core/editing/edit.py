@@ -21,7 +21,7 @@ from dkan_core.evaluation.prediction import ScoredSplit, check_match, known_spli
 from dkan_core.model.additive import AdditiveFastKAN
 from dkan_core.model.additive_terms import terms_of
 from dkan_core.model.base import TabularModel
-from dkan_core.model.model_folder import CONFIG, ESTIMATOR, check_model_replaceable
+from dkan_core.model.model_folder import CONFIG, ESTIMATOR, SCORES, check_model_replaceable
 from dkan_core.model.saved_model import SavedModel, save_model
 from dkan_core.training.validation.early_stopping import describe_probabilities
 from dkan_core.utils.storage.paths import is_remote, local_path
@@ -32,8 +32,6 @@ from dkan_core.utils.torch_resources import best_device
 DEFAULT_SPLIT = "valid"
 MEASURES = ("average_precision", "log_loss", "brier")
 OF_LAST_EDITS = ("edits_split", "edits_before", "edits_after")
-SCORES = "scores"
-"""What metrics call the distribution of a label's validation scores."""
 
 logger = logging.getLogger(__name__)
 

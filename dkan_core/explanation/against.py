@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 # Rows that are shown, and the columns that are named for each.
 CHANGED_ROWS, CHANGED_REASONS = 10, 3
-# Of the log-odds of a row; less is rounding.
+# In log-odds; less is rounding.
 LEAST_CHANGE = 5e-4
 # What the contributions are added to: the intercept of an additive model, else the mean over background rows.
 BASELINE = "(baseline)"
@@ -112,6 +112,11 @@ class Against:
 
     mean_change: float
     """Mean absolute change of the log-odds over all rows read."""
+
+    @property
+    def changed(self) -> list[ColumnShift]:
+        """Columns whose effect changed by more than rounding, the largest change first."""
+        return [shift for shift in self.importance if abs(shift.change) >= LEAST_CHANGE]
 
     def curve_of(self, name: str) -> Curve | None:
         """Return the earlier curve of a column."""

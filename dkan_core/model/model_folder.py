@@ -30,6 +30,8 @@ MODEL_FILES = (WEIGHTS, CONFIG, PREPROCESSOR, METRICS, CARD, HASHES)
 
 # Of ``metrics.json``: how many rows train and valid have together, where a second training took place on both.
 REFIT_ROWS = "refit_rows"
+# What is said there of each label: how its scores on validation are distributed.
+SCORES = "scores"
 
 # Of ``files.json``, and with it of the whole folder.
 FORMAT_VERSION = 1

@@ -20,7 +20,7 @@ from dkan_core.model.architecture import ModelConfig, additive_layout, count_par
 from dkan_core.model.base import TabularModel
 from dkan_core.model.build import build_model
 from dkan_core.model.calibration import MAX_SCALE, MIN_SCALE
-from dkan_core.model.model_folder import CARD, CONFIG, METRICS, PREPROCESSOR, WEIGHTS, ModelFolder, with_hashes
+from dkan_core.model.model_folder import CARD, CONFIG, METRICS, PREPROCESSOR, SCORES, WEIGHTS, ModelFolder, with_hashes
 from dkan_core.model.random_state import random_state
 from dkan_core.model.sketch import sketched_layers
 from dkan_core.report.templating import render_markdown
@@ -79,7 +79,7 @@ def write_model_files(folder: Path, files: Mapping[str, bytes]) -> None:
 
 def are_current(metrics: Mapping[str, Any]) -> bool:
     """Tell whether validation metrics are of the model as it is: edits not measured there remove the scores."""
-    return not metrics.get("edits") or all("scores" in facts for facts in metrics.get("labels", {}).values())
+    return not metrics.get("edits") or all(SCORES in facts for facts in metrics.get("labels", {}).values())
 
 
 def model_card(config: ModelConfig, preprocessor: Preprocessor, metrics: dict[str, Any]) -> str:
@@ -96,7 +96,7 @@ def model_card(config: ModelConfig, preprocessor: Preprocessor, metrics: dict[st
         layers=[*config.hidden, len(config.labels)],
         terms=additive_layout(config) if config.additive is not None else None,
         metrics=metrics,
-        measured_after_edits=are_current(metrics),
+        is_current=are_current(metrics),
         numeric=[feature.name for feature in preprocessor.numeric],
         categories=[feature.name for feature in preprocessor.coded if feature.kind == "category"],
     )

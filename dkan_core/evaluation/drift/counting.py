@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from dkan_core.data.encoding.histograms import Int64, count_up_to, count_values
 from dkan_core.data.encoding.preprocessor import UNSEEN, Preprocessor
+from dkan_core.model.model_folder import SCORES
 from dkan_core.utils.schemas import Schema
 
 # Enough to see what kind of values are new; with all of them, a column of identifiers would fill the record of a part.
@@ -84,7 +85,7 @@ class Reference:
         labels = metrics.get("labels", {})
         return cls(
             preprocessor=preprocessor,
-            scores={name: facts["scores"] for name, facts in labels.items() if "scores" in facts},
+            scores={name: facts[SCORES] for name, facts in labels.items() if SCORES in facts},
         )
 
 

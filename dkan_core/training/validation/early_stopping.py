@@ -12,6 +12,7 @@ from dkan_core.data.encoding.histograms import count_up_to, quantile_knots
 from dkan_core.evaluation.metrics import best_f1_threshold, compute_metrics
 from dkan_core.evaluation.prediction import ScoredSplit, to_probability
 from dkan_core.model.calibration import Calibration, fit_calibration
+from dkan_core.model.model_folder import SCORES
 from dkan_core.training.setup.refit_choices import CALIBRATION
 
 
@@ -101,7 +102,7 @@ def describe_probabilities(
     for index, name in enumerate(names):
         threshold = best_f1_threshold(labels_NL[:, index], probabilities_NL[:, index], weight_N)
         metrics["labels"][name]["threshold"] = threshold
-        metrics["labels"][name]["scores"] = _distribution(probabilities_NL[:, index])
+        metrics["labels"][name][SCORES] = _distribution(probabilities_NL[:, index])
     return metrics
 
 

@@ -162,7 +162,9 @@ def test_ctrl_c_ends_the_run_in_order_and_it_can_go_on(
     code, output = background.wait()
     assert code == 130 and "press Ctrl-C again" in output and "continue with --resume auto" in output
     assert facts(background.run)["ended"] == "interrupt"
-    assert background.history()[-1]["step"] == facts(background.run)["steps"] < STEPS
+    interrupted = background.history()[-1]
+    assert interrupted["step"] == facts(background.run)["steps"] < STEPS
+    assert interrupted.get("due", True) == (interrupted["epoch"] % 1 == 0), "patience counts what was due"
     again = start(replace(CONFIG, resume="auto"))
     assert again.wait()[0] == 0
     check_nothing_lost(again.run, train_rows, CONFIG, expected)
