@@ -13,15 +13,16 @@ from dkan_core.training.setup.sizing import MAX_BATCH, MIN_BATCH, STEPS_TO_TAKE
 # Share of the highest speed from which on something simpler is taken instead: predictions are off by about as much.
 NEAR = 0.9
 
-# Factor of the speed that makes it worth to double the batch: less does not pay for learning in half the steps.
+# Factor of the speed that makes it worth to learn something else: from twice the batch, or from averages of parameters.
 WORTH = 1.2
 
 # Steps below which a plan warns, and halves the batches where it can.
 FEW_STEPS = 300
-# Share of a gradient's time without rows from which on larger batches are suggested: they would cost little.
+# Share of a gradient's time without rows from which on it is what limits.
 LAUNCH_SHARE = 0.5
 LIMITS = {
     "compute": "the gradient limits it: only more or faster devices help",
+    "launch": "the gradient limits it, most of which does not depend on its rows: larger batches would cost little",
     "update": "the optimizer's step limits it: larger batches need fewer of them",
     "exchange": "the exchange limits it: larger batches, or an average every few steps, help",
     "feed": "reading rows limits it: more cores help, or fewer columns and --numeric-dtype uint8 at prepare",
@@ -49,6 +50,9 @@ class Advice:
     """Of the run at most."""
 
     prediction: Prediction
+    is_launch_bound: bool
+    """Whether most of a gradient's time does not depend on its rows."""
+
     speedup: float
     """Over one worker at its fastest, with the batch size as it is."""
 
@@ -66,7 +70,8 @@ class Advice:
     def __str__(self) -> str:
         found = self.prediction
         gain = f"{found.rows_per_second:,.0f} rows/s, {self.speedup:.2f} times the best of one worker"
-        return f"recommended: {self.options()}\n{gain}, {self.steps:,} steps; {LIMITS[found.bottleneck]}"
+        limit = "launch" if self.is_launch_bound and found.bottleneck == "compute" else found.bottleneck
+        return f"recommended: {self.options()}\n{gain}, {self.steps:,} steps; {LIMITS[limit]}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,6 +119,11 @@ class Case:
         """Return the steps of the run."""
         return self.epochs * steps_per_epoch(self.train_rows, batch_size)
 
+    def is_launch_bound(self, batch_size: int) -> bool:
+        """Tell whether most of a gradient's time does not depend on its rows."""
+        launch, whole = (self.machine.step(self.scheme, self.workers, rows) for rows in (0, batch_size / self.workers))
+        return launch > LAUNCH_SHARE * whole
+
     def best_batch(self, batch_size: int) -> int:
         """Return a batch size: doubled while that is worth it and leaves steps to learn, halved while there are few."""
         while self.steps(batch_size) < FEW_STEPS and batch_size // 2 >= max(MIN_BATCH, self.workers):
@@ -130,15 +140,21 @@ class Case:
 def choose(predictions: Sequence[Prediction], most_workers: int, schemes: Sequence[Scheme]) -> Prediction:
     """Return the prediction to go for: of those near the fastest the one with the fewest workers, then the simplest.
 
+    Several workers that take local steps do not learn what one process would: they have to be faster by far.
+
     Args:
         predictions: Those to choose from.
         most_workers: As many as may be used.
         schemes: In the order of preference.
     """
-    allowed = [each for each in predictions if each.workers <= most_workers]
-    best = max(each.rows_per_second for each in allowed)
     order = [scheme.name for scheme in schemes]
+    local = {scheme.name for scheme in schemes if scheme.has_local_steps}
+    allowed = [each for each in predictions if each.workers <= most_workers]
+    same = [each for each in allowed if each.workers == 1 or each.scheme not in local]
+    best, best_of_same = (max(each.rows_per_second for each in some) for some in (allowed, same))
     near = (each for each in allowed if each.rows_per_second >= NEAR * best)
+    if best <= WORTH * best_of_same:
+        near = (each for each in same if each.rows_per_second >= NEAR * best_of_same)
     # Fewer workers leave devices to others. One alone has nobody to exchange anything with; of the other schemes those
     # come first whose result does not depend on the workers.
     return min(near, key=lambda each: (each.workers, each.scheme != "single", order.index(each.scheme)))
@@ -191,6 +207,7 @@ def advise(
         device_memory=memory,
         steps=case.steps(batch_size),
         prediction=found,
+        is_launch_bound=case.is_launch_bound(batch_size),
         speedup=found.rows_per_second / alone,
         notes=(
             *_notes(case, config.batch_size, batch_size),
@@ -212,10 +229,6 @@ def _notes(case: Case, before: int, after: int) -> list[str]:
         )
     if after > before:
         notes.append(f"batches of {before:,} rows are the default for quality; compare AP before taking {after:,}")
-    launched, whole = (case.machine.step(case.scheme, case.workers, rows) for rows in (0, after / case.workers))
-    launch = launched / whole
-    if launch > LAUNCH_SHARE:
-        notes.append(f"{launch:.0%} of a gradient's time does not depend on its rows; larger batches would cost little")
     if case.scheme.has_local_steps:
         notes.append("workers that take local steps do not learn what one process would; compare AP")
     return notes

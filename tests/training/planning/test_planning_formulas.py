@@ -1,6 +1,7 @@
 """What a plan computes: formulas, their limits, and the recommendation that follows."""
 
 import itertools
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -196,6 +197,16 @@ def test_recommended_is_the_simplest_near_the_fastest() -> None:
     assert chosen(cores(steps={1: COST}, exchanges=quick, cores=8), 8) == ("parameter-server sync", 8)
 
 
+@pytest.mark.parametrize(("gain", "chosen"), [(1.15, ("single", 1)), (1.3, ("local-sgd", 2))])
+def test_workers_that_learn_something_else_have_to_be_faster_by_far(gain: float, chosen: tuple[str, int]) -> None:
+    machine = gpus()
+    lines = [line(machine, scheme, 1) for scheme in machine.schemes]
+    best = max(each.rows_per_second for each in lines)
+    lines.append(replace(line(machine, LOCAL_SGD, 2), rows_per_second=gain * best))
+    found = choose(lines, 2, machine.schemes)
+    assert (found.scheme, found.workers) == chosen
+
+
 def test_steps_that_a_gpu_takes_by_itself_are_graphs() -> None:
     machine = gpus(graph_cost=StepCost(launch=0.0001, rate=2e6))
     sent = {scheme.name: line(machine, scheme, 1).compute_seconds for scheme in machine.schemes}
@@ -269,3 +280,7 @@ def test_batches_grow_while_launches_cost_most_and_steps_remain() -> None:
     assert found.batch_size > 500 and found.steps >= 800
     assert found.speedup > 1.9 and any("compare AP" in note for note in found.notes)
     assert str(found).startswith(f"recommended: {found.options()}\n")
+    assert str(found).endswith("most of which does not depend on its rows: larger batches would cost little")
+    slow = gpus(cost=StepCost(launch=1e-4, rate=1e5))
+    found = advise(slow, config(1000, 500), 8, 100_000, predictions(slow, (1, 2)), 2, device())
+    assert str(found).endswith("only more or faster devices help")
