@@ -17,7 +17,7 @@ from typing import Any
 import aiohttp
 from model_registry.core import ModelRegistryAPIClient
 from model_registry.types import ArtifactState, ModelArtifact, ModelVersion, RegisteredModel
-from mr_openapi import ApiClient, Configuration, ModelRegistryServiceApi
+from mr_openapi import ApiClient, Configuration, ModelRegistryServiceApi, ModelVersionUpdate
 from mr_openapi.exceptions import ApiException, ConflictException, NotFoundException
 from pydantic import ValidationError
 
@@ -119,6 +119,7 @@ async def _upsert(configuration: Configuration, server: str, entry: RegistryEntr
         version = await client.upsert_model_version(_version(entry), model.id)
     artifact = await client.get_model_artifact_by_params(entry.name, version.id)
     _check_same(entry, version, artifact)
+    await _add_properties(client, entry, version)
     if artifact is None:
         artifact = await client.upsert_model_version_artifact(_artifact(entry), version.id)
     return Registration(
@@ -130,6 +131,17 @@ async def _upsert(configuration: Configuration, server: str, entry: RegistryEntr
         version_id=str(version.id),
         artifact_id=str(artifact.id),
     )
+
+
+async def _add_properties(client: _Client, entry: RegistryEntry, version: ModelVersion) -> None:
+    """Add the properties that a version lacks, such as the metrics of a later test; those it has stay as they are."""
+    if entry.properties.keys() <= (version.custom_properties or {}).keys():
+        return
+    async with client.get_client() as calls:
+        # As the server keeps them: the library's own form drops those of kinds that it does not know.
+        stored = (await calls.get_model_version(version.id)).custom_properties or {}
+        known = _version(entry).update().custom_properties
+        await calls.update_model_version(version.id, ModelVersionUpdate(customProperties={**known, **stored}))
 
 
 async def _connect(configuration: Configuration, server: str) -> _Client:

@@ -98,7 +98,7 @@ def register(
     """Register a published model: once, however often it is called.
 
     The version has the model's card, its metrics, the fingerprints of the model and of its training data, and an
-    artifact with its URI and format.
+    artifact with its URI and format. Further calls add metrics that the version lacks, and change none.
 
     Args:
         model: Folder or URI from which others fetch the model.

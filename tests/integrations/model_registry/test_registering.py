@@ -9,6 +9,7 @@ import json
 import shutil
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,21 @@ def test_second_call_changes_nothing(registry: str, model: Path) -> None:
     # Rounded differently by another processor: it is the same model all the same.
     assert register(f"{model}/", registry, metrics={"average_precision": 0.7500000001}) == first
     assert versions(registry, model.name) == before
+
+
+def test_metrics_of_a_later_test_are_added_to_the_version(registry: str, model: Path) -> None:
+    first = register(model, registry)
+    assert register(model, registry, metrics={"average_precision": 0.75}) == first
+    (version,) = versions(registry, model.name)
+    path = f"{registry}/api/model_registry/v1/model_versions/{version['id']}"
+    by_hand = {"struct_value": "e30=", "metadataType": "MetadataStructValue"}
+    content = json.dumps({"customProperties": {**version["customProperties"], "by_hand": by_hand}}).encode()
+    urllib.request.urlopen(urllib.request.Request(path, content, {"content-type": "application/json"}, method="PATCH"))
+    register(model, registry, metrics={"average_precision": 0.5, "roc_auc": 0.9})
+    (version,) = versions(registry, model.name)
+    plain = version["plain"]
+    assert (plain["test_average_precision"], plain["test_roc_auc"]) == (0.75, 0.9), "what is there stays"
+    assert version["customProperties"]["by_hand"] == by_hand and plain["labels"] == "label"
 
 
 def test_calls_at_the_same_time_leave_one_version(registry: str, model: Path) -> None:
