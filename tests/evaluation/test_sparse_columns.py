@@ -23,6 +23,7 @@ from dkan_core import (
     prepare,
     train,
 )
+from dkan_core.data.encoding import sparse
 from dkan_core.inspection.inspect import inspect_data
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.onnx_export.export import onnx_bytes
@@ -54,6 +55,23 @@ def test_raw_and_prepared_rows_have_the_same_scores(folder: Path) -> None:
     raw = evaluate(folder / "run", folder / "raw", folder / "eval-raw", label="y")
     predict(folder / "run", folder / "raw", folder / "scores.parquet")
     np.testing.assert_array_equal(probabilities(folder / "scores.parquet"), raw.probabilities[:, 0])
+
+
+def test_ids_of_another_kind_are_warned_of(
+    folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    predict(folder / "run", folder / "raw", tmp_path / "known.parquet")
+    assert "ids that the model knows" not in caplog.text
+    rows = list_table(make_ones())
+    place = rows.column_names.index("tags")
+    others = pa.array([[each + 10**9 for each in ids or []] for ids in rows["tags"].to_pylist()])
+    moved = write(rows.set_column(place, "tags", others), tmp_path / "moved")
+    predict(folder / "run", moved, tmp_path / "moved.parquet")
+    (text,) = [record.getMessage() for record in caplog.records if "ids that" in record.getMessage()]
+    assert text.startswith("column 'tags': rows have 0 ids that the model knows, on average; ")
+    monkeypatch.setattr(sparse, "MAX_ROW_IDS", 5)
+    with pytest.raises(DataError, match=r"column 'tags' has \d+ ids in a row; expected at most 5: shorten its lists$"):
+        predict(folder / "run", folder / "raw", tmp_path / "long.parquet")
 
 
 def test_vectors_of_bits_learn_what_lists_learn(folder: Path) -> None:

@@ -172,15 +172,17 @@ def longest_rows(
     Raises:
         DataError: They are more than ``MAX_ROW_IDS``.
     """
-    longest = {}
-    for name in names:
-        rows_K, _ = ids_of(column_named(rows, name, where), name, where)
-        longest[name] = int(np.bincount(rows_K).max(initial=0))
-        if longest[name] > MAX_ROW_IDS:
-            raise DataError(
-                f"{where}: column {name!r} has {longest[name]:,} ids in a row; expected at most {MAX_ROW_IDS:,}: "
-                f"shorten its lists, or {advice([name])}"
-            )
+    ids = ((name, ids_of(column_named(rows, name, where), name, where)) for name in names)
+    return {name: _longest_row(rows_K, name, where, f", or {advice([name])}") for name, (rows_K, _) in ids}
+
+
+def _longest_row(rows_K: Int64, name: str, where: str, otherwise: str = "") -> int:
+    longest = int(np.bincount(rows_K).max(initial=0))
+    if longest > MAX_ROW_IDS:
+        raise DataError(
+            f"{where}: column {name!r} has {longest:,} ids in a row; expected at most {MAX_ROW_IDS:,}: "
+            f"shorten its lists{otherwise}"
+        )
     return longest
 
 
@@ -194,11 +196,15 @@ def sparse_codes(rows: pa.RecordBatch | pa.Table, features: Sequence[SparseFeatu
 
     Shape:
         - Output: ``(N, S)``, 0 behind a row's last code; S at least 1
+
+    Raises:
+        DataError: A column is missing or of another kind, or a row has more than ``MAX_ROW_IDS`` ids.
     """
     end = 1 + sum(feature.size for feature in features)
     keys, first = [], 1
     for feature in features:
         rows_K, ids_K = ids_of(_checked(column_named(rows, feature.name, where), feature, where), feature.name, where)
+        _longest_row(rows_K, feature.name, where)
         codes_K = feature.codes_of(ids_K)
         has_code_K = codes_K >= 0
         keys.append(rows_K[has_code_K] * end + codes_K[has_code_K] + first)

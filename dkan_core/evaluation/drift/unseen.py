@@ -8,16 +8,19 @@ import math
 import numpy as np
 
 from dkan_core.data.encoding.preprocessor import UNSEEN, Preprocessor
+from dkan_core.data.encoding.sparse import EMPTY
 from dkan_core.data.format.shard_writer import Arrays
 
 # Standard errors by which a share is above that of the training rows, some of whose values were too rare to be kept.
 MIN_ERRORS = 3.0
+# Share of the ids per row in training below which the ids of new rows are likely to be others.
+FEW_IDS = 0.5
 # Columns that are named; of a thousand, a log would be a page.
 MAX_NAMED = 10
 
 
 class UnseenValues:
-    """Counts the rows of each category that hold a value which the model does not know.
+    """Counts the rows of each category that hold a value which the model does not know, and the ids that it knows.
 
     Args:
         preprocessor: The model's, whose vocabularies are what it knows.
@@ -28,16 +31,22 @@ class UnseenValues:
         self._names = [preprocessor.coded[place].name for place in self._places]
         self._trained = preprocessor.counts or {}
         self._rows, self._unseen = 0, np.zeros(len(self._places), np.int64)
+        self._sparse = preprocessor.sparse
+        self._ends = np.cumsum([feature.size for feature in self._sparse])
+        self._ids = np.zeros(len(self._sparse), np.int64)
 
     def count(self, arrays: Arrays) -> None:
-        """Count encoded rows, ``categorical`` (N, C) among their arrays."""
+        """Count encoded rows: among their arrays ``categorical`` (N, C) and ``sparse`` (N, S)."""
+        self._rows += len(next(iter(arrays.values())))
         if self._places:
             codes = arrays["categorical"]
-            self._rows += len(codes)
             self._unseen += [np.count_nonzero(codes[:, place] == UNSEEN) for place in self._places]
+        if self._sparse:
+            up_to = [np.count_nonzero(arrays["sparse"] <= end) for end in (EMPTY, *self._ends)]
+            self._ids += np.diff(up_to)
 
     def warnings(self) -> list[str]:
-        """Return a sentence for each column where such values are more frequent than in training, the worst first."""
+        """Return a sentence for each column that holds more unknown values than in training, the worst first."""
         found = []
         for name, unseen in zip(self._names, self._unseen.tolist(), strict=True):
             share, trained = unseen / max(1, self._rows), self._share_in_training(name)
@@ -46,6 +55,11 @@ class UnseenValues:
                 rows = f"{unseen:,} of {self._rows:,} rows ({share:.2%})"
                 text = f"column {name!r}: {rows} hold a value that the model does not know; {trained:.2%} in training"
                 found.append((unseen, text))
+        for feature, known in zip(self._sparse, self._ids.tolist(), strict=True):
+            ones = known / max(1, self._rows)
+            if ones < FEW_IDS * feature.ones:
+                text = f"column {feature.name!r}: rows have {ones:.2g} ids that the model knows, on average"
+                found.append((self._rows, f"{text}; {feature.ones:.2g} in training"))
         texts = [text for _, text in sorted(found, key=lambda pair: -pair[0])]
         more = [f"{len(texts) - MAX_NAMED} more columns hold such values"] if len(texts) > MAX_NAMED else []
         return texts[:MAX_NAMED] + more

@@ -212,6 +212,7 @@ def _fit_columns(table: pa.Table) -> Preprocessor:
     features = feature_columns(column_types("X", table.schema), "X")
     dtype = PrepareConfig(label=("label",)).numeric_dtype
     sample = table.slice(0, sample_rows(table.num_columns))
+    longest = longest_rows(table, features.sparse, "X", OUT_OF_X)
     preprocessor = fit_preprocessor(
         sample,
         features.numeric,
@@ -224,7 +225,6 @@ def _fit_columns(table: pa.Table) -> Preprocessor:
         advice=OUT_OF_X,
     )
     if features.sparse:
-        longest = longest_rows(table, features.sparse, "X", OUT_OF_X)
         preprocessor = preprocessor.model_copy(update={"row_codes": sum(longest.values())})
     used = preprocessor.columns
     left_out = [name for name in table.column_names if name not in set(used)]
