@@ -25,7 +25,7 @@ Strategy = Literal["auto", ResolvedStrategy]
 # Far beyond what trains: so that a file cannot ask for millions of layers, whose modules alone would take minutes.
 MAX_HIDDEN_LAYERS = 64
 
-# Whether so wide a layer fits into memory is another question (``model.architecture.check_fits_memory``).
+# Whether so wide a layer fits into memory is another question (``model.parameter_count.check_fits_memory``).
 MAX_HIDDEN_WIDTH = 10**9
 
 # Seeds are written as signed 64-bit integers.

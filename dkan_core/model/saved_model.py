@@ -16,11 +16,12 @@ from torch import Tensor
 from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.data.format.origin import Origin
 from dkan_core.errors import DataError
-from dkan_core.model.architecture import ModelConfig, additive_layout, count_parameters, product_bytes
+from dkan_core.model.architecture import ModelConfig, additive_layout
 from dkan_core.model.base import TabularModel
 from dkan_core.model.build import build_model
 from dkan_core.model.calibration import MAX_SCALE, MIN_SCALE
 from dkan_core.model.model_folder import CARD, CONFIG, METRICS, PREPROCESSOR, SCORES, WEIGHTS, ModelFolder, with_hashes
+from dkan_core.model.parameter_count import count_parameters, product_bytes
 from dkan_core.model.random_state import random_state
 from dkan_core.model.sketch import sketched_layers
 from dkan_core.report.templating import render_markdown

@@ -24,7 +24,8 @@ from dkan_core.explanation.term_tables import first_values
 from dkan_core.model.additive import AdditiveFastKAN, envelope
 from dkan_core.model.additive_shape import AdditiveShape, FeatureCuts
 from dkan_core.model.additive_terms import AdditiveTerms, purified, terms_of
-from dkan_core.model.architecture import ModelConfig, additive_layout, count_parameters, count_trained
+from dkan_core.model.architecture import ModelConfig, additive_layout
+from dkan_core.model.parameter_count import count_parameters, count_trained
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.training.additive_fit.additive_tables import with_smooth_pairs
 from dkan_core.training.compute.gradient import parameter_count

@@ -7,10 +7,11 @@ import pytest
 import torch
 
 from dkan_core.errors import DataError
-from dkan_core.model.architecture import ModelConfig, count_parameters
+from dkan_core.model.architecture import ModelConfig
 from dkan_core.model.blended import BlendedFastKAN
 from dkan_core.model.build import build_model
 from dkan_core.model.ensemble import mean_log_odds
+from dkan_core.model.parameter_count import count_parameters
 from tests.model.architectures import BLEND, BLENDED, CONFIG, changed
 
 ROWS = 50

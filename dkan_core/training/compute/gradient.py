@@ -17,10 +17,11 @@ from dkan_core.config.resolved import ResolvedTrainConfig
 from dkan_core.data.format.manifest import PreparedData
 from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.evaluation.metrics import NOT_MEASURED
-from dkan_core.model.architecture import ModelConfig, check_fits_memory, check_sketch
+from dkan_core.model.architecture import ModelConfig
 from dkan_core.model.base import TabularModel
 from dkan_core.model.build import build_model
 from dkan_core.model.kernels.native_input import gradients_in_place
+from dkan_core.model.parameter_count import check_fits_memory, check_sketch
 from dkan_core.model.random_state import random_state
 from dkan_core.model.training_step import LossTerms, add_step_gradient
 from dkan_core.training.state.adamw import Decayed

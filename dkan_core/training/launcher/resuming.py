@@ -10,7 +10,8 @@ from typing import Any
 from dkan_core.config import ResolvedTrainConfig, TrainConfig
 from dkan_core.data.format.manifest import PreparedData
 from dkan_core.errors import ConfigError, DataError
-from dkan_core.model.architecture import ModelConfig, count_trained
+from dkan_core.model.architecture import ModelConfig
+from dkan_core.model.parameter_count import count_trained
 from dkan_core.training.setup.sizing import SEARCHED_SETTINGS, possible_findings
 from dkan_core.training.state.checkpoint_file import STORED_NAMES, Checkpoint
 from dkan_core.training.state.ledger import ENDINGS, Ledger, add_to_digest

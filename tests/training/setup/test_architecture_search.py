@@ -26,7 +26,7 @@ from dkan_core.model.base import TabularModel
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.training.launcher.checkpoints import checkpoint_folder, load_checkpoint, save_checkpoint
 from dkan_core.training.planning.lr_sweep import tune_learning_rate
-from dkan_core.training.setup import architecture, architecture_search, sizing
+from dkan_core.training.setup import architecture, architecture_search, sizing, trials
 from dkan_core.training.setup.architecture import choose_architecture
 from dkan_core.training.setup.defaults import resolve_for
 from dkan_core.training.setup.model_division import undivided
@@ -200,24 +200,24 @@ def searched(folder: Path, **settings: Any) -> ModelConfig:
 
 
 @pytest.mark.parametrize(
-    ("values", "trials"), [(50, 0), (150, 2), (250, 3)], ids=["too few rows", "too few for depth", "enough"]
+    ("values", "count"), [(50, 0), (150, 2), (250, 3)], ids=["too few rows", "too few for depth", "enough"]
 )
 def test_rows_follow_from_the_columns(
-    values: int, trials: int, prepared: Path, small_search: None, monkeypatch: pytest.MonkeyPatch
+    values: int, count: int, prepared: Path, small_search: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with open_prepared(prepared, "train") as (_, manifest):
         columns = len(manifest.preprocessor.numeric) + len(manifest.preprocessor.coded)
     monkeypatch.setattr(architecture_search, "DEPTH_SEARCH_ROWS", 200)
-    monkeypatch.setattr(architecture_search, "SAMPLE_VALUES", values * columns)
-    trained, train_one = list[ModelConfig](), architecture_search._trained
+    monkeypatch.setattr(trials, "SAMPLE_VALUES", values * columns)
+    trained, train_one = list[ModelConfig](), trials.trained
 
     def train_and_note(network: ModelConfig, *args: Any) -> TabularModel:
         trained.append(network)
         return train_one(network, *args)
 
-    monkeypatch.setattr(architecture_search, "_trained", train_and_note)
+    monkeypatch.setattr(architecture_search, "trained", train_and_note)
     assert searched(prepared, sketch_rank=20).sketch_rank == 20
-    assert len(trained) == trials and not any(each.sketch_rank for each in trained)
+    assert len(trained) == count and not any(each.sketch_rank for each in trained)
 
 
 @pytest.mark.parametrize(
@@ -244,9 +244,9 @@ def test_what_has_less_loss_is_found(
         assert network.members == 1 and network.dropout == 0.0
         return np.full(100, deep if len(network.hidden) > 1 else fine if network.num_centers == 16 else 0.40)
 
-    monkeypatch.setattr(architecture_search, "_trained", lambda network, *_: network)
+    monkeypatch.setattr(architecture_search, "trained", lambda network, *_: network)
     monkeypatch.setattr(architecture_search, "untrained_model", lambda *_: SimpleNamespace(eval=lambda: None))
-    monkeypatch.setattr(architecture_search, "_losses", losses)
+    monkeypatch.setattr(architecture_search, "losses", losses)
     found = searched(prepared, members=1)
     assert (found.hidden, found.num_centers, found.dropout) == expected
 
@@ -263,8 +263,8 @@ def test_what_has_less_loss_is_found(
 )
 def test_change_must_be_worth_it(gains: tuple[float, float], constant: float, expected: bool) -> None:
     with_N = 1 - np.tile(gains, 50)
-    proof = architecture_search.Proof(errors=2.0, share=0.03)
-    assert architecture_search._helps("x", np.ones(100), with_N, proof, constant=constant, labels=1) is expected
+    proof = trials.Proof(errors=2.0, share=0.03)
+    assert trials.helps("x", np.ones(100), with_N, proof, constant=constant, labels=1) is expected
 
 
 def test_noise_of_rare_categories_is_no_reason_for_more_basis_functions(tmp_path: Path) -> None:
@@ -277,26 +277,31 @@ def test_noise_of_rare_categories_is_no_reason_for_more_basis_functions(tmp_path
     assert chosen(tmp_path / "data").num_centers == 8
 
 
+def held_out(group_N: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    fold_N = trials.folds_of({"labels": np.zeros((len(group_N), 1), np.uint8), "group": group_N})
+    return np.asarray(fold_N == trials.most_even_fold(fold_N))
+
+
 def test_groups_are_held_out_whole() -> None:
     rng = np.random.default_rng(0)
     group_N = rng.integers(1000, size=5000).astype(np.int64)
-    held_out_N = architecture_search._held_out({"labels": np.zeros((5000, 1), np.uint8), "group": group_N})
+    held_out_N = held_out(group_N)
     assert not {*group_N[held_out_N].tolist()} & {*group_N[~held_out_N].tolist()}
     assert 0.15 < held_out_N.mean() < 0.25
 
 
 def test_stretches_of_time_are_held_out_all_over_it() -> None:
     stretch_N = np.repeat(np.arange(32, dtype=np.uint8), 100)
-    held_out_N = architecture_search._held_out({"labels": np.zeros((3200, 1), np.uint8), "group": stretch_N})
-    assert (np.diff(np.unique(stretch_N[held_out_N])) == architecture_search.HELD_OUT).all()
+    held_out_N = held_out(stretch_N)
+    assert (np.diff(np.unique(stretch_N[held_out_N])) == trials.FOLDS).all()
     assert 0.15 < held_out_N.mean() < 0.25
 
 
 def test_a_large_group_leaves_others_to_hold_out() -> None:
     for large in range(10):
         group_N = np.append(np.full(2500, large), np.arange(10).repeat(750)).astype(np.uint8)
-        held_out_N = architecture_search._held_out({"labels": np.zeros((len(group_N), 1), np.uint8), "group": group_N})
-        assert architecture_search.MIN_HELD_OUT <= held_out_N.mean() <= architecture_search.MAX_HELD_OUT
+        held_out_N = held_out(group_N)
+        assert trials.MIN_HELD_OUT <= held_out_N.mean() <= trials.MAX_HELD_OUT
 
 
 def test_what_stands_for_divided_models_has_their_architecture(prepared: Path, always: list[int]) -> None:
@@ -309,7 +314,7 @@ def test_what_stands_for_divided_models_has_their_architecture(prepared: Path, a
 def test_nothing_is_tried_on_rows_of_one_group(
     prepared: Path, small_search: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(architecture_search, "_trained", lambda *_: pytest.fail("a network was trained"))
+    monkeypatch.setattr(architecture_search, "trained", lambda *_: pytest.fail("a network was trained"))
     with open_prepared(prepared, "train") as (data, manifest), open_split(data, manifest, "train") as reader:
         config = resolve_for(TrainConfig(device="cpu"), manifest)
         rows = next(all_batches(reader, reader.rows))
@@ -328,4 +333,4 @@ def test_loss_of_a_row_is_that_of_its_measured_labels(prepared: Path, trained: T
     expected_N[::2] = 0
     config = resolve_for(TrainConfig(device="cpu", pos_weight=5.0, label_weights=(4.0,)), manifest)
     expected_N = np.where(label_N == 1, expected_N, 4 * expected_N)
-    np.testing.assert_allclose(architecture_search._losses(model, rows, config), expected_N, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(trials.losses(model, rows, config), expected_N, rtol=1e-4, atol=1e-5)

@@ -24,7 +24,7 @@ from dkan_core import (
     prepare,
     train,
 )
-from dkan_core.model.architecture import count_trained
+from dkan_core.model.parameter_count import count_trained
 from dkan_core.model.saved_model import SavedModel, save_model
 from dkan_core.model.sketch import sketched_layers
 from dkan_core.training.planning import measuring

@@ -1,0 +1,180 @@
+"""Small networks that are trained on a sample of the train split, and what they say of its other rows.
+
+What they show of rows that no network has seen decides about the architecture (``architecture_search``) and about the
+columns that the network reads (``feature_selection``).
+
+Shape suffixes: N rows, L labels.
+"""
+
+import logging
+import math
+from contextlib import closing
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from dkan_core.config import ResolvedTrainConfig, TrainConfig
+from dkan_core.data.encoding.preprocessor import Float64
+from dkan_core.data.format.manifest import PreparedData
+from dkan_core.data.format.shard_writer import Arrays
+from dkan_core.data.loading.in_memory import ArraysReader
+from dkan_core.data.loading.loader import FirstRows, RowReader, SliceBatches, all_batches
+from dkan_core.evaluation.prediction import SCORING_ROWS, log_odds
+from dkan_core.model.architecture import ModelConfig
+from dkan_core.model.base import TabularModel
+from dkan_core.training.compute.flat_model import Replica
+from dkan_core.training.compute.gradient import cell_weights, decayed_ranges, flatten, to_tensors, untrained_model
+from dkan_core.training.compute.local_steps import HostSteps
+from dkan_core.training.setup.defaults import resolve
+from dkan_core.training.setup.model_parts import learning_rate_factors
+from dkan_core.training.state.adamw import AdamState
+from dkan_core.training.state.parameter_store import Rules
+
+# The first rows of the train split, which are shuffled, and values (rows times columns) at most.
+SAMPLE_ROWS, SAMPLE_VALUES = 100_000, 8_000_000
+# One row, or one group of rows, out of so many is held out. Groups may be large: outside of these shares of the rows,
+# nothing can be told.
+FOLDS = 5
+MIN_HELD_OUT, MAX_HELD_OUT = 0.05, 0.4
+HIDDEN = (32,)
+# Of a trial: enough to see so many rows.
+TRIAL_ROWS, MIN_TRIAL_EPOCHS, MAX_TRIAL_EPOCHS = 100_000, 3, 6
+
+Int64 = npt.NDArray[np.int64]
+
+CPU = torch.device("cpu")
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What must be gained in log loss to change a network."""
+
+    errors: float
+    """Standard errors of the difference."""
+    share: float
+    """Share of the log loss: with many rows or labels, far less is significant, and worth nothing."""
+
+
+def sample_of(reader: RowReader, columns: int, least: int) -> Arrays | None:
+    """Return the first rows of the train split, as many as trials take; None where these are too few.
+
+    Args:
+        reader: The train split.
+        columns: Values of a row.
+        least: Rows below which nothing can be told.
+    """
+    rows = min(reader.rows, SAMPLE_ROWS, SAMPLE_VALUES // columns)
+    return next(all_batches(FirstRows(reader, rows), rows)) if rows >= least else None
+
+
+def folds_of(sample: Arrays) -> Int64:
+    """Return each row's fold ``(N,)``; rows of a group or of a stretch of time have the same."""
+    rows = len(sample["labels"])
+    number_N = np.unique(sample["group"], return_inverse=True)[1] if "group" in sample else np.arange(rows)
+    fold_N: Int64 = number_N % FOLDS
+    return fold_N
+
+
+def most_even_fold(fold_N: Int64) -> int:
+    """Return the fold that has the share of the rows nearest to an even one."""
+    shares = np.bincount(fold_N, minlength=FOLDS) / len(fold_N)
+    return int(np.abs(shares - 1 / FOLDS).argmin())
+
+
+def can_be_held_out(fold_N: Int64, fold: int) -> bool:
+    """Tell whether a fold has enough of the rows, and leaves enough."""
+    return MIN_HELD_OUT <= float((fold_N == fold).mean()) <= MAX_HELD_OUT
+
+
+def split_at(sample: Arrays, fold_N: Int64, fold: int) -> tuple[Arrays, Arrays]:
+    """Return the rows of all folds but one, and those of that one."""
+    seen, unseen = (
+        {name: array[kept_N] for name, array in sample.items()} for kept_N in (fold_N != fold, fold_N == fold)
+    )
+    return seen, unseen
+
+
+def small_network(architecture: ModelConfig) -> ModelConfig:
+    """Return the architecture of a trial, given that of the network."""
+    return architecture.model_copy(update={"members": 1, "hidden": HIDDEN, "sketch_rank": 0, "sketch_seed": 0})
+
+
+def trained(
+    architecture: ModelConfig, rows: Arrays, prepared: PreparedData, config: ResolvedTrainConfig
+) -> TabularModel:
+    """Return a network trained on some rows, in eval mode."""
+    reader = ArraysReader(rows)
+    epochs = min(MAX_TRIAL_EPOCHS, max(MIN_TRIAL_EPOCHS, TRIAL_ROWS // reader.rows))
+    asked = TrainConfig(
+        members=1,
+        hidden=architecture.hidden,
+        epochs=epochs,
+        weight_decay=config.weight_decay,
+        pos_weight=config.pos_weight,
+        label_weights=config.label_weights,
+        seed=config.seed,
+        device="cpu",
+        workers=1,
+    )
+    settings = resolve(asked, reader.rows, len(prepared.labels))
+    model = untrained_model(architecture, prepared, settings)
+    decayed = decayed_ranges(model, settings, reader.rows)
+    rules = Rules.from_config(settings, reader.rows, decayed, learning_rate_factors(model, settings, reader.rows))
+    state = AdamState.starting_at(flatten(model).numpy())
+    steps = rules.schedule.steps_per_epoch
+    with closing(SliceBatches(reader, settings, 0)) as batches:
+        host = HostSteps(Replica(model, CPU), batches, rules)
+        for epoch in range(epochs):
+            host.take(state, range(epoch * steps, (epoch + 1) * steps), 0, 1.0)
+    return model.eval()
+
+
+def losses(model: TabularModel, rows: Arrays, config: ResolvedTrainConfig) -> Float64:
+    """Return the loss of each row ``(N,)``, which training lowers: the sum over its labels."""
+    batches = all_batches(ArraysReader(rows), SCORING_ROWS)
+    return np.concatenate([loss_of(log_odds(model, batch, CPU), batch, config) for batch in batches])
+
+
+def loss_of(logits_NL: Tensor, rows: Arrays, config: ResolvedTrainConfig) -> Float64:
+    """Return the loss of each row ``(N,)``, given its log-odds ``(N, L)``."""
+    tensors = to_tensors({name: rows[name] for name in ("labels", "weight") if name in rows}, CPU)
+    weight_NL = cell_weights(tensors["labels"], tensors.get("weight"), config.label_weights)
+    # What is not measured weighs nothing.
+    labels_NL, pos_weight = tensors["labels"].float().clamp(max=1), torch.tensor(config.pos_weight)
+    loss_NL = F.binary_cross_entropy_with_logits(logits_NL, labels_NL, reduction="none", pos_weight=pos_weight)
+    loss_N: Float64 = (loss_NL * weight_NL).sum(1).double().numpy()
+    return loss_N
+
+
+def helps(
+    change: str,
+    without_N: Float64,
+    with_N: Float64,
+    proof: Proof,
+    *,
+    constant: float,
+    labels: int,
+) -> bool:
+    """Tell whether the losses ``(N,)`` are lower with a change, and lower than a constant's.
+
+    Args:
+        change: What the log calls it.
+        without_N: Losses without it.
+        with_N: Losses with it.
+        proof: How much lower they must be.
+        constant: Mean loss of the label's frequency as the prediction for every row.
+        labels: How many there are, whose losses are summed.
+    """
+    gain_N = without_N - with_N
+    least = max(proof.errors * gain_N.std() / math.sqrt(len(gain_N)), proof.share * without_N.mean())
+    found = bool(gain_N.mean() > least and with_N.mean() < constant)
+    means = (mean / labels for mean in (with_N.mean(), without_N.mean(), least))
+    text = "%s: %s; log loss on unseen rows %.4f, without %.4f, and at least %.4f less is asked for"
+    logger.info(text, change, "yes" if found else "no", *means)
+    return found
