@@ -131,6 +131,13 @@ def _blend(saved: SavedModel) -> dict[str, Any]:
     return {"blended with": f"an additive model of {len(blend.additive.pairs)} pairs, {weight}"}
 
 
+def _ignored(saved: SavedModel) -> dict[str, Any]:
+    """Return the columns that a network does not read."""
+    features = [*saved.preprocessor.numeric, *saved.preprocessor.coded]
+    names = dict.fromkeys(features[index].name for index in saved.config.ignored_features)
+    return {"columns that the network ignores": [*names]} if names else {}
+
+
 def _model_summary(saved: SavedModel) -> dict[str, Any]:
     coded = saved.preprocessor.coded
     crosses = [group for group in saved.config.one_hot_groups if len(group) > 1]
@@ -138,7 +145,8 @@ def _model_summary(saved: SavedModel) -> dict[str, Any]:
         "model": saved.config.model,
         "members": saved.config.members,
         "layers of each": saved.module.widths,
-        "binary inputs": len(saved.config.binary),
+        "binary inputs": len(saved.config.inputs.binary),
+        **_ignored(saved),
         **_pairs(saved),
         "crosses": [" x ".join(coded[index].name for index in group) for group in crosses] or "none",
         **_blend(saved),

@@ -1,10 +1,11 @@
 """A model's architecture: what ``config.json`` holds."""
 
+import itertools
 import json
 import math
 import reprlib
-from collections.abc import Sequence
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Collection, Sequence
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
@@ -42,6 +43,19 @@ class SparseGroup(Schema):
 
     ones: Annotated[float, Field(ge=0)]
     """Mean number of codes in a row of the train split."""
+
+
+class NetworkInputs(NamedTuple):
+    """Features that a network reads, by how it does: indexes of numeric features, numeric features and coded ones."""
+
+    curved: tuple[int, ...]
+    """Through the basis."""
+
+    binary: tuple[int, ...]
+    """With one weight for each output of the first layer."""
+
+    embedded: tuple[int, ...]
+    """Embedded, then through the basis."""
 
 
 class ModelConfig(Schema):
@@ -97,6 +111,10 @@ class ModelConfig(Schema):
     sketch_seed: Annotated[int, Field(ge=0, le=MAX_SEED)] = 0
     """What the random matrices of the sketches follow from."""
 
+    ignored_features: tuple[Index, ...] = ()
+    """Features that the network does not read, coded ones counted behind the numeric ones; the additive model that it
+    is blended with does."""
+
     additive: AdditiveShape | None = None
     """What additive models alone have."""
 
@@ -124,6 +142,7 @@ class ModelConfig(Schema):
         crosses = (group for group in self.one_hot_groups if len(group) > 1)
         if sum(math.prod(self.cardinalities[index] for index in group) for group in crosses) > MAX_JOINT_CODES:
             raise ValueError(f"indicators: must have at most {MAX_JOINT_CODES:,} joint codes")
+        self._check_ignored()
         if self.additive is not None:
             self._check_additive(self.additive)
         if self.blended is not None:
@@ -132,6 +151,14 @@ class ModelConfig(Schema):
             # A second model of the same rows, with checks of its own.
             blended_config(self, coded=self.blended.coded, additive=self.blended.additive)
         return self
+
+    def _check_ignored(self) -> None:
+        _check_indexes("ignored_features", self.ignored_features, self.num_numeric + len(self.cardinalities))
+        if self.ignored_features and self.model != "auto":
+            raise ValueError(f"ignored_features: must be empty for model {self.model}")
+        read = {*itertools.chain(self.missing, *self.one_hot_groups)}
+        if found := {self.num_numeric + index for index in read} & {*self.ignored_features}:
+            raise ValueError(f"ignored_features: feature {min(found)} has weights of its own")
 
     def _check_additive(self, shape: AdditiveShape) -> None:
         if self.hidden or self.embedded or any(len(group) > 1 for group in self.one_hot_groups):
@@ -145,6 +172,17 @@ class ModelConfig(Schema):
         odd = {each.feature for each in shape.binned} - coded - {*range(self.num_numeric)}
         if odd:
             raise ValueError(f"additive.binned: {min(odd)} is no feature with a term")
+
+    @property
+    def inputs(self) -> NetworkInputs:
+        """The features that a network reads."""
+        ignored, binary = {*self.ignored_features}, {*self.binary}
+        numeric = [index for index in range(self.num_numeric) if index not in ignored]
+        return NetworkInputs(
+            curved=tuple(index for index in numeric if index not in binary),
+            binary=tuple(index for index in numeric if index in binary),
+            embedded=tuple(index for index in self.embedded if self.num_numeric + index not in ignored),
+        )
 
     @classmethod
     def for_data(
@@ -199,7 +237,7 @@ class ModelConfig(Schema):
     def to_dict(self) -> dict[str, Any]:
         """Return the plain form that is saved as JSON."""
         # Without keys that other models do not have: they write the same bytes as ever.
-        later = ("additive", "blended", "positive", "sketch_rank", "sketch_seed", "sparse")
+        later = ("additive", "blended", "ignored_features", "positive", "sketch_rank", "sketch_seed", "sparse")
         left_out = {name for name in later if not getattr(self, name)}
         return self.model_dump(by_alias=True, exclude=left_out)
 
@@ -235,6 +273,20 @@ def features_of(preprocessor: Preprocessor, model: str) -> dict[str, Any]:
     }
 
 
+def ignoring(config: ModelConfig, features: Collection[int]) -> ModelConfig:
+    """Return the architecture of a network that ignores features, given that of one which reads all.
+
+    Args:
+        config: The architecture.
+        features: Indexes, those of coded features counted behind the numeric ones.
+    """
+    ignored = tuple(sorted(features))
+    coded = {index - config.num_numeric for index in ignored}
+    groups = tuple(group for group in config.one_hot_groups if not coded & {*group})
+    missing = tuple(index for index in config.missing if index not in coded)
+    return config.model_copy(update={"ignored_features": ignored, "one_hot_groups": groups, "missing": missing})
+
+
 def embedding_width(cardinality: int, dim: int) -> int:
     """Return the width of a category's embedding: no more than half its codes, as more could not differ."""
     return min(dim, (cardinality + 1) // 2)
@@ -255,6 +307,7 @@ def blended_config(config: ModelConfig, *, coded: Sequence[int], additive: Addit
         "embedded": (),
         "one_hot_groups": tuple((index,) for index in coded),
         "missing": (),
+        "ignored_features": (),
         "sparse": (),
         "input_norm": "none",
         "dropout": 0.0,

@@ -113,15 +113,16 @@ class InputEncoder(nn.Module):
 
     def __init__(self, config: ModelConfig, first_width: int) -> None:
         super().__init__()
-        self.cardinalities, self.embedded = config.cardinalities, config.embedded
-        self.binary_dropout = RowDropout(len(config.binary), config.binary_dropout, layer=0)
-        embeddings = [_embedding(config.cardinalities[index], config.embedding_dim) for index in config.embedded]
+        curved, binary, embedded = config.inputs
+        self.cardinalities, self.embedded = config.cardinalities, embedded
+        self.binary_dropout = RowDropout(len(binary), config.binary_dropout, layer=0)
+        embeddings = [_embedding(config.cardinalities[index], config.embedding_dim) for index in embedded]
         self.embeddings = nn.ModuleList(embeddings)
-        curved = sorted({*range(config.num_numeric)} - {*config.binary})
         self.register_buffer("curved", torch.tensor(curved, dtype=torch.long), persistent=False)
-        self.register_buffer("binary", torch.tensor(config.binary, dtype=torch.long), persistent=False)
+        self.register_buffer("binary", torch.tensor(binary, dtype=torch.long), persistent=False)
+        self.all_are_curved = len(curved) == config.num_numeric
         self.width = len(curved) + sum(embedding.embedding_dim for embedding in embeddings)
-        self.binary_linear = nn.Linear(len(config.binary), first_width, bias=False) if config.binary else None
+        self.binary_linear = nn.Linear(len(binary), first_width, bias=False) if binary else None
         # The name is part of the tensors' names in model files.
         self.indicators = None
         if config.one_hot_groups or config.missing:
@@ -227,7 +228,7 @@ class InputEncoder(nn.Module):
     def _tables(self) -> list[Tensor]:
         return [layer.weight for layer in self.embeddings if isinstance(layer, nn.Embedding)]
 
-    def _layout(self, curved: list[int]) -> InputLayout:
+    def _layout(self, curved: Sequence[int]) -> InputLayout:
         """Return where the first layer's inputs come from."""
         return InputLayout(curved, self._columns, [] if self.indicators is None else self.indicators.groups())
 
@@ -236,7 +237,7 @@ class InputEncoder(nn.Module):
         return [EmbeddedColumn(index, *table.shape) for index, table in zip(self.embedded, self._tables, strict=True)]
 
     def _curved_of(self, numeric: Tensor) -> Tensor:
-        return numeric if self.binary_linear is None else numeric.index_select(1, self.curved)
+        return numeric if self.all_are_curved else numeric.index_select(1, self.curved)
 
     def _embed(self, place: int, categorical: Tensor | None) -> Tensor:
         assert categorical is not None

@@ -207,10 +207,11 @@ class FirstLayerTerms:
     def _terms(self, changes: Changes, stored_of: StoredOf) -> Iterator[_Term]:
         for (name, feature), change in changes.items():
             if name == "numeric":
-                of_score = functools.partial(
-                    self._binary_term if feature in self._binary else self._curved_term, feature
-                )
-                yield _Term(of_score, change, UINT8_VALUES if change[0].dtype == np.uint8 else 0)
+                # A network may ignore the feature.
+                of_score = self._binary_term if feature in self._binary else self._curved_term
+                if feature in self._binary or feature in self._curved:
+                    count = UINT8_VALUES if change[0].dtype == np.uint8 else 0
+                    yield _Term(functools.partial(of_score, feature), change, count)
             elif feature in self._embeddings:
                 of_code = functools.partial(self._embedded_term, feature)
                 yield _Term(of_code, change, self._encoder.cardinalities[feature])

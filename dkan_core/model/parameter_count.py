@@ -45,11 +45,11 @@ def count_trained(config: ModelConfig) -> int:
         of_pairs = PAIR_FUNCTIONS**2 * len(layout.pairs) if config.additive.form == "curves" else 0
         width = config.members * len(config.labels)
         return width * (layout.size + functions * len(layout.curved) + of_pairs) + len(config.labels)
-    sizes = [config.cardinalities[index] for index in config.embedded]
+    sizes = [config.cardinalities[index] for index in config.inputs.embedded]
     embeddings = sum(size * embedding_width(size, config.embedding_dim) for size in sizes)
     inputs, outputs, centers = _basis_inputs(config), len(config.labels), config.num_centers
     first, *rest = *config.hidden, outputs
-    shifts = config.members * first * (len(config.binary) + _joint_codes(config) + sparse_rows(config))
+    shifts = config.members * first * (len(config.inputs.binary) + _joint_codes(config) + sparse_rows(config))
     network = first_layer_weights(config, config.sketch_rank) + config.members * first if inputs else 0
     network += 2 * inputs * (config.input_norm == "layer")
     for before, after in itertools.pairwise((first, *rest)):
@@ -66,8 +66,9 @@ def first_layer_weights(config: ModelConfig, sketch_rank: int) -> int:
 
 def _basis_inputs(config: ModelConfig) -> int:
     """Return the inputs that go through the basis: numeric ones, and embeddings."""
-    widths = [embedding_width(config.cardinalities[index], config.embedding_dim) for index in config.embedded]
-    return config.num_numeric - len(config.binary) + sum(widths)
+    inputs = config.inputs
+    widths = [embedding_width(config.cardinalities[index], config.embedding_dim) for index in inputs.embedded]
+    return len(inputs.curved) + sum(widths)
 
 
 def _joint_codes(config: ModelConfig) -> int:

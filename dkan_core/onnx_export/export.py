@@ -121,7 +121,7 @@ def onnx_bytes(saved: SavedModel, missing_text: str = "") -> bytes:
             )
     graph = Graph(reserved=[*saved.preprocessor.columns, OUTPUT])
     config = saved.config
-    read = {*config.embedded, *config.missing, *(index for group in config.one_hot_groups for index in group)}
+    read = {*config.inputs.embedded, *config.missing, *(index for group in config.one_hot_groups for index in group)}
     read |= {*config.blended.coded} if config.blended is not None else set()
     tables = config.additive is not None or config.blended is not None
     columns = add_encoding(graph, saved.preprocessor, read, missing_text, tables=tables)

@@ -62,6 +62,7 @@ def cells_like(column: Column, arrays: Arrays, rows: np.ndarray[Any, Any]) -> Ce
         ({"hidden": (6, 4)}, "uint8", "eager"),
         ({"binary": (0, 1, 2), "embedded": ()}, "uint8", "auto"),
         ({"plain": True}, "float32", "recompute"),
+        ({"ignored_features": (2,)}, "uint8", "auto"),
         ({"input_norm": "layer"}, "uint8", "auto"),
         ({"blended": BLEND.model_dump()}, "uint8", "auto"),
         ({"blended": BLEND.model_dump()}, "float16", "auto"),

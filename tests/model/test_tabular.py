@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from dkan_core.model.architecture import MAX_ONE_HOT_CODES, ModelConfig
+from dkan_core.model.architecture import MAX_ONE_HOT_CODES, ModelConfig, ignoring
 from dkan_core.model.encoder import OneHotWeights
 from dkan_core.model.parameter_count import count_parameters, count_trained
 from dkan_core.model.scores import decode_scores
@@ -42,6 +42,8 @@ def test_floats_decode_to_themselves_and_zero_where_missing(dtype: torch.dtype) 
         (changed(CONFIG, hidden=(6, 5), input_norm="layer", labels=("a",)), True, True),
         (changed(CONFIG, sketch_rank=2, sketch_seed=5), True, True),
         (changed(PLAIN, hidden=(), sketch_rank=1), True, True),
+        (ignoring(CONFIG, (0, 1)), True, True),
+        (ignoring(CONFIG, (0, 1, 2, 3)), True, True),
     ],
     ids=[
         "both",
@@ -55,6 +57,8 @@ def test_floats_decode_to_themselves_and_zero_where_missing(dtype: torch.dtype) 
         "deep",
         "sketched",
         "sketched-no-hidden",
+        "ignoring-some",
+        "ignoring-most",
     ],
 )
 def test_one_logit_a_label_from_the_parameters_counted(config: ModelConfig, numeric: bool, categorical: bool) -> None:

@@ -98,6 +98,8 @@ def test_every_storage_of_scores(dtype: NumericDtype, blend: bool, tmp_path: Pat
         {"one_hot_groups": ((0,), (1, 3), (4, 2, 0)), "missing": (3, 4)},
         {"labels": ("late",)},
         {"sketch_rank": 2, "sketch_seed": 5},
+        {"ignored_features": (0,)},
+        {"ignored_features": (1,), "blend": True},
         {"model": "fastkan"},
         {"model": "fastkan", "hidden": ()},
         {"model": "fastkan", "hidden": (7, 4), "input_norm": "layer", "labels": ("late",)},

@@ -74,9 +74,9 @@ def train_fastkan_nodes(
         members: Networks in the ensemble, trained together, with averaged probabilities. 0: from the number of rows.
         hidden: Units in each member's hidden layer; several values make several layers; separate several by commas.
             auto: from the number of rows.
-        architecture_search: Whether trials on part of the rows may change num_centers, hidden and dropout, with model
-            auto. Nothing is tried if one of them is set, or below 2,000 training rows; a second hidden layer only from
-            50,000 on.
+        architecture_search: Whether trials may change num_centers, hidden and dropout, and leave out useless columns,
+            with model auto. Nothing is tried if one of the three is set, or below 2,000 training rows; columns are left
+            out only up to 30,000 rows, and a second hidden layer is tried only from 50,000 on.
         quality: Sizes that follow from the data: "fast" costs a fraction of "default", "best" several times as much.
             Members, hidden, epochs, batch_size and learning_rate keep the values that are set. One of: fast, default,
             best.

@@ -134,7 +134,7 @@ def _refit(
     initial: InitialModel | None,
 ) -> SingleResult:
     """Train once more, on all rows; the history stays that of the first training."""
-    choices = Choices.of(first.metrics, first.history)
+    choices = Choices.of(first.metrics, first.history, first.architecture.ignored_features)
     others = dict(valid)
     if "weight" in train:
         # Rows of an eval_set have no weights of their own, or those of their classes alone: one mean for both.

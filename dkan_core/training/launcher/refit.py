@@ -63,7 +63,7 @@ def refit(
         ConfigError: The first training's model is of an earlier version; or it started from a model that is gone.
     """
     model = SavedModel(folder / MODEL_FOLDER)
-    choices = Choices.of(model.metrics, first.history)
+    choices = Choices.of(model.metrics, first.history, model.config.ignored_features)
     config = settled(choices.settings(config), model.config)
     joined, place = manifest.with_valid_in_train(), folder / REFIT
     rows, own_checkpoints = joined.splits["train"].rows, f"{checkpoints}/{REFIT}/{choices.digest}"
@@ -81,7 +81,7 @@ def refit(
             joined,
             place,
             config,
-            architecture_of_run(data, joined, config, checkpoint, initial),
+            architecture_of_run(data, joined, config, checkpoint, initial, choices),
             checkpoints=own_checkpoints,
             checkpoint=checkpoint,
             initial=initial,

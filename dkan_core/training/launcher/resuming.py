@@ -10,7 +10,7 @@ from typing import Any
 from dkan_core.config import ResolvedTrainConfig, TrainConfig
 from dkan_core.data.format.manifest import PreparedData
 from dkan_core.errors import ConfigError, DataError
-from dkan_core.model.architecture import ModelConfig
+from dkan_core.model.architecture import ModelConfig, ignoring
 from dkan_core.model.parameter_count import count_trained
 from dkan_core.training.setup.sizing import SEARCHED_SETTINGS, possible_findings
 from dkan_core.training.state.checkpoint_file import STORED_NAMES, Checkpoint
@@ -224,14 +224,15 @@ def check_architecture(checkpoint: Checkpoint, prepared: PreparedData, config: R
     # All but what was chosen by a look at the rows follows from data and settings.
     chosen = architecture.hidden, architecture.num_centers
     found = (each for each in possible_findings(config) if (each.hidden, each.num_centers) == chosen)
-    expected = ModelConfig.for_data(
+    whole = ModelConfig.for_data(
         prepared,
         next(found, config),
         one_hot_groups=architecture.one_hot_groups,
         missing=architecture.missing,
         additive=architecture.additive,
         sketch_seed=architecture.sketch_seed,
-    ).to_dict()
+    )
+    expected = ignoring(whole, architecture.ignored_features).to_dict()
     for name, value in architecture.to_dict().items():
         if value != expected[name]:
             raise DataError(f"{where}.{name}: expected {expected[name]} for this data and settings, got {value}")

@@ -136,6 +136,7 @@ def architecture_of_run(
     config: ResolvedTrainConfig,
     checkpoint: Checkpoint | None,
     initial: InitialModel | None,
+    choices: Choices | None = None,
 ) -> ModelConfig:
     """Return the architecture of the model that a run trains.
 
@@ -145,6 +146,7 @@ def architecture_of_run(
         config: Resolved settings.
         checkpoint: To resume from.
         initial: Model to start from, where there is no checkpoint.
+        choices: Those of the first training, where this is a refit.
 
     Raises:
         DataError: The checkpoint does not fit the data.
@@ -152,7 +154,7 @@ def architecture_of_run(
     if checkpoint is not None:
         return check_architecture(checkpoint, manifest, config)
     with open_split(data, manifest, "train") as reader, torch_threads(threads_per_worker(1)):
-        return starting_architecture(reader, manifest, config, initial)
+        return starting_architecture(reader, manifest, config, initial, choices)
 
 
 def _filled_memory(

@@ -109,7 +109,7 @@ class _Single:
         self.config = config
         self.train = train
         self.prepared, self.from_scratch = prepared, initial is None
-        self.architecture = starting_architecture(train, prepared, config, initial)
+        self.architecture = starting_architecture(train, prepared, config, initial, choices)
         model = initial_model(self.architecture, prepared, config, initial)
         values_P = flatten(model).numpy()
         memory = create_memory(MemoryShape(parameters=len(values_P), workers=1, average=config.ema_decay > 0))

@@ -10,6 +10,7 @@ from dkan_core.model.architecture import ModelConfig
 from dkan_core.training.setup.additive_terms import choose_additive
 from dkan_core.training.setup.architecture_search import search_architecture
 from dkan_core.training.setup.feature_crosses import choose_missing, choose_one_hot_groups, search_sample
+from dkan_core.training.setup.feature_selection import select_features
 from dkan_core.training.setup.placement import threads_per_worker
 from dkan_core.training.setup.sizing import SEARCHED_SETTINGS, fitted_pairs
 from dkan_core.utils.hints import some_of
@@ -46,7 +47,8 @@ def choose_architecture(reader: RowReader, prepared: PreparedData, config: Resol
     if not config.architecture_search:
         return architecture
     found = search_architecture(reader, prepared, architecture, config)
-    return ModelConfig.for_data(prepared, found, one_hot_groups=one_hot_groups, missing=missing)
+    architecture = ModelConfig.for_data(prepared, found, one_hot_groups=one_hot_groups, missing=missing)
+    return select_features(reader, prepared, architecture, found)
 
 
 def settle_architecture(reader: RowReader, prepared: PreparedData, config: ResolvedTrainConfig) -> ResolvedTrainConfig:

@@ -17,7 +17,7 @@ from dkan_core.data.format.manifest import PreparedData
 from dkan_core.data.loading.loader import RowReader
 from dkan_core.data.source.positive import check_positive
 from dkan_core.errors import ConfigError, DataError
-from dkan_core.model.architecture import ModelConfig
+from dkan_core.model.architecture import ModelConfig, ignoring
 from dkan_core.model.base import TabularModel
 from dkan_core.model.blended import BlendedFastKAN
 from dkan_core.model.model_folder import CONFIG, REFIT_ROWS, WEIGHTS
@@ -28,6 +28,7 @@ from dkan_core.training.launcher.checkpoints import BEST_FILE, CHECKPOINTS, load
 from dkan_core.training.setup.architecture import choose_architecture
 from dkan_core.training.setup.model_parts import learning_rate_factors
 from dkan_core.training.setup.monotone import parse_monotone
+from dkan_core.training.setup.refit_choices import Choices
 from dkan_core.training.setup.weight_transfer import transferred_state, widened_architecture
 from dkan_core.training.state.adamw import BETA1, BETA2, Float32
 from dkan_core.utils.hints import flag
@@ -145,7 +146,11 @@ def settings_from(config: TrainConfig, known: ModelConfig, weights: bytes) -> Tr
 
 
 def starting_architecture(
-    reader: RowReader, prepared: PreparedData, config: ResolvedTrainConfig, initial: InitialModel | None
+    reader: RowReader,
+    prepared: PreparedData,
+    config: ResolvedTrainConfig,
+    initial: InitialModel | None,
+    choices: Choices | None = None,
 ) -> ModelConfig:
     """Return the architecture that training starts with: that of ``init_from``, with what its data did not have.
 
@@ -154,12 +159,13 @@ def starting_architecture(
         prepared: The data set.
         config: Resolved settings.
         initial: The model of ``init_from``, if there is one.
+        choices: Those of the first training, where this is a refit.
     """
     if initial is not None and initial.fits(prepared):
         return initial.architecture
     chosen = choose_architecture(reader, prepared, config)
     if initial is None:
-        return chosen
+        return chosen if choices is None else ignoring(chosen, choices.ignored_features)
     return widened_architecture(initial.architecture, initial.preprocessor, chosen, prepared, config)
 
 

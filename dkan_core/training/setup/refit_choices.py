@@ -28,7 +28,7 @@ CALIBRATION = ("calibration_scale", "calibration_shift")
 
 @dataclass(frozen=True, kw_only=True)
 class Choices:
-    """What was chosen on the validation split."""
+    """What the first training chose."""
 
     metrics: dict[str, Any]
     """What the folder of the first model says about it, its choices included."""
@@ -36,13 +36,19 @@ class Choices:
     averaged: bool
     """Whether it had the moving average of the parameters."""
 
+    ignored_features: tuple[int, ...]
+    """Those that its network does not read."""
+
     @classmethod
-    def of(cls, metrics: Mapping[str, Any], history: Sequence[Mapping[str, Any]]) -> Self:
+    def of(
+        cls, metrics: Mapping[str, Any], history: Sequence[Mapping[str, Any]], ignored_features: tuple[int, ...] = ()
+    ) -> Self:
         """Return the choices of a training.
 
         Args:
             metrics: Of its best model.
             history: Its evaluations.
+            ignored_features: Those that its network does not read.
 
         Raises:
             ConfigError: An earlier version has written the metrics, without the choices.
@@ -51,7 +57,7 @@ class Choices:
         if best is None or any(name not in label for name in CALIBRATION for label in metrics["labels"].values()):
             raise ConfigError("refit: an earlier dkan trained the model and kept no record of its choices; train anew")
         raw, average = (best.get(f"average_precision_{name}", 0.0) for name in ("raw", "ema"))
-        return cls(metrics=dict(metrics), averaged=average > raw)
+        return cls(metrics=dict(metrics), averaged=average > raw, ignored_features=ignored_features)
 
     @property
     def digest(self) -> str:

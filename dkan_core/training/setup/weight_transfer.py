@@ -15,7 +15,7 @@ from dkan_core.config import ResolvedTrainConfig
 from dkan_core.data.encoding.extending import features_by_key
 from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.data.format.manifest import PreparedData
-from dkan_core.model.architecture import ModelConfig, embedding_width
+from dkan_core.model.architecture import ModelConfig, embedding_width, ignoring
 from dkan_core.model.tabular import TabularFastKAN
 
 Keys = Sequence[Hashable]
@@ -51,7 +51,11 @@ def widened_architecture(
     is_new = [key not in places for key in after]
     groups += [group for group in chosen.one_hot_groups if any(is_new[index] for index in group)]
     missing += [index for index in chosen.missing if is_new[index]]
-    return ModelConfig.for_data(prepared, config, one_hot_groups=groups, missing=missing)
+    widened = ModelConfig.for_data(prepared, config, one_hot_groups=groups, missing=missing)
+    features = [*_numeric_keys(encoding, encoding), *before]
+    ignored = {features[index] for index in known.ignored_features}
+    features = [*_numeric_keys(prepared.preprocessor, encoding), *after]
+    return ignoring(widened, [index for index, key in enumerate(features) if key in ignored])
 
 
 def transferred_state(
@@ -94,23 +98,23 @@ class _Meaning:
         self.sizes = [] if model.encoder.indicators is None else model.encoder.indicators.sizes
         numeric = _numeric_keys(encoding, known)
         self.coded = _coded_keys(encoding, known)
-        curved = [numeric[index] for index in range(config.num_numeric) if index not in config.binary]
-        widths = [embedding_width(config.cardinalities[index], config.embedding_dim) for index in config.embedded]
-        columns = zip(config.embedded, widths, strict=True)
+        inputs = config.inputs
+        widths = [embedding_width(config.cardinalities[index], config.embedding_dim) for index in inputs.embedded]
+        columns = zip(inputs.embedded, widths, strict=True)
         embedded = [(self.coded[index], place) for index, width in columns for place in range(width)]
-        self.inputs: list[Hashable] = [*curved, *embedded]
+        self.inputs: list[Hashable] = [*(numeric[index] for index in inputs.curved), *embedded]
         # By column and id, whatever other ids it has; those that share a code do so only among as many codes.
         self.ids: list[Hashable] = [None]
         for feature in encoding.sparse:
             shared = [("shared", feature.name, feature.buckets, bucket) for bucket in range(feature.buckets)]
             self.ids += [*((feature.name, feature.vector_bytes, each) for each in feature.ids), *shared]
-        self.binary = [numeric[index] for index in config.binary]
+        self.binary = [numeric[index] for index in inputs.binary]
         is_ensemble = config.model != "fastkan"
         self.first = "network.first." if is_ensemble else "network.layers.0."
         last = len(config.hidden)
         self.last = f"network.rest.{last - 1}." if is_ensemble else f"network.layers.{last}."
         # Of an embedding by its column: its place among the embeddings may be another.
-        embeddings = {f"encoder.embeddings.{place}.weight": self.coded[at] for place, at in enumerate(config.embedded)}
+        embeddings = {f"encoder.embeddings.{place}.weight": self.coded[at] for place, at in enumerate(inputs.embedded)}
         self.names: dict[str, Hashable] = {name: embeddings.get(name, name) for name in model.state_dict()}
         self.tensors = {meaning: name for name, meaning in self.names.items()}
 

@@ -1,0 +1,151 @@
+"""Which columns a network ignores: those that say nothing about rows that no network has seen.
+
+With few rows, a network fits the noise of columns that do not matter, each a little. Small networks are trained on four
+fifths of the rows, five times, and each column's values are shuffled among the other rows: a column is useless unless
+that raises the loss (permutation importance: Breiman 2001, doi:10.1023/A:1010933404324). Networks without the useless
+columns have to predict those rows better, as each of two columns that say the same looks useless beside the other.
+
+Shape suffixes: N rows, M changed rows.
+"""
+
+import logging
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+
+from dkan_core.config import ResolvedTrainConfig
+from dkan_core.data.encoding.preprocessor import Float64
+from dkan_core.data.format.manifest import PreparedData
+from dkan_core.data.format.shard_writer import Arrays
+from dkan_core.data.loading.loader import RowReader
+from dkan_core.explanation.columns import Column, redrawn, source_columns
+from dkan_core.explanation.model_answers import ModelAnswers
+from dkan_core.model.architecture import ModelConfig, ignoring
+from dkan_core.model.base import TabularModel
+from dkan_core.training.setup.sizing import SEARCH_ROWS
+from dkan_core.training.setup.trials import (
+    CPU,
+    FOLDS,
+    Proof,
+    can_be_held_out,
+    folds_of,
+    helps,
+    loss_of,
+    losses,
+    sample_of,
+    small_network,
+    split_at,
+    trained,
+)
+from dkan_core.utils.hints import some_of
+from dkan_core.utils.torch_resources import torch_threads
+
+# Of more rows, a network learns by itself which columns do not matter; of more values, trials take too long.
+MAX_ROWS, MAX_VALUES = 30_000, 2_000_000
+# Of a small network, at most: which interactions one member of this size learns is a matter of chance.
+MAX_MEMBERS = 4
+# Standard errors of the mean by which shuffling a useful column raises the loss, at least.
+USEFUL = 1.0
+PROOF = Proof(errors=2.5, share=0.01)
+# Columns that a line of the log names.
+MAX_NAMED = 12
+
+INPUTS = ("numeric", "categorical", "sparse")
+
+logger = logging.getLogger(__name__)
+
+Part = tuple[Arrays, Arrays]
+"""Rows to train on, and rows to predict."""
+
+
+def select_features(
+    reader: RowReader, prepared: PreparedData, architecture: ModelConfig, config: ResolvedTrainConfig
+) -> ModelConfig:
+    """Return the architecture of a network that ignores useless columns, where it predicts unseen rows better.
+
+    Args:
+        reader: The train split.
+        prepared: The data set.
+        architecture: That of the network which reads all columns.
+        config: Settings of the run.
+    """
+    columns = source_columns(prepared.preprocessor)
+    values = architecture.num_numeric + len(architecture.cardinalities) + prepared.preprocessor.row_codes
+    if reader.rows > min(MAX_ROWS, MAX_VALUES // values) or architecture.input_norm != "none":
+        return architecture
+    sample = sample_of(reader, values, SEARCH_ROWS)
+    if sample is None:
+        return architecture
+    fold_N = folds_of(sample)
+    if not all(can_be_held_out(fold_N, fold) for fold in range(FOLDS)):
+        return architecture
+    parts = [split_at(sample, fold_N, fold) for fold in range(FOLDS)]
+    with torch_threads(1):
+        loss_N, useless = _useless_columns(architecture, columns, parts, prepared, config)
+        if not useless or (len(useless) == len(columns) and not architecture.sparse):
+            return architecture
+        places = [place for column in useless for place in column.places]
+        numeric = architecture.num_numeric
+        fewer = ignoring(architecture, [index if name == "numeric" else numeric + index for name, index in places])
+        fewer_N = np.concatenate([found_M for _, _, found_M in _trials(fewer, parts, prepared, config)])
+    change = f"a network that ignores {some_of([column.name for column in useless], MAX_NAMED)}"
+    has_less = helps(change, loss_N, fewer_N, PROOF, constant=math.inf, labels=len(prepared.labels))
+    return fewer if has_less else architecture
+
+
+def _trials(
+    architecture: ModelConfig, parts: Sequence[Part], prepared: PreparedData, config: ResolvedTrainConfig
+) -> Iterator[tuple[TabularModel, Arrays, Float64]]:
+    """Yield a small network for each part, the rows that it has not seen, and the loss of each of them ``(M,)``."""
+    network = small_network(architecture).model_copy(update={"members": min(architecture.members, MAX_MEMBERS)})
+    for seen, unseen in parts:
+        model = trained(network, seen, prepared, config)
+        yield model, unseen, losses(model, unseen, config)
+
+
+def _useless_columns(
+    architecture: ModelConfig,
+    columns: Sequence[Column],
+    parts: Sequence[Part],
+    prepared: PreparedData,
+    config: ResolvedTrainConfig,
+) -> tuple[Float64, list[Column]]:
+    """Return the loss of each row ``(N,)`` by networks that have not seen it, and the columns that do not lower it.
+
+    Args:
+        architecture: That of the network.
+        columns: The columns to shuffle.
+        parts: The rows.
+        prepared: The data set.
+        config: Settings of the run.
+    """
+    found, rises, squares = [], np.zeros(len(columns)), np.zeros(len(columns))
+    for model, unseen, loss_M in _trials(architecture, parts, prepared, config):
+        found.append(loss_M)
+        for place, rise_M in enumerate(_rises(model, columns, unseen, config)):
+            rises[place] += rise_M.sum()
+            squares[place] += np.square(rise_M).sum()
+    loss_N = np.concatenate(found)
+    # The loss of the other rows, whose values do not change, does not rise.
+    errors = np.sqrt(np.maximum(squares - rises**2 / len(loss_N), 0))
+    return loss_N, [column for column, is_useless in zip(columns, rises <= USEFUL * errors, strict=True) if is_useless]
+
+
+def _rises(
+    model: TabularModel, columns: Sequence[Column], rows: Arrays, config: ResolvedTrainConfig
+) -> Iterator[Float64]:
+    """Yield by how much shuffling each column raises the loss of the rows whose value changes, ``(M,)``."""
+    arrays = {name: rows[name] for name in INPUTS if name in rows}
+    answers = ModelAnswers(model, CPU, range(len(model.config.labels)), arrays)
+    before_N = loss_of(torch.from_numpy(answers.log_odds_NL), rows, config)
+    changes = []
+    for column in columns:
+        # Seeded by the name: a column more in the data does not change what the others show.
+        generator = np.random.Generator(np.random.PCG64([config.seed, *column.name.encode()]))
+        rows_M, cells = redrawn(arrays, column, generator.permutation(len(rows["labels"])))
+        changes.append((rows_M, [(column, cells)]))
+    for (rows_M, _), after_ML in zip(changes, answers.to_changes(changes), strict=True):
+        changed = {name: array[rows_M] for name, array in rows.items() if name in ("labels", "weight")}
+        yield loss_of(torch.from_numpy(after_ML), changed, config) - before_N[rows_M]

@@ -1,0 +1,204 @@
+"""Columns that a network ignores: those that say nothing are found, and every part of a model knows of them."""
+
+import json
+import logging
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dkan_core import (
+    DataError,
+    FastKANClassifier,
+    PrepareConfig,
+    TrainConfig,
+    evaluate,
+    explain,
+    predict,
+    prepare,
+    train,
+)
+from dkan_core.data.format.manifest import open_prepared
+from dkan_core.data.loading.in_memory import ArraysReader
+from dkan_core.data.loading.loader import all_batches, open_split
+from dkan_core.model.architecture import ModelConfig, ignoring
+from dkan_core.model.saved_model import SavedModel
+from dkan_core.training.launcher.checkpoints import load_checkpoint, save_checkpoint
+from dkan_core.training.setup import architecture, feature_selection, sizing
+from dkan_core.training.setup.architecture import choose_architecture
+from dkan_core.training.setup.defaults import resolve_for
+from tests.model.architectures import CONFIG, changed
+
+ROWS, NOISE = 3_600, 16
+SHORT = TrainConfig(epochs=1, batch_size=100, seed=3, workers=1, device="cpu", blend=False)
+
+
+def table(rows: int, seed: int = 0) -> pa.Table:
+    """Return rows whose label depends on two numbers, which interact, and a category; the rest is noise."""
+    rng = np.random.default_rng(seed)
+    x_N, z_N, site_N = rng.normal(size=rows), rng.normal(size=rows), rng.choice(["north", "south", "west"], rows)
+    score_N = 2 * x_N * z_N + 2 * (site_N == "north") - 1 + rng.logistic(size=rows) / 2
+    columns: dict[str, Any] = {"x": x_N, "z": z_N, "site": site_N, "late": (score_N > 0).astype(np.int8)}
+    columns |= {f"noise_{index}": rng.normal(size=rows) for index in range(NOISE)}
+    return pa.table({**columns, "flag": rng.integers(2, size=rows), "kind": rng.choice(["a", "b", "c"], rows)})
+
+
+def names(config: ModelConfig, folder: Path) -> set[str]:
+    with open_prepared(folder, "train") as (_, manifest):
+        features = [*manifest.preprocessor.numeric, *manifest.preprocessor.coded]
+    return {features[index].name for index in config.ignored_features}
+
+
+def chosen(folder: Path, change: Any = lambda rows: rows, **settings: Any) -> ModelConfig:
+    with open_prepared(folder, "train") as (data, manifest), open_split(data, manifest, "train") as reader:
+        config = resolve_for(TrainConfig(device="cpu", **settings), manifest)
+        rows = change(next(all_batches(reader, reader.rows)))
+        return choose_architecture(ArraysReader(rows), manifest, config)
+
+
+@pytest.fixture(scope="module")
+def noisy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("noisy")
+    pq.write_table(table(ROWS), folder / "rows.parquet")
+    prepare(folder / "rows.parquet", folder / "data", PrepareConfig(label=("late",)))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(noisy: Path) -> Path:
+    """Return a run whose network ignores columns, without an additive model that would read them."""
+    train(noisy / "data", noisy / "run", SHORT)
+    return noisy / "run"
+
+
+def test_columns_of_noise_are_ignored_and_no_other(noisy: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        found = names(chosen(noisy / "data"), noisy / "data")
+    assert len(found) > NOISE / 2 and not found & {"x", "z", "site"}
+    (line,) = [each.getMessage() for each in caplog.records if "a network that ignores" in each.getMessage()]
+    assert "noise_" in line and ": yes; log loss on unseen rows" in line
+
+
+def test_all_are_read_where_no_column_is_useless_or_none_is_looked_for(noisy: Path, tmp_path: Path) -> None:
+    pq.write_table(table(ROWS).select(["x", "z", "site", "late"]), tmp_path / "rows.parquet")
+    prepare(tmp_path / "rows.parquet", tmp_path / "data", PrepareConfig(label=("late",)))
+    assert not chosen(tmp_path / "data").ignored_features
+    for settings in ({"architecture_search": False}, {"hidden": (8,)}, {"model": "fastkan"}, {"model": "additive"}):
+        assert not chosen(noisy / "data", **settings).ignored_features
+
+
+@pytest.mark.parametrize("limit", ["MAX_ROWS", "MAX_VALUES", "SEARCH_ROWS"])
+def test_nothing_is_tried_on_too_many_rows_or_too_few(limit: str, noisy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feature_selection, limit, 10_000 if limit == "SEARCH_ROWS" else 1_000)
+    monkeypatch.setattr(feature_selection, "trained", lambda *_: pytest.fail("a network was trained"))
+    assert not chosen(noisy / "data").ignored_features
+
+
+def test_nothing_is_tried_on_rows_of_few_groups(noisy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feature_selection, "trained", lambda *_: pytest.fail("a network was trained"))
+
+    def in_groups(rows: Any) -> Any:
+        group_N = (np.arange(len(rows["labels"])) % 3).astype(np.uint8)
+        return {**rows, "group": group_N}
+
+    assert not chosen(noisy / "data", in_groups).ignored_features
+
+
+def test_a_network_that_ignores_columns_scores_without_them(run: Path, noisy: Path, tmp_path: Path) -> None:
+    saved = SavedModel(run / "model")
+    ignored = names(saved.config, noisy / "data")
+    assert ignored and json.loads((run / "model/config.json").read_text())["ignored_features"]
+    rows = table(300, seed=1)
+    pq.write_table(rows, tmp_path / "rows.parquet")
+    for name in ignored:
+        values = pa.array([None] * len(rows), rows.schema.field(name).type)
+        rows = rows.set_column(rows.column_names.index(name), name, values)
+    pq.write_table(rows, tmp_path / "none.parquet")
+    for name in ("rows", "none"):
+        predict(run, tmp_path / f"{name}.parquet", tmp_path / f"scores-{name}.parquet")
+    first, second = (pq.read_table(tmp_path / f"scores-{name}.parquet") for name in ("rows", "none"))
+    assert first["late_probability"].equals(second["late_probability"])
+
+
+def test_reports_and_explanations_know_of_ignored_columns(run: Path, noisy: Path, tmp_path: Path) -> None:
+    ignored = names(SavedModel(run / "model").config, noisy / "data")
+    evaluate(run, noisy / "data", tmp_path / "eval", split="test")
+    page = (tmp_path / "eval/report.html").read_text()
+    assert "columns that the network ignores" in page and min(ignored) in page
+    found = explain(run, noisy / "data", tmp_path / "explain").labels["late"]
+    effects = {each.name: each.effect for each in found.importance}
+    assert all(effects[name] == 0 for name in ignored) and effects["x"] > 0.1
+
+
+def test_run_resumes_and_trains_once_more_without_them(noisy: Path, run: Path, tmp_path: Path) -> None:
+    ignored = SavedModel(run / "model").config.ignored_features
+    first = train(noisy / "data", tmp_path / "run", SHORT)
+    again = train(noisy / "data", tmp_path / "run", replace(SHORT, epochs=2, resume="auto", refit=True))
+    assert again.history[-1]["epoch"] == 2
+    assert [SavedModel(Path(each.model)).config.ignored_features for each in (first, again)] == [ignored] * 2
+    found = load_checkpoint(str(tmp_path / "run/checkpoints"))
+    assert found is not None
+    others = {**found[1].architecture, "ignored_features": list(ignored[1:])}
+    save_checkpoint(str(tmp_path / "run/checkpoints"), replace(found[1], architecture=others))
+    with pytest.raises(DataError, match="expected shape"):
+        train(noisy / "data", tmp_path / "run", replace(SHORT, epochs=3, resume="auto"))
+
+
+def test_training_that_continues_ignores_what_its_model_did(noisy: Path, run: Path, tmp_path: Path) -> None:
+    rows = table(ROWS, seed=2)
+    rows = rows.append_column("later", pa.array(np.random.default_rng(3).normal(size=ROWS)))
+    pq.write_table(rows, tmp_path / "rows.parquet")
+    known = PrepareConfig(label=("late",), like=str(run / "model"))
+    prepare(tmp_path / "rows.parquet", tmp_path / "same", known)
+    prepare(tmp_path / "rows.parquet", tmp_path / "wider", replace(known, extend=True))
+    ignored = names(SavedModel(run / "model").config, noisy / "data")
+    for data in ("same", "wider"):
+        made = train(tmp_path / data, tmp_path / f"run-{data}", replace(SHORT, init_from=str(run / "model")))
+        found = SavedModel(Path(made.model)).config
+        assert names(found, tmp_path / data) == ignored
+    assert len(found.inputs.curved) == len(SavedModel(run / "model").config.inputs.curved) + 1
+
+
+def test_estimator_ignores_them_in_both_trainings(monkeypatch: pytest.MonkeyPatch) -> None:
+    searched: list[int] = []
+
+    def select(reader: Any, prepared: Any, whole: ModelConfig, config: Any) -> ModelConfig:
+        searched.append(reader.rows)
+        return ignoring(whole, [1])
+
+    monkeypatch.setattr(sizing, "SEARCH_ROWS", 100)
+    monkeypatch.setattr(architecture, "search_architecture", lambda *args: args[-1])
+    monkeypatch.setattr(architecture, "select_features", select)
+    X = np.random.default_rng(0).normal(size=(400, 3))
+    model = FastKANClassifier(epochs=1, refit=True, blend=False, random_state=0, n_jobs=1).fit(X, X[:, 0] > 0)
+    assert model.architecture_.ignored_features == (1,) and len(searched) == 1
+    moved = np.array(X)
+    moved[:, 1] += 1
+    np.testing.assert_array_equal(model.predict_proba(moved), model.predict_proba(X))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"ignored_features": (9,)}, "ignored_features: must hold indexes below"),
+        ({"ignored_features": (0, 0)}, "ignored_features: holds a value twice"),
+        ({"ignored_features": (3,), "indicators": ((0,),)}, "ignored_features: feature 3 has weights of its own"),
+        ({"ignored_features": (0,), "model": "fastkan", "members": 1}, "must be empty for model fastkan"),
+    ],
+)
+def test_architecture_that_cannot_be_is_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        ModelConfig.from_dict({**CONFIG.to_dict(), **changes})
+
+
+def test_what_is_ignored_has_no_weights() -> None:
+    whole = changed(CONFIG, binary=(1,), embedded=(0, 1), indicators=((0,), (1,), (0, 1)), missing=())
+    numeric = whole.num_numeric
+    fewer = ignoring(whole, [numeric, 1])
+    assert fewer.inputs == (tuple(index for index in range(numeric) if index != 1), (), (1,))
+    assert fewer.ignored_features == (1, numeric) and fewer.one_hot_groups == ((1,),)
+    assert ModelConfig.from_dict(fewer.to_dict()) == fewer
