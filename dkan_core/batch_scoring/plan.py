@@ -16,7 +16,6 @@ from dkan_core.data.encoding.label_columns import label_columns
 from dkan_core.data.source.files import find_parquet, listed, stamp
 from dkan_core.errors import ConfigError, DataError, OutputError
 from dkan_core.evaluation.prediction import output_schema
-from dkan_core.model.model_folder import CONFIG, PREPROCESSOR, WEIGHTS, ModelFolder
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.utils.hints import counted
 from dkan_core.utils.schemas import Schema, read_json
@@ -31,8 +30,6 @@ DONE = "_scoring.json"
 
 # What is to be removed is noted before anything is, so that a call that was killed can be made again.
 REPLACED = f"{WORK}/replaced.json"
-# Files of a model that decide its scores.
-IDENTITY = (CONFIG, PREPROCESSOR, WEIGHTS)
 
 logger = logging.getLogger(__name__)
 
@@ -158,20 +155,12 @@ def _make_plan(
         files.append(PlannedFile(source=path, output=names[path], rows=count, bytes=size, modified=modified))
     return ScoringPlan(
         model=model,
-        fingerprint=model_fingerprint(saved.files),
+        fingerprint=saved.files.fingerprint(),
         columns=passed,
         labels=list(compared),
         files=files,
         parts=share_out([file.bytes for file in files], parts),
     )
-
-
-def model_fingerprint(files: ModelFolder) -> str:
-    """Return the SHA-256 of a model's weights, architecture and encoding, as they were read."""
-    digest = hashlib.sha256()
-    for name in IDENTITY:
-        digest.update(hashlib.sha256(files.read(name)).digest())
-    return digest.hexdigest()
 
 
 def share_out(sizes: Sequence[int], parts: int) -> list[list[int]]:

@@ -16,7 +16,15 @@ from dkan_core.batch_scoring.plan import DONE, PLAN, Scoring, ScoringPlan, missi
 from dkan_core.data.source.files import find_parquet, listed
 from dkan_core.errors import ConfigError, DataError, GateError
 from dkan_core.evaluation.drift.counting import DriftCounts
-from dkan_core.evaluation.drift.measures import LARGE, MODERATE, Drift, measure_since_training, shown, verdict
+from dkan_core.evaluation.drift.measures import (
+    LARGE,
+    MODERATE,
+    Drift,
+    check_max_psi,
+    measure_since_training,
+    shown,
+    verdict,
+)
 from dkan_core.evaluation.metrics import compute_metrics
 from dkan_core.model.model_folder import naming_swapped
 from dkan_core.model.saved_model import SavedModel
@@ -105,11 +113,9 @@ def complete_scoring(output_uri: str | Path, *, max_psi: float = 0.0, min_averag
             accepted them; with other limits a second call can do so.
         DataError: A part is not scored yet, or a file has changed since it was written.
     """
-    if max_psi < 0 or not 0 <= min_average_precision <= 1:
-        raise ConfigError(
-            "max_psi must be at least 0 and min_average_precision from 0 to 1, "
-            f"got {max_psi:g} and {min_average_precision:g}"
-        )
+    check_max_psi(max_psi)
+    if not 0 <= min_average_precision <= 1:
+        raise ConfigError(f"min_average_precision must be from 0 to 1, got {min_average_precision:g}")
     place = SharedFolder(output_uri)
     accepted = read_accepted(place)
     if accepted is not None:

@@ -64,9 +64,11 @@ def drift(
     json_file: JsonFile = None,
 ) -> None:
     """Measure how far raw Parquet, and the model's scores on it, have drifted from the training data."""
+    from dkan_core.evaluation.drift.measures import check_max_psi
     from dkan_core.utils.storage.outputs import check_page_free
     from dkan_core.utils.storage.staging import staged_file
 
+    check_max_psi(max_psi)
     with result_printer(json_file, overwrite=overwrite) as show:
         if html:
             check_page_free(html, overwrite=overwrite)

@@ -8,6 +8,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dkan_core.data.source.column_types import is_bytes, is_number, is_uuid
+from dkan_core.data.source.times import is_duration, is_time
 
 UInt64 = npt.NDArray[np.uint64]
 
@@ -15,6 +16,10 @@ UInt64 = npt.NDArray[np.uint64]
 # paper's; data that were split with them stay split as they are.
 GOLDEN = 0x9E3779B97F4A7C15
 MASK = (1 << 64) - 1
+
+# Floats below are whole numbers of 64 bits, where they are whole numbers.
+WHOLE_NUMBERS = 2.0**63
+PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 
 
 def splitmix64(key: UInt64, *, seed: int = 0) -> UInt64:
@@ -42,7 +47,7 @@ def salted(seed: int, purpose: str) -> int:
 def content_keys(rows: pa.RecordBatch) -> UInt64:
     """Return a 64-bit key of what each row holds: the same for the same values, in whatever file and place.
 
-    The order of the columns does not matter, nor whether a number is stored as an integer or a float. What is missing
+    The order of the columns does not matter, nor the type or unit that holds a number or a time. What is missing
     counts for nothing, so that a column that is added later, empty in earlier rows, leaves their keys as they are.
 
     Shape:
@@ -68,7 +73,9 @@ def content_keys(rows: pa.RecordBatch) -> UInt64:
 
 
 def value_keys(values: pa.Array) -> UInt64:
-    """Return a 64-bit key of each value: integers stand for themselves; bytes and UUIDs are hashed, the rest as text.
+    """Return a 64-bit key of each value: the same for equal numbers and equal times, of whatever type and unit.
+
+    Whole numbers stand for themselves; bytes, UUIDs and times are hashed, the rest as text.
 
     Shape:
         - Input and output: ``(N,)``, without nulls
@@ -76,10 +83,41 @@ def value_keys(values: pa.Array) -> UInt64:
     if pa.types.is_integer(values.type):
         return np.asarray(values.to_numpy(zero_copy_only=False)).astype(np.uint64)
     encoded = (values.storage if is_uuid(values.type) else values).dictionary_encode()
-    found = encoded.dictionary
-    # As binary, texts are their UTF-8 bytes.
-    hashed = found if is_bytes(found.type) else found.cast(pa.string()).cast(pa.binary())
-    digests = [hashlib.blake2b(each, digest_size=8).digest() for each in hashed.to_pylist()]
-    keys = np.frombuffer(b"".join(digests), dtype="<u8").astype(np.uint64)
     indices: npt.NDArray[np.int32] = encoded.indices.to_numpy(zero_copy_only=False)
+    found = encoded.dictionary
+    keys = _number_keys(found) if is_number(found.type) else _hashed(_bytes_of(found))
     return keys[indices]
+
+
+def _number_keys(numbers: pa.Array) -> UInt64:
+    """Return the key of each float or decimal: that of the integer which it equals, else a hash."""
+    values = numbers.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+    is_whole = (values == np.rint(values)) & (np.abs(values) < WHOLE_NUMBERS)
+    keys = np.where(is_whole, values, 0).astype(np.int64).view(np.uint64)
+    keys[~is_whole] = _hashed(_bytes_of(numbers.filter(pa.array(~is_whole))))
+    return keys
+
+
+def _bytes_of(values: pa.Array) -> list[bytes]:
+    """Return the bytes of each value that are hashed; as binary, texts are their UTF-8 bytes."""
+    if is_bytes(values.type):
+        return list(values.to_pylist())
+    if is_time(values.type) or is_duration(values.type):
+        return [each.tobytes() for each in _seconds_and_nanoseconds(values)]
+    return list(values.cast(pa.string()).cast(pa.binary()).to_pylist())
+
+
+def _seconds_and_nanoseconds(times: pa.Array) -> npt.NDArray[np.int64]:
+    """Return for each time the whole seconds and the nanoseconds of the next one ``(N, 2)``."""
+    if pa.types.is_date(times.type):
+        times = times.cast(pa.timestamp("s"))
+    unit = PER_SECOND[times.type.unit]
+    whole = pa.int32() if pa.types.is_time32(times.type) else pa.int64()
+    counts = times.cast(whole).cast(pa.int64()).to_numpy(zero_copy_only=False)
+    seconds, parts = np.divmod(counts, unit)
+    return np.ascontiguousarray(np.stack([seconds, parts * (PER_SECOND["ns"] // unit)], axis=1).astype("<i8"))
+
+
+def _hashed(values: list[bytes]) -> UInt64:
+    digests = [hashlib.blake2b(each, digest_size=8).digest() for each in values]
+    return np.frombuffer(b"".join(digests), dtype="<u8").astype(np.uint64)

@@ -168,6 +168,8 @@ def evaluate(
             worst_errors = 0
             logger.info("the model reads lists of ids, so the report has no worst errors")
         # Before the rows are scored: what is wrong is said at once.
+        if save_predictions:
+            _check_prediction_columns(saved.config.labels)
         sliced = find_columns(saved, slices)
         history = read_run_history(model)
         with open_evaluation_data(saved, places, split, columns) as rows:
@@ -235,6 +237,8 @@ class _EvaluationMetrics(Schema):
     model_config = ConfigDict(extra="allow")
 
     average_precision: Share | None
+    split: str | None = None
+    model_fingerprint: str | None = None
 
 
 def read_metrics(where: str | Path) -> dict[str, Any]:
@@ -258,7 +262,8 @@ def _score(saved: SavedModel, data: EvaluationData, kept: int) -> tuple[Evaluati
     larger = RowCollector(data.sample(column_summary.rows_to_look_at(saved.preprocessor)))
     batches = larger.watch(collector.watch(data.batches(saved.preprocessor)))
     labels_NL, probabilities_NL, weight_N = score_rows(saved, data, batches)
-    metrics = {**metric.compute_metrics(labels_NL, probabilities_NL, data.labels, weight_N), "split": data.name}
+    metrics = metric.compute_metrics(labels_NL, probabilities_NL, data.labels, weight_N)
+    metrics |= {"split": data.name, "model_fingerprint": saved.files.fingerprint()}
     add_intervals(metrics, labels_NL, probabilities_NL, weight_N)
     for label in data.labels:
         if not data.split and (held := data.positive(label)):
@@ -356,13 +361,23 @@ def _learned(
     return quick_comparison(saved, earlier, found, sample, data.labels, where)
 
 
+def _check_prediction_columns(names: Sequence[str]) -> None:
+    """Raise ConfigError where a file of predictions would have two columns of one name."""
+    for name in names:
+        if (column := probability_column(name)) in names:
+            raise ConfigError(
+                f"save_predictions: label {column!r} has the name of the probabilities of label {name!r}; leave it out"
+            )
+
+
 def _prediction_table(evaluation: Evaluation, names: list[str]) -> pa.Table:
     columns: dict[str, pa.Array] = {}
     for index, name in enumerate(names):
         labels_N = evaluation.labels[:, index]
         columns[name] = pa.array(labels_N, mask=labels_N == metric.NOT_MEASURED)
         columns[probability_column(name)] = pa.array(evaluation.probabilities[:, index])
-    # A label may be called so itself.
-    if evaluation.weights is not None and WEIGHT_COLUMN not in columns:
+    if evaluation.weights is not None and WEIGHT_COLUMN in columns:
+        logger.warning("predictions: a label is called %r, and the rows' weights are left out", WEIGHT_COLUMN)
+    elif evaluation.weights is not None:
         columns[WEIGHT_COLUMN] = pa.array(evaluation.weights)
     return pa.table(columns)

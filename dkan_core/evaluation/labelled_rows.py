@@ -319,4 +319,12 @@ class RowCollector:
     def rows(self) -> Arrays:
         """Return the rows that were kept, in order; nothing where there are none."""
         names = self._kept[0] if self._kept else ()
-        return {name: np.concatenate([part[name] for part in self._kept]) for name in names}
+        return {name: _joined([part[name] for part in self._kept]) for name in names}
+
+
+def _joined(parts: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    """Return all rows of some arrays; rows of ids are padded to as many codes as the longest one."""
+    if parts[0].ndim == 1:
+        return np.concatenate(parts)
+    width = max(part.shape[1] for part in parts)
+    return np.concatenate([np.pad(part, ((0, 0), (0, width - part.shape[1]))) for part in parts])

@@ -27,6 +27,8 @@ WEIGHTS, CONFIG, PREPROCESSOR, METRICS, CARD, HASHES, ESTIMATOR = (
 )
 # What ``train`` writes; ``FastKANClassifier.save`` adds ``estimator.json``.
 MODEL_FILES = (WEIGHTS, CONFIG, PREPROCESSOR, METRICS, CARD, HASHES)
+# Those that decide its scores.
+IDENTITY = (CONFIG, PREPROCESSOR, WEIGHTS)
 
 # Of ``metrics.json``: how many rows train and valid have together, where a second training took place on both.
 REFIT_ROWS = "refit_rows"
@@ -128,6 +130,17 @@ class ModelFolder:
             self._hashes = read_json(Hashes, self.files[HASHES], str(folder / HASHES))
         elif self.files:
             logger.warning("%s: has no %s, so damage to its files may go unnoticed", folder, HASHES)
+
+    def fingerprint(self) -> str:
+        """Return the SHA-256 of weights, architecture and encoding, as they were read.
+
+        Raises:
+            DataError: One is missing, or not as it was written.
+        """
+        digest = hashlib.sha256()
+        for name in IDENTITY:
+            digest.update(hashlib.sha256(self.read(name)).digest())
+        return digest.hexdigest()
 
     def read(self, name: str) -> bytes:
         """Return a file's content.

@@ -52,7 +52,7 @@ class PreparedStep:
     ) -> None:
         self._first_BH = torch.empty(len(arrays["labels"]), model.first_width)
         rows = {name: torch.from_numpy(array) for name, array in arrays.items()}
-        weights = torch.tensor(label_weights) if label_weights else None
+        weights = torch.tensor(label_weights, dtype=torch.float32) if label_weights else None
         terms = LossTerms(pos_weight, weights, torch.ones(()))
         with torch.no_grad():
             first_arguments = step_arguments(model, layers, rows, terms)

@@ -1,5 +1,6 @@
 """Rows that belong together have the same number in the shards, however they were split and prepared."""
 
+import itertools
 from pathlib import Path
 from typing import Any, get_args
 
@@ -84,9 +85,42 @@ def test_group_beside_a_column_of_splits_may_not_be_missing(tmp_path: Path) -> N
     table = with_groups()
     site = pc.if_else(pc.equal(table["site"], 5), None, table["site"])
     paths = write(table.set_column(table.column_names.index("site"), "site", site), tmp_path / "raw")
-    with pytest.raises(DataError, match=r"part-000\.parquet: group column 'site' is null in 3\d rows"):
+    with pytest.raises(DataError, match=r"part-000\.parquet: group column 'site' is missing in 3\d rows"):
         prepare(paths, tmp_path / "out", settings("column and group"))
     assert not (tmp_path / "out").exists()
+
+
+def test_groups_may_be_bytes_of_any_length(tmp_path: Path) -> None:
+    site = pa.array([b"s" * (number + 1) for number in SITE.tolist()], pa.binary())
+    rows = make_rows().select(["row", "y"]).append_column("site", site)
+    made = prepare(write(rows, tmp_path / "raw"), tmp_path / "out", PrepareConfig(label=("y",), group="site"))
+    assert made.grouped and made.split_rule == {"by": "group", "column": "site", "percent": "70/10/20"}
+
+
+def test_group_that_is_not_a_number_is_missing(tmp_path: Path) -> None:
+    table = with_groups()
+    site = table["site"].to_numpy().astype(float)
+    site[:7] = np.nan
+    paths = write(table.set_column(table.column_names.index("site"), "site", pa.array(site)), tmp_path / "raw")
+    with pytest.raises(DataError, match="group column 'site' is missing in 7 rows"):
+        prepare(paths, tmp_path / "out", settings("group"))
+
+
+def test_groups_of_another_type_join_those_of_equal_value_or_are_refused(tmp_path: Path) -> None:
+    table = with_groups()
+    place, site = table.column_names.index("site"), table["site"]
+
+    def rows(kind: pa.DataType, name: str, part: slice) -> list[Path]:
+        changed = table.set_column(place, "site", site.cast(kind))
+        return write(changed.slice(part.start, part.stop - part.start), tmp_path / name)
+
+    prepare(rows(pa.float64(), "floats", slice(0, 2000)), tmp_path / "out", settings("group", weight="row"))
+    append_rows(rows(pa.int16(), "integers", slice(2000, len(table))), tmp_path / "out")
+    found = [{*SITE[read(tmp_path / "out", split)["weight"].astype(int)].tolist()} for split in SPLITS]
+    assert not any(first & second for first, second in itertools.combinations(found, 2))
+    prepare(rows(pa.int64(), "old", slice(0, 2000)), tmp_path / "of-integers", settings("group", weight="row"))
+    with pytest.raises(DataError, match="group column 'site' holds other numbers than integers, or times"):
+        append_rows(rows(pa.float64(), "new", slice(2000, len(table))), tmp_path / "of-integers")
 
 
 @pytest.mark.parametrize("rule", ["group", "column and group"])

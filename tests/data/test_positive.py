@@ -92,6 +92,14 @@ def test_model_keeps_what_counts_as_1(tmp_path: Path) -> None:
     more = write(tmp_path / "more", pa.array(np.where(IS_LATE, "late", "on time")))
     assert append_rows(more, tmp_path / "data").positive == {"outcome": "late"}
     assert read_manifest(tmp_path / "data").splits["train"].classes["outcome"]["1"] > 1.9 * IS_LATE.sum() * 0.6
+    # A column without any value has no type.
+    pq.write_table(
+        pq.read_table(raw).drop_columns("outcome").append_column("outcome", pa.nulls(ROWS)), tmp_path / "none.parquet"
+    )
+    unmeasured = evaluate(model, tmp_path / "none.parquet", tmp_path / "none", explain=False)
+    assert (unmeasured.labels == 255).all()
+    before = read_manifest(tmp_path / "data").splits["train"].rows
+    assert append_rows(tmp_path / "none.parquet", tmp_path / "data").splits["train"].rows > before
     # Under another name the column stands for the same label.
     renamed = pq.read_table(raw).rename_columns(["x", "result"])
     pq.write_table(renamed, tmp_path / "renamed.parquet")
@@ -189,3 +197,10 @@ def test_mistake_in_a_value_is_named(label: str, positive: tuple[str, ...], mess
 def test_mistake_in_the_setting_is_named(positive: tuple[str, ...], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         PrepareConfig(label=("outcome", "paid"), positive=positive)
+
+
+def test_advice_for_a_value_that_looks_like_another_labels_can_be_followed(tmp_path: Path) -> None:
+    raw = write(tmp_path / "raw", pa.array(np.where(IS_LATE, "outcome=1", "outcome=0")))
+    with pytest.raises(DataError, match=r"say which value counts as 1: .*--positive outcome=outcome=1"):
+        prepare(raw, tmp_path / "out", PrepareConfig(label=("outcome",)))
+    prepare(raw, tmp_path / "out", PrepareConfig(label=("outcome",), positive=("outcome=outcome=1",)))

@@ -7,12 +7,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from dkan_core import ConfigError, PrepareConfig, prepare
 from dkan_core.config.prepare import SPLITS
-from dkan_core.data.hashing import content_keys
+from dkan_core.data.hashing import content_keys, value_keys
 from tests.data.tables import CONFIG, ROWS, make_rows, row_numbers, write
+
+TIMES = pa.array([0, None, 1_700_000_000_000_000, -1_000_000], pa.timestamp("us"))
 
 
 def split_of(key: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -143,6 +146,10 @@ def test_content_is_neither_label_nor_weight_nor_the_order_of_columns(tmp_path: 
         ({"a": pa.array([1.0, 2.0, 0.0, np.nan])}, True),
         ({"b": pa.array(["x", "y", None, "x"]).dictionary_encode()}, True),
         ({"c": pa.nulls(4, pa.float32())}, True),
+        ({"t": TIMES.cast(pa.timestamp("s"))}, True),
+        ({"t": TIMES.cast(pa.timestamp("ms", "Asia/Tokyo"))}, True),
+        ({"t": TIMES.cast(pa.timestamp("ns"))}, True),
+        ({"t": pc.add(TIMES.cast(pa.timestamp("ns")), pa.array([0, 0, 1, 0], pa.duration("ns")))}, False),
         ({"a": pa.array([1, 2, 5, None])}, False),
         ({"b": pa.array(["x", "y", "", "x"])}, False),
         ({"c": pa.array([None, None, False, None])}, False),
@@ -150,6 +157,7 @@ def test_content_is_neither_label_nor_weight_nor_the_order_of_columns(tmp_path: 
 )
 def test_key_of_a_row_is_that_of_its_values(change: dict[str, pa.Array], *, same: bool) -> None:
     columns = {"a": pa.array([1, 2, 0, None]), "b": pa.array(["x", "y", None, "x"])}
+    columns |= {"t": TIMES} if "t" in change else {}
     before, after = content_keys(pa.record_batch(columns)), content_keys(pa.record_batch({**columns, **change}))
     assert (before == after).tolist() == [True, True, same, True]
 
@@ -158,3 +166,19 @@ def test_key_of_a_row_is_that_of_its_values(change: dict[str, pa.Array], *, same
 def test_content_and_a_column_that_decides_exclude_each_other(other: dict[str, str]) -> None:
     with pytest.raises(ConfigError, match=r"split_by content: column .* already determines the splits"):
         PrepareConfig(label=("y",), split_by="content", **other)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (pa.array([1, -7, 2**53]), pa.array([1.0, -7.0, 2.0**53])),
+        (pa.array([1, -7]), pa.array([1, -7], pa.int8()).cast(pa.decimal128(5, 2))),
+        (pa.array([0.1, float("inf"), 2.0**70]), pa.array([0.1, float("inf"), 2.0**70])),
+        (pa.array([1, 2], pa.date32()), pa.array([86_400, 172_800], pa.timestamp("s"))),
+        (pa.array([5, -5], pa.duration("s")), pa.array([5_000, -5_000], pa.duration("ms"))),
+        (pa.array([7], pa.time32("s")), pa.array([7_000_000_000], pa.time64("ns"))),
+    ],
+)
+def test_equal_values_of_other_types_have_equal_keys(first: pa.Array, second: pa.Array) -> None:
+    np.testing.assert_array_equal(value_keys(first), value_keys(second))
+    assert len({*value_keys(first).tolist()}) == len(first)

@@ -247,3 +247,17 @@ def test_classifier_takes_frames_with_times() -> None:
     X, y = frame[["departure", "day", "count"]], frame["y"]
     classifier = FastKANClassifier(epochs=1, hidden=(4,), device="cpu").fit(X, y)
     assert classifier.predict_proba(X).shape == (300, 2)
+
+
+def test_times_of_spark_outside_the_range_of_nanoseconds_are_what_they_are(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    times = np.datetime64("2020-01-01", "us") + rng.integers(0, 10**13, 400).astype("timedelta64[us]")
+    times[::10] = np.datetime64("9999-12-31")
+    table = pa.table({"x": rng.normal(size=400), "t": times, "y": rng.integers(2, size=400)})
+    for name in ("microseconds", "int96"):
+        (tmp_path / name).mkdir()
+        pq.write_table(table, tmp_path / name / "rows.parquet", use_deprecated_int96_timestamps=name == "int96")
+        prepare(tmp_path / name, tmp_path / f"out-{name}", PrepareConfig(label=("y",), split_by_time="t", drop=()))
+    first, second = (contents(tmp_path / f"out-{name}") for name in ("microseconds", "int96"))
+    shards = [name for name in first if name.endswith(".safetensors")]
+    assert shards and [first[name] for name in shards] == [second[name] for name in shards]

@@ -152,3 +152,14 @@ def test_classifier_takes_lists_and_sparse_matrices(tmp_path: Path) -> None:
     np.testing.assert_array_equal(again.predict_proba(csr_matrix(ones_NV)), found_N2)
     with pytest.raises(ValueError, match=r"A sparse X must hold zeros and ones, as that of fit did, got 0\.5;"):
         of_matrix.predict(csr_matrix(ones_NV * 0.5))
+
+
+def test_raw_rows_whose_longest_lists_differ_are_evaluated(folder: Path, tmp_path: Path) -> None:
+    rows = list_table(make_ones())
+    place = rows.column_names.index("tags")
+    short = pa.array([(ids or [])[:1] for ids in rows["tags"].to_pylist()], rows["tags"].type)
+    (tmp_path / "raw").mkdir()
+    for name, each in (("long", rows), ("short", rows.set_column(place, "tags", short))):
+        pq.write_table(each, tmp_path / "raw" / f"{name}.parquet")
+    found = evaluate(folder / "run", tmp_path / "raw", tmp_path / "eval", label="y")
+    assert found.metrics["rows"] == 2 * len(rows)

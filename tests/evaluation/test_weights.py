@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -9,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from sklearn.metrics import average_precision_score, roc_auc_score
 
-from dkan_core import PrepareConfig, TrainConfig, evaluate, prepare, train
+from dkan_core import ConfigError, PrepareConfig, TrainConfig, evaluate, prepare, train
 from dkan_core.model.saved_model import SavedModel
 
 SMALL = TrainConfig(epochs=3, hidden=(8,), workers=1, device="cpu", batch_size=64, learning_rate=0.02, seed=1)
@@ -57,3 +58,19 @@ def test_weights_reach_every_metric(source: Path, tmp_path: Path) -> None:
     ]
     assert metrics["previous_average_precision"] > 0.9
     assert json.loads((tmp_path / "eval" / "metrics.json").read_text())["average_precision"] > 0.9
+
+
+def test_predictions_whose_columns_would_have_one_name_are_refused(tmp_path: Path, caplog: Any) -> None:
+    rng = np.random.default_rng(0)
+    columns = {name: rng.integers(2, size=300) for name in ("a", "a_probability", "weight")}
+    pq.write_table(pa.table({**columns, "x": rng.normal(size=300), "w": rng.random(300)}), tmp_path / "rows.parquet")
+    for name, labels in (("both", ("a", "a_probability")), ("weight", ("weight",))):
+        others = tuple(each for each in columns if each not in labels)
+        config = PrepareConfig(label=labels, drop=others, weight="w")
+        prepare(tmp_path / "rows.parquet", tmp_path / name, config)
+        train(tmp_path / name, tmp_path / f"run-{name}", SMALL)
+    with pytest.raises(ConfigError, match="label 'a_probability' has the name of the probabilities of label 'a'"):
+        evaluate(tmp_path / "run-both", tmp_path / "both", tmp_path / "eval", save_predictions=True)
+    assert not (tmp_path / "eval").exists()
+    evaluate(tmp_path / "run-weight", tmp_path / "weight", tmp_path / "eval", save_predictions=True, explain=False)
+    assert "the rows' weights are left out" in caplog.text

@@ -27,15 +27,17 @@ def monitor_data(
         data_uri: Parquet files, folders or globs, local or s3:// or gs://; several separated by a comma or a new line.
         model_uri: Published model or run folder: s3://, gs:// or a shared volume.
         max_psi: Limit of the population stability index of every column and score; 0 sets none.
-        fail_on_drift: Fail above the limit. A failed step leaves only its log, neither page nor metrics.
+        fail_on_drift: Fail above max_psi, which must be set. A failed step leaves its log, neither page nor metrics.
         model: Run folder or published model of an upstream step, instead of model_uri.
 
     Returns:
         largest_psi: Largest population stability index; 0 if the model has no record of its training distribution.
         stable: Whether no index is above the limit, for a condition on the steps that follow.
     """
-    from dkan_core import summarize_drift
+    from dkan_core import ConfigError, summarize_drift
 
+    if fail_on_drift and not max_psi > 0:
+        raise ConfigError(f"fail_on_drift: max_psi must be above 0, got {max_psi:g}")
     summary = summarize_drift(model.path if model else model_uri, data_uri)
     # The artifact is the page, not the folder around it: the Kubeflow UI shows a single file only.
     report.path, drift.path = f"{report.path}/report.html", f"{drift.path}/drift.json"

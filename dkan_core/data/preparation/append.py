@@ -118,7 +118,13 @@ def _settings(earlier: PreparedData, place: str, drop: Sequence[str]) -> Prepare
 
 
 def _check_new(task: PreparationTask, earlier: PreparedData) -> None:
-    """Raise DataError where a source file is one that the data already hold."""
+    """Raise DataError where a source file is one that the data already hold, or rows may be split otherwise."""
+    if task.schema.keyed_by_value and "keys" not in earlier.split_rule:
+        what = f"group column {task.config.group!r} holds" if task.config.group is not None else "there are columns of"
+        raise DataError(
+            f"{task.where}: {what} other numbers than integers, or times, and the rows there were split by integers or "
+            "texts, or by an earlier version of dkan: convert the column, or prepare all rows again"
+        )
     known = {identity(file) for file in earlier.sources}
     for file in task.files:
         if identity(file) in known:

@@ -6,6 +6,8 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import pyarrow as pa
+
 from dkan_core.config import PrepareConfig, check_config
 from dkan_core.data.encoding.like import read_reference
 from dkan_core.data.format.manifest import MANIFEST, OUTPUTS, PreparedData
@@ -17,7 +19,7 @@ from dkan_core.data.source.columns import Footer, read_sources
 from dkan_core.data.source.files import source_paths
 from dkan_core.data.source.folders import FOLDER_TEXT, folder_values
 from dkan_core.data.source.partition import Fragment, whole_files
-from dkan_core.data.source.roles import assign_roles
+from dkan_core.data.source.roles import Schema, are_keyed_by_value, assign_roles
 from dkan_core.data.source.split_hints import find_split_hints, split_warnings
 from dkan_core.data.source.time_split import find_time_bounds
 from dkan_core.errors import ConfigError
@@ -128,11 +130,15 @@ def find_task(
     task = partial(PreparationTask, config=config, files=files, grouped=config.has_groups, hints=hints)
     if reference is None:
         schema = replace(assign_roles(types, config, where), folders=folders, common=found.common)
-        return task(schema=schema), footers
+        return task(schema=_with_keys(schema, types, config)), footers
     known = {name: kind for name, kind in reference.preprocessor.folder_types.items() if name in folders}
     types |= dict.fromkeys(known, FOLDER_TEXT)
     schema = replace(reference.assign_roles(types, config, where), folders={**folders, **known}, common=found.common)
-    return task(schema=schema, encoding=reference.preprocessor), footers
+    return task(schema=_with_keys(schema, types, config), encoding=reference.preprocessor), footers
+
+
+def _with_keys(schema: Schema, types: dict[str, pa.DataType], config: PrepareConfig) -> Schema:
+    return replace(schema, keyed_by_value=are_keyed_by_value(types, config, schema.features))
 
 
 def with_time_bounds(task: PreparationTask, fragments: Sequence[Fragment]) -> PreparationTask:

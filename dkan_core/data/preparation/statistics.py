@@ -296,12 +296,13 @@ def check_binary(name: str, values: pa.Array, where: str, *, advice: str | None 
         raise _not_binary(name, [counter], where, advice)
 
 
-def _positive_hint(values: Sequence[object]) -> str:
+def _positive_hint(name: str, values: Sequence[object]) -> str:
     """Return what can be done about a label of other values than 0 and 1."""
     found = list(dict.fromkeys(values))
     if len(found) > 2:
         return "give each class, or each side of a threshold, a label column of 0 and 1, or name it with --positive"
-    shown = " or ".join(flag("positive", value) for value in found)
+    # A value by itself is that of the only label, unless it looks like another one's.
+    shown = " or ".join(flag("positive", f"{name}={value}" if "=" in str(value) else value) for value in found)
     return f"say which value counts as 1: {shown}"
 
 
@@ -312,5 +313,6 @@ def _not_binary(name: str, counters: Sequence[Counter[object]], where: str, advi
             seen["null" if value is None else repr(value)] += count
     counts = ", ".join(f"{value} {counted(count, 'time')}" for value, count in seen.most_common(8))
     more = f" and {len(seen) - 8:,} more values" if len(seen) > 8 else ""
-    advice = advice or _positive_hint([value for counter in counters for value in counter if value is not None])
+    values = [value for counter in counters for value in counter if value is not None]
+    advice = advice or _positive_hint(name, values)
     return DataError(f"{where}: label column {name!r} must hold 0, 1 or null; found {counts}{more}; {advice}")

@@ -13,7 +13,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import Field
 
-from dkan_core.data.source.column_types import column_types, common_type, is_id_list, is_text, value_types, with_common
+from dkan_core.data.source.column_types import (
+    column_types,
+    common_type,
+    is_bytes,
+    is_id_list,
+    is_text,
+    is_uuid,
+    value_types,
+    with_common,
+)
 from dkan_core.data.source.files import find_partitioned, stamp
 from dkan_core.data.source.folders import FOLDER_TEXT, add_folder_columns, folder_values, infer_type
 from dkan_core.errors import DataError, UnreadableError
@@ -109,6 +118,8 @@ def open_parquet(path: str, *, whole_groups: bool = False, metadata: pq.FileMeta
                 metadata=metadata,
                 page_checksum_verification=True,
                 buffer_size=buffer,
+                # As nanoseconds, dates before 1677 and after 2262 would be others.
+                coerce_int96_timestamp_unit="us",
                 # Few requests to a bucket; what is fetched stays in memory until the next call.
                 pre_buffer=is_remote(path),
             )
@@ -257,12 +268,17 @@ def plain_schema(types: Mapping[str, pa.DataType], columns: Sequence[str]) -> pa
 
 def are_small(metadata: pq.FileMetaData, groups: Sequence[int], plain: pa.Schema) -> bool:
     """Tell whether each row group may be read at once: of strings and lists, it is not known how long they are."""
-    if any(is_text(kind) or is_id_list(kind) for kind in plain.types):
-        return False
     # A column without any value has no type, and no width.
-    row_bits = sum(field.type.bit_width for field in plain if not pa.types.is_null(field.type))
+    kinds = [kind.storage_type if is_uuid(kind) else kind for kind in plain.types if not pa.types.is_null(kind)]
+    if any(is_text(kind) or pa.types.is_nested(kind) or _has_no_width(kind) for kind in kinds):
+        return False
+    row_bits = sum(kind.bit_width for kind in kinds)
     rows = max((metadata.row_group(index).num_rows for index in groups), default=0)
     return bool(rows * row_bits // 8 <= WHOLE_GROUP_BYTES)
+
+
+def _has_no_width(kind: pa.DataType) -> bool:
+    return is_bytes(kind) and not pa.types.is_fixed_size_binary(kind)
 
 
 def _in_runs(metadata: pq.FileMetaData, groups: Sequence[int]) -> Iterator[list[int]]:

@@ -7,6 +7,7 @@ held-out rows of the train split is chosen across groups.
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dkan_core.config import PrepareConfig
 from dkan_core.data.hashing import UInt64, splitmix64, value_keys
@@ -61,9 +62,10 @@ def group_keys(rows: pa.RecordBatch, name: str, path: str) -> UInt64:
         - Output: ``(N,)``
 
     Raises:
-        DataError: A group is null.
+        DataError: A group is null or NaN.
     """
     group = rows.column(name)
-    if group.null_count:
-        raise DataError(f"{path}: group column {name!r} is null in {counted(group.null_count, 'row')}")
+    missing = int(pc.sum(group.is_null(nan_is_null=True)).as_py() or 0)
+    if missing:
+        raise DataError(f"{path}: group column {name!r} is missing in {counted(missing, 'row')}")
     return value_keys(group)

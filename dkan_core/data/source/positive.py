@@ -43,6 +43,9 @@ def with_positive(rows: pa.RecordBatch, positive: Mapping[str, str], where: str)
     for name, text in positive.items():
         place = rows.schema.get_field_index(name)
         column = rows.column(place)
+        if pa.types.is_null(column.type):
+            rows = rows.set_column(place, name, column.cast(pa.uint8()))
+            continue
         try:
             value = pa.scalar(text).cast(column.type)
         except pa.ArrowException:
@@ -63,6 +66,8 @@ def other_values(column: pa.Array, text: str) -> list[str]:
     ['1']
     """
     values = pc.unique(column.drop_null())
+    if not len(values):
+        return []
     others: list[str] = (
         values.filter(pc.not_equal(values, pa.scalar(text).cast(column.type))).cast(pa.string()).to_pylist()
     )

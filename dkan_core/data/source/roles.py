@@ -49,6 +49,9 @@ class Schema:
     common: dict[str, str] = field(default_factory=dict)
     """Types of the columns whose type differs between files, as ``pyarrow.type_for_alias`` knows them."""
 
+    keyed_by_value: bool = False
+    """Whether splits follow from keys that depended on types and units in version 0.2: those of floats and times."""
+
     @property
     def columns(self) -> list[str]:
         """Every column to read."""
@@ -81,6 +84,16 @@ def assign_roles(types: dict[str, pa.DataType], config: PrepareConfig, where: st
     features = feature_columns({name: kind for name, kind in types.items() if name not in taken}, where)
     check_split(features.sparse, config, where)
     return Schema(**features._asdict(), **special_columns(config), labels=config.label, positive=config.positive_values)
+
+
+def are_keyed_by_value(types: dict[str, pa.DataType], config: PrepareConfig, features: Sequence[str]) -> bool:
+    """Tell whether what ``Schema.keyed_by_value`` says holds for columns of these types."""
+    if config.group is not None:
+        kind = types[config.group]
+        return is_time(kind) or is_duration(kind) or (is_number(kind) and not pa.types.is_integer(kind))
+    if config.split_by != "content" or not config.splits_at_random:
+        return False
+    return any(is_time(types[name]) or is_duration(types[name]) for name in features)
 
 
 def special_columns(config: PrepareConfig) -> dict[str, Any]:

@@ -66,6 +66,12 @@ class ColumnDrift:
     """Some of those categories."""
 
 
+def check_max_psi(max_psi: float) -> None:
+    """Raise ConfigError where a limit is negative or no number."""
+    if not max_psi >= 0:
+        raise ConfigError(f"max_psi must be at least 0, got {max_psi:g}")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Drift:
     """How far new rows are from training, the column with the largest PSI first."""
@@ -79,9 +85,8 @@ class Drift:
         return max((column.psi for column in self.columns if column.psi is not None), default=None)
 
     def check(self, max_psi: float) -> None:
-        """Raise GateError where a PSI is above a limit, or none is known; 0 sets no limit, less is a ConfigError."""
-        if max_psi < 0:
-            raise ConfigError(f"max_psi must be at least 0, got {max_psi:g}")
+        """Raise GateError where a PSI is above a limit, or none is known; 0 sets no limit."""
+        check_max_psi(max_psi)
         if not max_psi:
             return
         known = {column: column.psi for column in self.columns if column.psi is not None}

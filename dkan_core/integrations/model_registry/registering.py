@@ -12,7 +12,6 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import dkan_core
-from dkan_core.batch_scoring.plan import model_fingerprint
 from dkan_core.errors import ConfigError
 from dkan_core.evaluation.evaluate import read_metrics
 from dkan_core.model.model_folder import CARD, FORMAT_VERSION
@@ -112,7 +111,8 @@ def register(
         The registered version, as the registry knows it.
 
     Raises:
-        ConfigError: A name or an address is none, the server refuses, or the client library is missing.
+        ConfigError: A name or an address is none, the metrics are not of a test of this model, the server refuses, or
+            the client library is missing.
         DataError: The model or the metrics cannot be read, or the model is not whole.
         OutputError: The version exists and is of another model or at another place, or the server does not answer.
     """
@@ -121,11 +121,24 @@ def register(
         raise ConfigError(
             "the client of the Model Registry is not installed; in a checkout of dkan run: pip install '.[registry]'"
         )
-    tested = read_metrics(metrics) if isinstance(metrics, str | Path) else metrics
-    entry = describe_model(model, name=name, version=version, metrics=tested or {}, run=run)
+    tested = read_metrics(metrics) if isinstance(metrics, str | Path) else metrics or {}
+    entry = describe_model(model, name=name, version=version, metrics=tested, run=run)
+    if isinstance(metrics, str | Path):
+        _check_tested(tested, str(metrics), entry.identity["model_fingerprint"])
     registration: Registration = _client().upsert(registry.rstrip("/"), entry)
     logger.info("registered %s", registration)
     return registration
+
+
+def _check_tested(metrics: Mapping[str, Any], where: str, fingerprint: str) -> None:
+    """Raise ConfigError where a file of metrics is not of a test of the model."""
+    split, tested = metrics.get("split"), metrics.get("model_fingerprint")
+    if split in (None, "train", "valid"):
+        what = "of training" if split is None else f"of the split {split}"
+        raise ConfigError(f"metrics {where}: are {what}; give those that `dkan evaluate` wrote for the split test")
+    # Earlier versions wrote none.
+    if tested is not None and tested != fingerprint:
+        raise ConfigError(f"metrics {where}: are of another model; evaluate this one")
 
 
 def _client() -> ModuleType:
@@ -163,7 +176,7 @@ def describe_model(
         # Of a run's folder it is the model's that counts.
         uri = _uri(model) if saved.folder == folder else f"{_uri(model)}/{saved.folder.name}"
     name = _checked_name("name", name or uri.rpartition("/")[2])
-    fingerprint, data = model_fingerprint(saved.files), str(saved.metrics.get("data") or "")
+    fingerprint, data = saved.files.fingerprint(), str(saved.metrics.get("data") or "")
     own_version = "-".join(text[:DIGITS] for text in (data, fingerprint) if text)
     return RegistryEntry(
         name=name,

@@ -14,6 +14,7 @@ from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import _check_sample_weight
 
+from dkan_core.data.format.integrity import MAX_WEIGHT
 from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.data.format.split_info import SplitInfo
 from dkan_core.data.hashing import UInt64, value_keys
@@ -158,16 +159,21 @@ def positive_value(classes: Array, names: list[str]) -> dict[str, str]:
     ({'churn': 'yes'}, {'churn': '1'})
     >>> positive_value(np.array([False, True]), ["churn"]), positive_value(np.arange(2), ["a", "b"])
     ({}, {})
+    >>> positive_value(np.array([0.5, 20240102.0]), ["churn"])
+    {'churn': '20240102'}
     """
     if len(names) > 1 or np.isin(classes.tolist(), [0, 1]).all():
         return {}
-    positive = classes[-1]
-    return {names[0]: f"{positive:g}" if classes.dtype.kind in "iuf" else str(positive)}
+    positive = classes[-1].item() if classes.dtype.kind in "iuf" else classes[-1]
+    is_whole = isinstance(positive, float) and positive.is_integer()
+    return {names[0]: str(int(positive) if is_whole else positive)}
 
 
 def check_weights(sample_weight: Any, labels_NL: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
-    """Return row weights ``(N,)``; ValueError where one is negative or all are zero."""
-    weight_N = _check_sample_weight(sample_weight, labels_NL, dtype=np.float32, ensure_non_negative=True)
+    """Return row weights ``(N,)``; ValueError where one is negative or too large, or all are zero."""
+    weight_N = _check_sample_weight(sample_weight, labels_NL, dtype=np.float64, ensure_non_negative=True)
+    if weight_N.max() > MAX_WEIGHT:
+        raise ValueError(f"Sample weights must be at most {MAX_WEIGHT:g}, got {weight_N.max():g}.")
     if not weight_N.any():
         raise ValueError("Sample weights must contain at least one non-zero number.")
     return np.asarray(weight_N, dtype=np.float32)

@@ -156,7 +156,8 @@ def total_weight(arrays: Arrays, config: ResolvedTrainConfig) -> float:
 @functools.cache
 def constants(values: tuple[float, ...], device: torch.device) -> Tensor:
     """Return numbers on a device as a tensor that stays: a step that is a CUDA graph cannot copy from the host."""
-    return torch.tensor(values, device=device)
+    # Whole numbers may be integers.
+    return torch.tensor(values, dtype=torch.float32, device=device)
 
 
 def masked_loss(

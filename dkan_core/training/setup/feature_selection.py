@@ -43,7 +43,7 @@ from dkan_core.utils.hints import some_of
 from dkan_core.utils.torch_resources import torch_threads
 
 # Of more rows, a network learns by itself which columns do not matter; of more values, trials take too long.
-MAX_ROWS, MAX_VALUES = 30_000, 2_000_000
+MAX_ROWS, MAX_VALUES = 30_000, 4_000_000
 # Of a small network, at most: which interactions one member of this size learns is a matter of chance.
 MAX_MEMBERS = 4
 # Standard errors of the mean by which shuffling a useful column raises the loss, at least.

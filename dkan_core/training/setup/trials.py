@@ -146,7 +146,7 @@ def loss_of(logits_NL: Tensor, rows: Arrays, config: ResolvedTrainConfig) -> Flo
     tensors = to_tensors({name: rows[name] for name in ("labels", "weight") if name in rows}, CPU)
     weight_NL = cell_weights(tensors["labels"], tensors.get("weight"), config.label_weights)
     # What is not measured weighs nothing.
-    labels_NL, pos_weight = tensors["labels"].float().clamp(max=1), torch.tensor(config.pos_weight)
+    labels_NL, pos_weight = tensors["labels"].float().clamp(max=1), torch.tensor(float(config.pos_weight))
     loss_NL = F.binary_cross_entropy_with_logits(logits_NL, labels_NL, reduction="none", pos_weight=pos_weight)
     loss_N: Float64 = (loss_NL * weight_NL).sum(1).double().numpy()
     return loss_N

@@ -19,7 +19,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from dkan_core import ConfigError, DataError, FastKANClassifier, OutputError, TrainResult, predict
+from dkan_core import ConfigError, DataError, FastKANClassifier, OutputError, TrainResult, evaluate, predict
 from dkan_core.data.source.splits import hold_out
 from dkan_core.evaluation.metrics import NOT_MEASURED
 from dkan_core.model.saved_model import SavedModel
@@ -103,6 +103,23 @@ def test_classes_may_be_anything_that_has_an_order(classes: tuple[Any, Any], tmp
     loaded = FastKANClassifier.load(tmp_path / "model")
     assert model.classes_.tolist() == loaded.classes_.tolist() == list(classes)
     assert model.classes_.dtype == loaded.classes_.dtype == y.dtype
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.float64])
+def test_classes_of_many_digits_are_told_apart(dtype: type, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame({"x": rng.normal(size=300)})
+    y: Any = np.where(X["x"] > 0, 20240102, 20240101).astype(dtype)
+    FastKANClassifier(epochs=3, random_state=0).fit(X, y).save(tmp_path / "model")
+    X.assign(label=y).to_parquet(tmp_path / "rows.parquet")
+    found = evaluate(tmp_path / "model", tmp_path / "rows.parquet", tmp_path / "eval", explain=False)
+    assert found.metrics["roc_auc"] > 0.9 and found.metrics["prevalence"] == (X["x"] > 0).mean()
+
+
+def test_weights_that_no_step_could_take_are_refused() -> None:
+    X, y = np.arange(40.0)[:, None], np.arange(40) % 2
+    with pytest.raises(ValueError, match=r"Sample weights must be at most 1e\+30, got 1e\+38"):
+        FastKANClassifier().fit(X, y, sample_weight=np.full(40, 1e38))
 
 
 def test_columns_that_say_nothing_are_left_out_with_a_warning() -> None:

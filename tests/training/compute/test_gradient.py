@@ -1,13 +1,17 @@
 """The gradient of a step: in bfloat16 about that of float32, and in parts that of the whole."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from torch import Tensor
 
-from dkan_core import TrainConfig
+from dkan_core import PrepareConfig, TrainConfig, prepare, train
 from dkan_core.data.format.manifest import read_manifest
 from dkan_core.data.loading.loader import open_split
 from dkan_core.data.loading.order import dropout_keys
@@ -131,3 +135,18 @@ def test_parts_hold_fewer_rows_at_a_time(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(model, "member_logits", counted)
     gradient(model, batch_of(CONFIG), accumulate=4)
     assert max(seen) == 10 and sum(seen) == ROWS
+
+
+@pytest.mark.parametrize("kernel", ["auto", "recompute"])
+def test_weights_of_labels_may_be_whole_numbers(kernel: Any, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    columns = {name: rng.normal(size=600) for name in ("x", "z")}
+    labels = {f"late_{name}": (columns[name] > 0).astype(np.int8) for name in columns}
+    pq.write_table(pa.table({**columns, **labels}), tmp_path / "rows.parquet")
+    prepare(tmp_path / "rows.parquet", tmp_path / "data", PrepareConfig(label=tuple(labels)))
+    settings = TrainConfig(epochs=2, hidden=(8,), workers=1, device="cpu", batch_size=64, blend=False, kernel=kernel)
+    found: list[Any] = []
+    for weights in ((1, 3), (1.0, 3.0)):
+        config = replace(settings, label_weights=weights)
+        found.append(train(tmp_path / "data", tmp_path / f"run-{len(found)}", config).history)
+    assert found[0][-1]["average_precision"] == found[1][-1]["average_precision"] > 0.9

@@ -11,7 +11,7 @@ import pytest
 from kfp import dsl
 
 from components.deployment.monitor_data import monitor_data
-from dkan_core import DataError, GateError, TrainResult
+from dkan_core import ConfigError, DataError, GateError, TrainResult
 
 
 def monitored(
@@ -46,6 +46,12 @@ def test_drift_is_told_or_fails(trained: TrainResult, shifted: Path, tmp_path: P
     assert monitored(tmp_path / "free", shifted, str(trained.model), max_psi=0)[3] == (max_psi, True)
     with pytest.raises(GateError, match="'mean_radius' has"):
         monitored(tmp_path / "again", shifted, str(trained.model), fail=True)
+
+
+@pytest.mark.parametrize("limit", [0.0, math.nan])
+def test_failing_takes_a_limit(limit: float, trained: TrainResult, source: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=f"fail_on_drift: max_psi must be above 0, got {limit:g}"):
+        monitored(tmp_path, source, str(trained.model), max_psi=limit, fail=True)
 
 
 def test_rows_of_another_kind_are_an_error(trained: TrainResult, tmp_path: Path) -> None:
