@@ -32,7 +32,7 @@ from typing import IO
 
 from dkan_core.cli.startup import run_process
 from dkan_core.training.launcher import child_processes, fork_server, fork_server_start
-from dkan_core.training.launcher.prctl import adopt_orphans, stop_adopting
+from dkan_core.utils.prctl import adopt_orphans, stop_adopting
 
 ROOT = Path(__file__).parents[1]
 IMPORTED = ("dkan_core.cli", "dkan_core.training.launcher.train", "dkan_core.evaluation.evaluate")

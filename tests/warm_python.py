@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-from dkan_core.training.launcher.prctl import die_with_parent
+from dkan_core.utils.prctl import die_with_parent
 from tests import warm
 
 SCRIPT = """#!{python} -IS

@@ -8,7 +8,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dkan_core.data.source.column_types import is_bytes, is_number, is_uuid
-from dkan_core.data.source.times import is_duration, is_time
+from dkan_core.data.source.times import PER_SECOND, is_duration, is_time
 
 UInt64 = npt.NDArray[np.uint64]
 
@@ -19,7 +19,6 @@ MASK = (1 << 64) - 1
 
 # Floats below are whole numbers of 64 bits, where they are whole numbers.
 WHOLE_NUMBERS = 2.0**63
-PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 
 
 def splitmix64(key: UInt64, *, seed: int = 0) -> UInt64:

@@ -30,6 +30,10 @@ BASELINE = b"dkan.baseline_log_odds"
 """Key of an output file's metadata: the log-odds by label that contributions start from, as JSON."""
 
 
+# 64-bit floats below are whole numbers exactly, where they are whole numbers.
+WHOLE_NUMBERS = float(2**53)
+
+
 def reasons_column(label: str) -> str:
     """Return what the column of a label's reasons is called, beside the label itself."""
     return f"{label}_reasons"
@@ -154,4 +158,10 @@ def value_texts(column: pa.Array | pa.ChunkedArray) -> pa.Array:
         texts = pc.replace_substring_regex(texts, r"\.0+(Z|[+-]\d+)?$", r"\1")
         # As times without a zone are written elsewhere; a server has timestamps where a file has dates.
         texts = pc.replace_substring_regex(texts, " 00:00:00$", "")
-    return pc.if_else(pc.is_finite(plain), texts, None) if pa.types.is_floating(plain.type) else texts
+    if not pa.types.is_floating(plain.type):
+        return texts
+    # Without an exponent, as the same number is written where it is an integer.
+    numbers = plain.cast(pa.float64())
+    is_whole = pc.and_(pc.equal(pc.round(numbers), numbers), pc.less(pc.abs(numbers), WHOLE_NUMBERS))
+    whole_texts = pc.if_else(is_whole, numbers, 0.0).cast(pa.int64()).cast(pa.string())
+    return pc.if_else(pc.is_finite(plain), pc.if_else(is_whole, whole_texts, texts), None)

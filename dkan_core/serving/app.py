@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import struct
 from collections.abc import Awaitable, Callable, MutableMapping
 from contextlib import AbstractAsyncContextManager
 from http import HTTPStatus
@@ -14,7 +15,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from fastapi.routing import APIRoute
 from kserve.constants.constants import PredictorProtocol
-from kserve.errors import InvalidInput, ModelNotFound, ModelNotReady
+from kserve.errors import InferenceError, InvalidInput, ModelNotFound, ModelNotReady
 from kserve.protocol.dataplane import DataPlane, has_binary_headers
 from kserve.protocol.infer_type import InferRequest
 from kserve.protocol.rest.v1_endpoints import V1Endpoints
@@ -28,7 +29,7 @@ import dkan_core
 from dkan_core.errors import DkanError
 from dkan_core.serving.facts import RequestFacts, begin_request, current_request
 from dkan_core.serving.metrics import exposition
-from dkan_core.serving.rows import REQUEST
+from dkan_core.serving.rows import NO_TEXTS, REQUEST
 from dkan_core.utils.schemas import parse_json
 
 Message = MutableMapping[str, Any]
@@ -86,6 +87,8 @@ class ModelDataPlane(DataPlane):  # type: ignore[misc]
             return super().decode_inference_request(body, headers, model_name)
         except ValidationError as error:
             raise InvalidInput(_described(error.errors())) from None
+        except (InferenceError, struct.error):
+            raise InvalidInput(f"{REQUEST}: {NO_TEXTS}") from None
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             if isinstance(error, InvalidInput):
                 raise

@@ -18,9 +18,21 @@ STATUS = {
     InvalidInput: grpc.StatusCode.INVALID_ARGUMENT,
     ModelNotFound: grpc.StatusCode.NOT_FOUND,
     ModelNotReady: grpc.StatusCode.UNAVAILABLE,
+    NotImplementedError: grpc.StatusCode.UNIMPLEMENTED,
 }
+NO_REPOSITORY = "models are neither loaded nor unloaded by request"
 # Of the service, what scores.
 SCORES = "ModelInfer"
+
+
+class _Servicer(InferenceServicer):  # type: ignore[misc] # the library has no types
+    """KServe's service, without its calls that load and unload models: whoever reaches the port could use them."""
+
+    async def RepositoryModelLoad(self, request: Any, context: Any) -> Any:
+        raise NotImplementedError(NO_REPOSITORY)
+
+    async def RepositoryModelUnload(self, request: Any, context: Any) -> Any:
+        raise NotImplementedError(NO_REPOSITORY)
 
 
 class _Gateway(AsyncServerInterceptor):
@@ -74,7 +86,7 @@ def grpc_server(
         ("grpc.so_reuseport", int(shared)),
     ]
     server = grpc.aio.server(interceptors=(_Gateway(name),), options=options)
-    add_GRPCInferenceServiceServicer_to_server(InferenceServicer(dataplane, None), server)
+    add_GRPCInferenceServiceServicer_to_server(_Servicer(dataplane, None), server)
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     try:
         return server, server.add_insecure_port(address)

@@ -1,6 +1,8 @@
 """Rows of a request: named columns, or an object per row, to the columns that a model's encoding reads."""
 
+import base64
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
@@ -8,19 +10,20 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dkan_core.data.encoding.like import check_features
 from dkan_core.data.encoding.preprocessor import Preprocessor
+from dkan_core.data.encoding.sparse import SparseFeature
 from dkan_core.data.source.column_types import column_types, is_number, is_text
-from dkan_core.data.source.times import expected
+from dkan_core.data.source.times import parsed_times
 from dkan_core.errors import DataError
 from dkan_core.evaluation.prediction import TRAINED_WITH
-from dkan_core.utils.hints import counted, first_line
+from dkan_core.utils.hints import counted, first_line, shown
 
 # What messages name where those of ``predict`` name a file.
 REQUEST = "request"
-# A value may be as long as the request; a message is to stay on a line.
-SHOWN_CHARACTERS = 60
+NO_TEXTS = "the bytes of a BYTES tensor are not texts in UTF-8, each after its length in 4 bytes"
 
 ARROW_TYPES = {
     "BOOL": pa.bool_(),
@@ -39,8 +42,8 @@ ARROW_TYPES = {
 }
 """Types of the Open Inference Protocol."""
 
-# Without a zone, and with one.
-EXAMPLES = ("2024-05-31T18:00:00", "2024-05-31T18:00:00+02:00")
+# Truth values as texts.
+TRUTHS = {"true", "false"}
 
 # Of what pyarrow and NumPy cannot make an array.
 NOT_AN_ARRAY = (pa.ArrowException, OverflowError, TypeError, ValueError)
@@ -53,6 +56,23 @@ class Tensor(NamedTuple):
     datatype: str
     shape: Sequence[int]
     data: Sequence[Any] | npt.NDArray[Any]
+
+
+def tensor_types(preprocessor: Preprocessor) -> dict[str, str]:
+    """Return the types of the columns of training as tensors; lists and vectors are none."""
+    truths = _truth_columns(preprocessor)
+    sparse = {feature.name for feature in preprocessor.sparse}
+    return {
+        name: "FP64" if is_number(kind) else "BOOL" if name in truths else "BYTES"
+        for name, kind in preprocessor.source_types.items()
+        if name not in sparse
+    }
+
+
+def _truth_columns(preprocessor: Preprocessor) -> set[str]:
+    """Return the columns of truth values, as far as their values tell."""
+    categories = (feature for feature in preprocessor.coded if feature.kind == "category")
+    return {each.name for each in categories if each.vocabulary and {*each.vocabulary} <= TRUTHS}
 
 
 def rows_of_instances(instances: Any, preprocessor: Preprocessor) -> pa.RecordBatch:
@@ -90,6 +110,11 @@ def _malformed_row(instances: list[Any], preprocessor: Preprocessor) -> DataErro
 
 def _inferred(name: str, values: list[Any], preprocessor: Preprocessor) -> pa.Array:
     """Return the values of a column as an array of their own type."""
+    if not is_number(preprocessor.source_types[name]):
+        values = _with_nulls(values)
+    vectors = next((each for each in preprocessor.sparse if each.name == name and each.vector_bytes), None)
+    if vectors is not None:
+        return pa.array([_vector(each, vectors, number) for number, each in enumerate(values)], vectors.source_type)
     for convert in (pa.array, _floats):
         with suppress(*NOT_AN_ARRAY):
             return convert(values)
@@ -105,6 +130,23 @@ def _inferred(name: str, values: list[Any], preprocessor: Preprocessor) -> pa.Ar
         others = dict.fromkeys(preprocessor.columns, pa.null())
         check_features(preprocessor, {**others, name: kind}, where, because=TRAINED_WITH)
     raise DataError(f"{REQUEST}: column {name!r} holds values of several types; expected one")
+
+
+def _with_nulls(values: Sequence[Any] | npt.NDArray[Any]) -> list[Any]:
+    """Return values with null in place of NaN, which pandas has for whatever is missing."""
+    return [None if isinstance(value, float) and math.isnan(value) else value for value in values]
+
+
+def _vector(value: Any, feature: SparseFeature, number: int) -> bytes | None:
+    """Return a vector of bits, which JSON has as KServe writes bytes: {"b64": "..."}."""
+    if value is None:
+        return None
+    with suppress(TypeError, ValueError, KeyError):
+        content = base64.b64decode(value["b64"], validate=True)
+        if len(content) == feature.vector_bytes:
+            return content
+    wanted = f'expected {{"b64": TEXT}} with {feature.vector_bytes} bytes in base64'
+    raise DataError(f"{REQUEST}: row {number}: column {feature.name!r}: {wanted}, found {shown(value)}")
 
 
 def _floats(values: list[Any]) -> pa.Array:
@@ -124,6 +166,11 @@ def rows_of_tensors(tensors: Sequence[Tensor], preprocessor: Preprocessor) -> pa
     Raises:
         DataError: A tensor is not what it says of itself, or a column is missing, or of another kind than in training.
     """
+    if preprocessor.sparse:
+        feature = preprocessor.sparse[0]
+        what = "vectors of bits" if feature.vector_bytes else "lists of ids"
+        where = f"{REQUEST}: column {feature.name!r}"
+        raise DataError(f"{where} holds {what}, which no tensor can; send rows to /v1/models/NAME:predict")
     needed = {*preprocessor.columns}
     column_types(REQUEST, pa.schema([(tensor.name, pa.null()) for tensor in tensors]))
     columns = {tensor.name: _column(tensor) for tensor in tensors if tensor.name in needed}
@@ -143,6 +190,8 @@ def _column(tensor: Tensor) -> pa.Array:
     if not (len(shape) == 1 or (len(shape) == 2 and shape[1] == 1)) or shape[0] < 0:
         raise DataError(f"{REQUEST}: column {name!r} has shape {shape}; expected [rows] or [rows, 1]")
     values = np.ravel(tensor.data) if isinstance(tensor.data, np.ndarray) else _flat(tensor.data)
+    if tensor.datatype in ("BYTES", "BOOL"):
+        values = _with_nulls(values)
     if len(values) != shape[0]:
         raise DataError(f"{REQUEST}: column {name!r} has shape {shape} and {counted(len(values), 'value')}")
     if tensor.datatype == "BYTES":
@@ -196,34 +245,11 @@ def _kind(kind: pa.DataType) -> tuple[bool, bool]:
 def _rows(columns: Mapping[str, pa.Array], preprocessor: Preprocessor) -> pa.RecordBatch:
     """Return the columns with the types that are scored, so that rows of several requests fit together."""
     times = {name: pa.timestamp("us", zone) for name, zone in preprocessor.times.items() if name in columns}
-    columns = {**columns, **{name: _parsed_times(name, columns[name], kind) for name, kind in times.items()}}
+    columns = {**columns, **{name: parsed_times(columns[name], kind, name, REQUEST) for name, kind in times.items()}}
+    truths = {name for name in _truth_columns(preprocessor) if name in columns and is_text(columns[name].type)}
+    # Python and others write truth values in other letters.
+    columns |= {name: pc.utf8_lower(columns[name]) for name in truths}
     types = {name: column.type for name, column in columns.items()}
     check_features(preprocessor, types, REQUEST, because=TRAINED_WITH)
     cast = {name: columns[name].cast(kind, safe=False) for name, kind in preprocessor.source_types.items()}
     return pa.record_batch(list(cast.values()), names=list(cast))
-
-
-def _parsed_times(name: str, column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return dates and times, which JSON has as text, as such; numbers are left to be refused."""
-    if not is_text(column.type):
-        return column
-    # Digits beyond microseconds are left out, as predict does.
-    finest = pa.timestamp("ns", kind.tz)
-    for parsed in (kind, finest):
-        with suppress(pa.ArrowInvalid):
-            return column.cast(parsed).cast(kind, safe=False)
-    for number, value in enumerate(column):
-        try:
-            value.cast(finest)
-        except pa.ArrowInvalid:
-            raise DataError(
-                f"{REQUEST}: row {number}: column {name!r}: expected {expected(kind.tz)} in ISO 8601, "
-                f"such as {EXAMPLES[kind.tz is not None]}, found {shown(value.as_py())}"
-            ) from None
-    raise AssertionError("a column was refused, and none of its values")
-
-
-def shown(value: Any) -> str:
-    """Return a value as a message names it: on one line, and cut where it is long."""
-    text = repr(value)
-    return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}…"

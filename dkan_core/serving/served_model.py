@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import struct
 from collections.abc import Mapping
 from concurrent.futures import Executor
 from typing import Any
@@ -9,16 +10,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from kserve import InferOutput, InferRequest, InferResponse, Model
-from kserve.errors import InvalidInput
+from kserve.errors import InferenceError, InvalidInput
 from kserve.protocol.infer_type import to_http_parameters
 from starlette.requests import ClientDisconnect
 
-from dkan_core.data.source.column_types import is_number
 from dkan_core.errors import DataError
 from dkan_core.serving.batching import MicroBatcher, Probabilities
 from dkan_core.serving.facts import current_request
-from dkan_core.serving.rows import REQUEST, Tensor, rows_of_instances, rows_of_tensors, shown
+from dkan_core.serving.rows import NO_TEXTS, REQUEST, Tensor, rows_of_instances, rows_of_tensors, tensor_types
 from dkan_core.serving.scorer import Scorer
+from dkan_core.utils.hints import shown
 from dkan_core.utils.schemas import parse_json
 
 # Reasons take a millisecond or less for each row.
@@ -45,8 +46,8 @@ class ServedModel(Model):  # type: ignore[misc]
     def get_input_types(self) -> list[dict[str, Any]]:
         """Return the columns that are read, as tensors of any number of rows."""
         return [
-            {"name": name, "datatype": "FP64" if is_number(kind) else "BYTES", "shape": [-1]}
-            for name, kind in self._scorer.preprocessor.source_types.items()
+            {"name": name, "datatype": datatype, "shape": [-1]}
+            for name, datatype in tensor_types(self._scorer.preprocessor).items()
         ]
 
     def get_output_types(self) -> list[dict[str, Any]]:
@@ -142,7 +143,9 @@ def _data_of(tensor: Any) -> Any:
         return tensor.data
     try:
         return tensor.as_numpy()
-    except (ValueError, InvalidInput) as error:
+    except (InferenceError, struct.error):
+        raise DataError(f"{REQUEST}: column {tensor.name!r}: {NO_TEXTS}") from None
+    except (ValueError, TypeError, InvalidInput) as error:
         raise DataError(f"{REQUEST}: column {tensor.name!r} cannot be read ({error})") from None
 
 

@@ -26,9 +26,10 @@ from dkan_core.serving.metrics import BATCH_REQUESTS, BATCH_ROWS
 from dkan_core.serving.scorer import Scorer, load_scorer, set_threads
 from dkan_core.serving.served_model import ServedModel
 from dkan_core.utils.logs import set_up_logging
+from dkan_core.utils.prctl import die_with_parent
 
 # How the first of several processes tells the others what to serve: uvicorn starts them by the name of a function.
-MODEL, CONFIG = "DKAN_SERVE_MODEL", "DKAN_SERVE_CONFIG"
+MODEL, CONFIG, PARENT = "DKAN_SERVE_MODEL", "DKAN_SERVE_CONFIG", "DKAN_SERVE_PARENT"
 
 logger = logging.getLogger(__name__)
 
@@ -73,6 +74,8 @@ def application(scorer: Scorer, config: ServeConfig) -> Any:
 
 def application_from_environment() -> Any:
     """Return the application of one of several processes."""
+    # One that is left behind would keep the port, and nobody would replace it.
+    die_with_parent(int(os.environ[PARENT]))
     set_up_logging()
     show_start_and_end()
     config = ServeConfig(**json.loads(os.environ[CONFIG]))
@@ -86,7 +89,7 @@ def show_start_and_end() -> None:
 
 def environment_of(model: Path, config: ServeConfig) -> dict[str, str]:
     """Return the variables that ``application_from_environment`` reads."""
-    return {MODEL: str(model), CONFIG: json.dumps(asdict(config))}
+    return {MODEL: str(model), CONFIG: json.dumps(asdict(config)), PARENT: str(os.getpid())}
 
 
 async def _start_grpc(dataplane: ModelDataPlane, config: ServeConfig) -> Any:

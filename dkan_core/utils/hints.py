@@ -10,6 +10,8 @@ Advice: TypeAlias = Callable[[Sequence[str]], str]
 
 # All columns of wide data would fill the screen.
 SHOWN = 20
+# A value may be as long as a request; a message is to stay on a line.
+SHOWN_CHARACTERS = 60
 # Of the rarer class, below which a warning is given: one row more or less is seen in average precision.
 FEW_ROWS = 20
 
@@ -89,3 +91,13 @@ def counted(count: int, noun: str) -> str:
     ('1 row', '1,200 rows')
     """
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def shown(value: object) -> str:
+    """Return a value as a message names it: on one line, and cut where it is long.
+
+    >>> shown("north"), len(shown("n" * 1000))
+    ("'north'", 61)
+    """
+    text = repr(value)
+    return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}…"

@@ -102,6 +102,16 @@ def test_process_that_is_replaced_serves_the_model_of_the_others(
         assert server.stop() == 0
 
 
+def test_processes_end_with_the_one_that_started_them(trained: TrainResult, tmp_path: Path) -> None:
+    with serving(Path(trained.model), tmp_path / "log", "--workers", "2") as server:
+        server.wait_for_line(r"late is ready[\s\S]*late is ready")
+        workers = _serving_processes(server)
+        server.process.kill()
+        server.process.wait()
+        wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers))
+        assert len(workers) == 2 and not _listens(server.port)
+
+
 def _serving_processes(server: Server) -> list[int]:
     command = "spawn_main"
     return [pid for pid in child_pids(server.process.pid) if command in Path(f"/proc/{pid}/cmdline").read_text()]

@@ -1,6 +1,8 @@
 """``dkan serve`` refuses what ``dkan predict`` does, in its words, and requests that are none."""
 
+import json
 import re
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -115,3 +117,44 @@ def test_tensors_that_are_not_what_they_say_are_refused(
     answer = server.ask(INFER, {"inputs": [{**first, **tensor}, *others]})
     assert answer.status == 400
     assert re.match(f"request: {message}", answer.content["error"]), answer
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [struct.pack("<I", 1) + b"\xff", struct.pack("<I", 10**8) + b"left", b"ab", struct.pack("<I", 9) + b"left"],
+    ids=["not UTF-8", "too long", "no length", "truncated"],
+)
+def test_bytes_that_are_no_texts_are_refused(server: Server, table: pa.Table, raw: bytes) -> None:
+    inputs = [each for each in tensors(table.slice(0, 1)) if each["name"] != "site"]
+    site = {"name": "site", "datatype": "BYTES", "shape": [1], "parameters": {"binary_data_size": len(raw)}}
+    header = json.dumps({"inputs": [*inputs, site]}).encode()
+    headers = {"Content-Type": "application/octet-stream", "Inference-Header-Content-Length": str(len(header))}
+    answer = server.ask(INFER, header + raw, headers)
+    message = "request: the bytes of a BYTES tensor are not texts in UTF-8, each after its length in 4 bytes"
+    assert answer == (400, {"error": message})
+
+
+def test_calls_of_grpc_that_are_not_answered_say_so(server: Server, table: pa.Table) -> None:
+    import grpc
+    from kserve.protocol.grpc import grpc_predict_v2_pb2 as messages
+    from kserve.protocol.grpc.grpc_predict_v2_pb2_grpc import GRPCInferenceServiceStub
+
+    with grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}") as channel:
+        stub = GRPCInferenceServiceStub(channel)
+        for call, request in (
+            (stub.RepositoryModelLoad, messages.RepositoryModelLoadRequest(model_name="late")),
+            (stub.RepositoryModelUnload, messages.RepositoryModelUnloadRequest(model_name="late")),
+        ):
+            with pytest.raises(grpc.RpcError) as refused:
+                call(request)
+            assert refused.value.code() == grpc.StatusCode.UNIMPLEMENTED
+        assert stub.ServerReady(messages.ServerReadyRequest()).ready
+        names = [tensor["name"] for tensor in tensors(table)]
+        inputs = [{"name": name, "datatype": "BYTES", "shape": [1]} for name in names]
+        for raw in (b"ab", struct.pack("<I", 10**8)):
+            request = messages.ModelInferRequest(
+                model_name="late", inputs=inputs, raw_input_contents=[raw] * len(names)
+            )
+            with pytest.raises(grpc.RpcError) as refused:
+                stub.ModelInfer(request)
+            assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT

@@ -1,5 +1,7 @@
 """Rows of requests, as the columns that are scored."""
 
+import base64
+import math
 from typing import Any
 
 import pyarrow as pa
@@ -7,7 +9,8 @@ import pytest
 
 from dkan_core import DataError
 from dkan_core.data.encoding.preprocessor import CategoryFeature, NumericFeature, Preprocessor
-from dkan_core.serving.rows import Tensor, rows_of_instances, rows_of_tensors
+from dkan_core.data.encoding.sparse import SparseFeature
+from dkan_core.serving.rows import Tensor, rows_of_instances, rows_of_tensors, tensor_types
 
 PREPROCESSOR = Preprocessor(
     numeric=[NumericFeature(name="x", knots=[0.0, 1.0], scores=[-1.0, 1.0])],
@@ -48,6 +51,36 @@ def test_large_integers_of_a_tensor_are_read(values: list[Any]) -> None:
 def test_truth_values_are_the_texts_of_training() -> None:
     found = rows_of_instances([{"x": 1, "site": value} for value in (True, False, None)], PREPROCESSOR)
     assert found["site"].to_pylist() == ["true", "false", None]
+
+
+def test_what_pandas_has_for_missing_values_is_missing_in_every_column() -> None:
+    instances = [{"x": 1.0, "site": "left"}, {"x": math.nan, "site": math.nan}]
+    found = rows_of_instances(instances, PREPROCESSOR)
+    assert found["site"].to_pylist() == ["left", None]
+    tensors = [Tensor("x", "FP64", [2], [1.0, math.nan]), Tensor("site", "BYTES", [2], ["left", math.nan])]
+    assert rows_of_tensors(tensors, PREPROCESSOR)["site"].to_pylist() == ["left", None]
+
+
+def test_truth_values_may_be_texts_in_any_letters() -> None:
+    coded = [CategoryFeature(name="site", vocabulary=["true", "false"])]
+    preprocessor = PREPROCESSOR.model_copy(update={"coded": coded})
+    assert tensor_types(preprocessor) == {"x": "FP64", "site": "BOOL"}
+    for values in (["True", "FALSE", None], [True, False, math.nan]):
+        found = rows_of_instances([{"x": 1, "site": value} for value in values], preprocessor)
+        assert found["site"].to_pylist() == ["true", "false", None]
+
+
+def test_vectors_of_bits_are_sent_as_base64() -> None:
+    vector = SparseFeature(name="bits", ids=[0, 9], counts=[1, 1], sample_rows=2, vector_bytes=2)
+    preprocessor = Preprocessor(numeric=[], coded=[], sparse=[vector], numeric_dtype="uint8")
+    sent = [{"b64": base64.b64encode(b"\x80\x40").decode()}, None]
+    found = rows_of_instances([{"bits": value} for value in sent], preprocessor)
+    assert found["bits"].to_pylist() == [b"\x80\x40", None] and not tensor_types(preprocessor)
+    for wrong in ("8040", [1, 0], {"b64": "?"}, {"b64": "gAAA"}, {"other": ""}):
+        with pytest.raises(DataError, match=r"row 1: column 'bits': expected \{\"b64\": TEXT\} with 2 bytes in base64"):
+            rows_of_instances([{"bits": None}, {"bits": wrong}], preprocessor)
+    with pytest.raises(DataError, match="column 'bits' holds vectors of bits, which no tensor can; send rows to /v1"):
+        rows_of_tensors([Tensor("bits", "BYTES", [1], [None])], preprocessor)
 
 
 @pytest.mark.parametrize(

@@ -87,9 +87,9 @@ class SparseFeature(Feature):
         return pa.binary(self.vector_bytes) if self.vector_bytes else pa.large_list(pa.int64())
 
     def fits(self, kind: pa.DataType) -> bool:
-        """Tell whether a column of a type can be encoded."""
+        """Tell whether a column of a type can be encoded; bytes of any length have to be of this one."""
         if self.vector_bytes:
-            return bool(kind == self.source_type)
+            return bool(kind == self.source_type or pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
         # What holds no id at all has no type of its own.
         return is_id_list(kind) or (pa.types.is_list(kind) and pa.types.is_null(kind.value_type))
 
@@ -228,6 +228,12 @@ def _checked(column: pa.ChunkedArray | pa.Array, feature: SparseFeature, where: 
     if not (pa.types.is_null(column.type) or feature.fits(column.type)):
         wanted = f"vectors of {feature.vector_bytes} bytes" if feature.vector_bytes else "lists of integers"
         raise DataError(f"{where}: column {feature.name!r} is {column.type}; the model was trained with {wanted} there")
+    if feature.vector_bytes and not pa.types.is_null(column.type):
+        try:
+            return column.cast(feature.source_type)
+        except pa.ArrowInvalid:
+            wanted = f"vectors of {feature.vector_bytes} bytes"
+            raise DataError(f"{where}: column {feature.name!r} holds others than {wanted}") from None
     return column
 
 

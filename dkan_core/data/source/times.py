@@ -1,16 +1,22 @@
 """Dates, times and durations as numbers: seconds, and the parts of the calendar."""
 
+from contextlib import suppress
 from typing import Annotated, Literal, get_args
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field
 
+from dkan_core.data.source.column_types import is_text
 from dkan_core.errors import DataError
+from dkan_core.utils.hints import shown
 from dkan_core.utils.schemas import Schema
 
 Part = Literal["seconds", "month", "day", "weekday", "hour"]
 """The year is in the seconds. Minutes of real times are mostly where a schedule or a log happened to begin."""
+
+# In ISO 8601, without a zone and with one.
+EXAMPLES = ("2024-05-31T18:00:00", "2024-05-31T18:00:00+02:00")
 
 PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 
@@ -115,3 +121,33 @@ def fits_zone(kind: pa.DataType, zone: str | None) -> bool:
 def expected(zone: str | None) -> str:
     """Return what messages call dates and times with a zone, or without one."""
     return "dates or times without a zone" if zone is None else f"times with a zone ({zone})"
+
+
+def parsed_times(column: pa.Array, kind: pa.DataType, name: str, where: str) -> pa.Array:
+    """Return dates and times, which JSON has as text, as such; other columns are returned as they are.
+
+    Args:
+        column: The column.
+        kind: Timestamps in microseconds, in the zone of training.
+        name: The column's name.
+        where: The rows, as messages should call them.
+
+    Raises:
+        DataError: A text is no date or time, or has a zone where training had none, or none where it had one.
+    """
+    if not is_text(column.type):
+        return column
+    # Digits beyond microseconds are left out, as predict does.
+    finest = pa.timestamp("ns", kind.tz)
+    for parsed in (kind, finest):
+        with suppress(pa.ArrowInvalid):
+            return column.cast(parsed).cast(kind, safe=False)
+    for number, value in enumerate(column):
+        try:
+            value.cast(finest)
+        except pa.ArrowInvalid:
+            raise DataError(
+                f"{where}: row {number}: column {name!r}: expected {expected(kind.tz)} in ISO 8601, "
+                f"such as {EXAMPLES[kind.tz is not None]}, found {shown(value.as_py())}"
+            ) from None
+    raise AssertionError("a column was refused, and none of its values")

@@ -7,9 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 import dkan_core
 from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.data.source.frames import to_table
+from dkan_core.data.source.times import parsed_times
 from dkan_core.evaluation.prediction import check_probabilities, probability_column, score
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.utils.torch_resources import best_device
@@ -45,6 +48,11 @@ class Scorer:
         where = "model_input"
         names = [name for name in self._saved.preprocessor.columns if name in model_input.columns]
         table = to_table(model_input[names], names, where)
+        # MLflow's servers and its examples have JSON, in which times are texts.
+        for name, zone in self._saved.preprocessor.times.items():
+            if name in names:
+                parsed = parsed_times(table[name].combine_chunks(), pa.timestamp("us", zone), name, where)
+                table = table.set_column(names.index(name), name, parsed)
         found_NL = score(self._saved.module, self._saved.preprocessor.transform(table, where), self._device)
         labels = self._saved.config.labels
         check_probabilities(found_NL, labels, where)

@@ -21,7 +21,7 @@ from functools import partial
 
 from dkan_core.errors import DkanError
 from dkan_core.training.communication.messages import inherited
-from dkan_core.training.launcher.prctl import die_with_parent, name_process
+from dkan_core.utils.prctl import die_with_parent, name_process
 
 # The kernel passes at most 253 descriptors in one message (SCM_MAX_FD).
 MAX_HANDLES = 250

@@ -1,4 +1,4 @@
-"""What the kernel does for a run's processes on Linux: names, ends that come together, and orphans that are adopted.
+"""What the kernel does for processes on Linux: names, ends that come together, and orphans that are adopted.
 
 On other systems these functions do nothing.
 """
