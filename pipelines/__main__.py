@@ -73,6 +73,8 @@ def run_command(
             folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         _fail(f"{error.filename}: cannot be created ({error.strerror})", code=2)
+    if log is not None and log.is_dir():
+        _fail(f"{log}: is a folder; expected the name of a file", code=2)
     if log is not None:
         typer.echo(f"running {pipeline}; log in {log}")
     causes: list[str] = []

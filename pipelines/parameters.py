@@ -33,7 +33,7 @@ READERS: dict[str, Callable[[str], Any]] = {
     ".yml": yaml.safe_load,
 }
 
-ASSIGNMENT = re.compile(r"(\w+)=(.*)", re.DOTALL)
+ASSIGNMENT = re.compile(r"([\w-]+)=(.*)", re.DOTALL)
 
 # What a value may be, by the parameter type of the pipeline spec.
 TYPES: dict[str, tuple[type, ...]] = {

@@ -9,13 +9,14 @@ from dkan_core.config import NodesConfig, PrepareConfig
 from dkan_core.config.forms import config_from_form, training_from_form
 from dkan_core.data.source.files import listed
 from dkan_core.errors import ConfigError
+from dkan_core.serving.inference_service import storage_uri
 from dkan_core.training.setup.early_checks import check_training
 from dkan_core.trainjob.body import settle
 from pipelines.pods import VOLUME_PATH
 from pipelines.rules import RULES
 
 # A parameter that another one cannot do without.
-NEEDED_BY = {"registry_url": "publish_uri"}
+NEEDED_BY = {"registry_url": "publish_uri", "inference_service": "publish_uri"}
 
 # Where steps find what they read, or leave something for others or for later.
 READ = ("data_uri", "model_uri", "initial_model_uri", "previous_model_uri")
@@ -28,7 +29,7 @@ def find_fault(form: Mapping[str, Any]) -> str:
     """Return the first thing that is wrong with the values of a form, each of the type that the form says.
 
     >>> find_fault({"memory": "64GB", "num_gpus": "8"})
-    "parameter 'memory' must be a quantity such as 4, 500m or 16Gi, got '64GB'"
+    "parameter 'memory' must be a quantity of at least 64Mi such as 16Gi, got '64GB'"
     >>> find_fault({"memory": "64Gi", "num_gpus": "8"})
     ''
     """
@@ -40,10 +41,32 @@ def find_fault(form: Mapping[str, Any]) -> str:
     for name, value in form.items():
         if name in RULES and not RULES[name].holds(value):
             return f"parameter {name!r} must be {RULES[name].expected}, got {value!r}"
+    if fault := _shared_place(form):
+        return fault
+    if form.get("split", "").endswith("/0") and not form.get("split_column"):
+        return f"parameter 'split' must leave rows to test on, got {form['split']!r}"
     try:
         _build_configs(form)
+        if form.get("inference_service"):
+            storage_uri(form.get("serving_uri") or form["publish_uri"])
     except ConfigError as error:
         return str(error)
+    return ""
+
+
+def _shared_place(form: Mapping[str, Any]) -> str:
+    """Return what is wrong where a step is to write where the data are, or another step writes.
+
+    >>> _shared_place({"data_uri": "s3://b/flights", "publish_uri": "s3://b/flights/"})
+    "parameter 'publish_uri' must be another place than 'data_uri', got 's3://b/flights/'"
+    """
+    taken = {place.rstrip("/"): "data_uri" for place in listed(form.get("data_uri") or "")}
+    for name in WRITTEN:
+        place = str(form.get(name) or "").strip().rstrip("/")
+        if place in taken:
+            return f"parameter {name!r} must be another place than {taken[place]!r}, got {form[name]!r}"
+        if place:
+            taken[place] = name
     return ""
 
 

@@ -65,7 +65,7 @@ def deploy(
         DataError: There is no model.
         DeploymentError: The model is not served in time; the message says what KServe says.
     """
-    body = inference_service(name, _storage_uri(uri), _digest(model), runtime=runtime, service_account=service_account)
+    body = inference_service(name, storage_uri(uri), _digest(model), runtime=runtime, service_account=service_account)
     services = _Services(namespace)
     generation = services.apply(body)["metadata"].get("generation", 0)
     logger.info("InferenceService %s/%s: waiting for it", services.namespace, name)
@@ -112,7 +112,12 @@ def inference_service(
     }
 
 
-def _storage_uri(uri: str) -> str:
+def storage_uri(uri: str) -> str:
+    """Return the URI of a model as KServe knows it.
+
+    Raises:
+        ConfigError: KServe cannot read it.
+    """
     scheme, separator, rest = uri.partition("://")
     scheme = SAME_SCHEMES.get(scheme, scheme)
     if not separator or scheme not in SCHEMES:

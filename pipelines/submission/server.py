@@ -76,7 +76,7 @@ class PipelinesServer:
             RefusedError: The address is none, or the server lets nobody in with these credentials.
             UnreachableError: Nothing answers there.
         """
-        self.host = _address(host)
+        self.host = address_of(host)
         if ca:
             _check_certificates(ca)
         self.credentials = credentials
@@ -211,7 +211,7 @@ class PipelinesServer:
         return self.credentials.clean(text)
 
 
-def _address(host: str) -> str:
+def address_of(host: str) -> str:
     """Return an address to which paths can be added, and which may be printed."""
     try:
         parts = urlsplit(host)

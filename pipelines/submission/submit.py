@@ -15,9 +15,10 @@ from dkan_core.errors import UserError
 from pipelines.compiled import DEFAULT
 from pipelines.lint.documents import LOADER
 from pipelines.parameters import ArgumentError, GivenParameters, PipelineName, package_named, read_parameters
+from pipelines.rules import OPTIONAL_NAME_RULE
 from pipelines.submission.credentials import Credentials, RefusedError, service_account_token
 from pipelines.submission.results import Submission, write_junit, write_summary
-from pipelines.submission.server import Pace, PipelinesServer, UnreachableError
+from pipelines.submission.server import Pace, PipelinesServer, UnreachableError, address_of
 from pipelines.submission.watch import RunOutcome, Watched, watch
 from pipelines.values import find_local_place
 
@@ -91,9 +92,14 @@ def submit_command(
             raise RefusedError("--timeout and --junit need --wait")
         if service_account and token_file:
             raise RefusedError("give one of --token-file, --service-account and --cookies-file")
+        if not experiment.strip():
+            raise RefusedError("--experiment must be a name, got an empty text")
+        if not OPTIONAL_NAME_RULE.holds(run_as):
+            raise RefusedError(f"--run-as must be {OPTIONAL_NAME_RULE.expected}, got {run_as!r}")
         token = service_account_token() if service_account else token_file
         request = prepare(submission, params or [])
         if dry_run:
+            address_of(host)
             typer.echo(f"pipeline {request.name}, version {submission.version}")
             typer.echo(json.dumps(request.parameters, indent=2))
             return

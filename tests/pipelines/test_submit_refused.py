@@ -102,7 +102,40 @@ def test_secrets_that_fit_no_header(
         (["--params", "checkpoint_uri=s3:/bucket/run"], "parameter 'checkpoint_uri' must be a URI such as"),
         (["--params", "worst_errors=-3"], "parameter 'worst_errors' must be at least 0, got -3"),
         (["--params", "min_average_precision=2"], "parameter 'min_average_precision' must be from 0 to 1, got 2.0"),
-        (["--params", "inference_service=Bad_Name"], "parameter 'inference_service' must be a name of at most 40"),
+        (
+            ["--params", "inference_service=Bad_Name", "--params", "publish_uri=s3://b/m"],
+            "parameter 'inference_service' must be a name of at most 40",
+        ),
+        (["--params", "inference_service=late"], "parameter 'inference_service' needs 'publish_uri', which is empty"),
+        (
+            [
+                *("--pipeline", "single-node-pvc", "--params", "inference_service=late"),
+                *("--params", "publish_uri=/mnt/dkan/models/late"),
+            ],
+            "model /mnt/dkan/models/late: KServe cannot read it; publish the model to a bucket",
+        ),
+        (["--params", "data_uri= "], "parameter 'data_uri' must be a path or URI, not empty, got ' '"),
+        (["--params", "split=80/20/0"], "parameter 'split' must leave rows to test on, got '80/20/0'"),
+        (
+            ["--params", "prepared_uri=s3://b/p", "--params", "publish_uri=s3://b/p/"],
+            "parameter 'publish_uri' must be another place than 'prepared_uri', got 's3://b/p/'",
+        ),
+        (
+            ["--params", "publish_uri=s3://b/m", "--params", "registry_url=registry:8080"],
+            "parameter 'registry_url' must be an address such as http://registry.example:8080",
+        ),
+        (["--params", "serving_account=A B"], "parameter 'serving_account' must be a name of small letters"),
+        (
+            [*("--pipeline", "parallel-prepare", "--params", "num_parts=65"), *("--params", "prepared_uri=s3://b/p")],
+            "'num_parts' must be from 1 to 64, got 65",
+        ),
+        (
+            ["--pipeline", "sweep", "--params", 'sweep=[{"epochs": 1}, {"epochs": 1}]'],
+            "without the same settings twice",
+        ),
+        (["--run-as", "a b"], "--run-as must be a name of small letters"),
+        (["--experiment", " "], "--experiment must be a name, got an empty text"),
+        (["--host", "foo", "--dry-run"], "--host must be https://NAME"),
         (["--pipeline", "sweep", "--params", "sweep=[]"], "parameter 'sweep' must be a JSON list such as"),
         (
             [
