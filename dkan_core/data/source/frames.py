@@ -150,6 +150,8 @@ def _array(values: Any, name: str, where: str) -> pa.Array | pa.ChunkedArray:
         raise TypeError(
             f"{where}: column {name!r} is sparse; make it dense with .sparse.to_dense(), or give fit a scipy matrix"
         )
+    if isinstance(values, np.ndarray) and not values.dtype.isnative:
+        values = values.astype(values.dtype.newbyteorder("="))
     try:
         return pa.array(values, from_pandas=True)
     except OverflowError as error:

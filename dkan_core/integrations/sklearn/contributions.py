@@ -80,7 +80,9 @@ def contributions_frame(
     explainer = explainer_of(module, preprocessor, device)
     found_NFL = explainer.explain(arrays)
     baseline_N1L = np.broadcast_to(explainer.baseline, (len(found_NFL), 1, len(explainer.baseline)))
-    names = [*(CROSS.join(columns) for columns in explainer.sources), BASELINE]
+    names = [CROSS.join(columns) for columns in explainer.sources]
+    # A column may be called so itself.
+    names.append(f"({BASELINE})" if BASELINE in names else BASELINE)
     frames = [
         pandas.DataFrame(found, index, names) for found in np.moveaxis(np.hstack([found_NFL, baseline_N1L]), 2, 0)
     ]

@@ -10,7 +10,7 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted
 from dkan_core.errors import ConfigError
 from dkan_core.evaluation.metrics import NOT_MEASURED
 from dkan_core.evaluation.prediction import to_probability
-from dkan_core.integrations.sklearn.targets import encode_labels
+from dkan_core.integrations.sklearn.targets import classes_of, encode_labels
 from dkan_core.model.architecture import ModelConfig
 
 BEST = "best"
@@ -74,7 +74,7 @@ class PredictingMixin:
         """
         predicted = self.predict(X)
         if self._is_binary:
-            return float(accuracy_score(y, predicted, sample_weight=sample_weight))
+            return float(accuracy_score(classes_of(y), predicted, sample_weight=sample_weight))
         labels_NL = encode_labels(y, self.classes_, predicted.shape[1])
         check_consistent_length(predicted, labels_NL, sample_weight)
         measured_NL = labels_NL != NOT_MEASURED

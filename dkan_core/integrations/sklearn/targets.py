@@ -37,7 +37,7 @@ def find_classes(y: Any) -> tuple[Array, list[str]]:
             raise ValueError(f"labels must have names of their own, got {names}")
         return np.arange(count), names
     name = next(iter(column_names(y)), None) if is_frame(y) else getattr(y, "name", None)
-    y = _single_label(y, "y", warn=False)
+    y = classes_of(y)
     check_classification_targets(y)
     kind = type_of_target(y, input_name="y", raise_unknown=True)
     if kind != "binary":
@@ -67,7 +67,7 @@ def _dense(y: Any) -> Any:
     return y.toarray() if hasattr(y, "toarray") else y if hasattr(y, "shape") else np.asarray(y)
 
 
-def _single_label(y: Any, where: str, *, warn: bool) -> Array:
+def classes_of(y: Any, where: str = "y", *, warn: bool = False) -> Array:
     """Return the class of each row, (N,); ValueError where one is missing, or they are of several types."""
     y_N: Array = column_or_1d(_dense(y), warn=warn)
     if y_N.dtype.kind != "O":
@@ -104,7 +104,7 @@ def encode_labels(y: Any, classes: Array, labels: int, where: str = "y") -> npt.
     if count_labels(y) != labels:
         raise ValueError(f"{where} has {counted(count_labels(y), 'label')}; expected {labels}")
     if labels == 1:
-        y = _single_label(y, where, warn=not hasattr(y, "toarray"))
+        y = classes_of(y, where, warn=not hasattr(y, "toarray"))
         unknown = np.setdiff1d(y, classes).tolist()
         if unknown:
             raise ValueError(f"{where} holds {unknown[0]!r}; the classes are {classes.tolist()}")

@@ -233,7 +233,7 @@ def check_transfer(initial: InitialModel, manifest: PreparedData, prepared: str,
     found = compare_encodings(initial.preprocessor, manifest.preprocessor)
     new_labels = [name for name in manifest.labels if name not in labels]
     advice = f"prepare its source with `dkan prepare ... {flag('like', place)}`, or train without init_from"
-    if not found.added and not new_labels:
+    if not found.added and not new_labels and initial.preprocessor != manifest.preprocessor:
         raise DataError(
             f"{prepared}: is encoded differently from the model of init_from, {place}, knows{found.differing()}; "
             f"{advice}"

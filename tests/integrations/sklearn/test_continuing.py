@@ -131,3 +131,16 @@ def test_an_additive_model_keeps_its_shape_and_says_so(caplog: pytest.LogCapture
     FastKANClassifier(**settings, monotone=("weight:-",), pairs="0").fit(X, y, init_model=first)
     assert "monotone weight:- has no effect: the model of init_from keeps its own, size:+" in caplog.text
     assert "pairs 0 has no effect: the model of init_from keeps its 1" in caplog.text
+
+
+def test_labels_may_be_in_another_order_or_fewer() -> None:
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame({"x": rng.normal(size=400), "z": rng.normal(size=400)})
+    y = pd.DataFrame({"a": X["x"] > 0, "b": X["z"] > 0}).astype(int)
+    first = FastKANClassifier(**SMALL, blend=False).fit(X, y)
+    expected = first.decision_function(X)
+    for names in (["b", "a"], ["b"]):
+        again = FastKANClassifier(**STILL).fit(X, y[names].squeeze(axis=1), init_model=first)
+        found = np.asarray(again.decision_function(X)).reshape(len(X), -1)
+        for place, name in enumerate(names):
+            assert np.array_equal(found[:, place].argsort(), expected[:, ["a", "b"].index(name)].argsort())

@@ -136,3 +136,16 @@ def test_best_threshold_is_the_one_of_the_report_for_each_label(tmp_path: Path) 
 def test_threshold_that_is_none_is_refused(threshold: object) -> None:
     with pytest.raises(ConfigError, match=f"threshold must be 'best' or a number between 0 and 1, got {threshold!r}"):
         small(threshold=threshold).fit(*frame())
+
+
+def test_column_may_be_called_as_the_baseline() -> None:
+    X, y = frame(200)
+    X = X.assign(baseline=np.arange(200.0))
+    found = small().fit(X, y).explain(X)
+    assert found.columns.is_unique and [*found.columns][-1] == "(baseline)" and "baseline" in found
+
+
+def test_arrays_may_have_the_bytes_of_other_machines() -> None:
+    X, y = np.random.default_rng(0).normal(size=(200, 2)), np.arange(200) % 2
+    model = small().fit(X.astype(">f8"), y)
+    np.testing.assert_array_equal(model.predict_proba(X.astype(">f8")), model.predict_proba(X))

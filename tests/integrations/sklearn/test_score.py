@@ -1,10 +1,11 @@
 """``score``, which searches maximize by default, where labels are not measured."""
 
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn.model_selection import GridSearchCV, KFold
 
-from tests.integrations.sklearn.test_estimator import ROWS, several, small
+from tests.integrations.sklearn.test_estimator import ROWS, frame, several, small
 
 
 def test_score_of_several_labels_leaves_out_what_is_not_measured() -> None:
@@ -21,3 +22,10 @@ def test_score_of_several_labels_leaves_out_what_is_not_measured() -> None:
         model.score(X, np.full_like(y, np.nan))
     search = GridSearchCV(small(), {"epochs": [1, 2]}, cv=KFold(2), error_score="raise").fit(X, several()[1])
     assert 0 < search.best_score_ < 1
+
+
+def test_classes_may_be_truth_values_as_objects() -> None:
+    X, y = frame(200)
+    late = pd.Series(y == "late").astype(object)
+    model = small().fit(X, late)
+    assert model.score(X, late) == (model.predict(X) == late.astype(bool)).mean()
