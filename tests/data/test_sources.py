@@ -264,6 +264,23 @@ def test_times_may_differ_in_unit_between_files(tmp_path: Path) -> None:
     assert feature.knots[0] >= seconds[0] and feature.knots[-1] <= seconds[-1]
 
 
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [(pa.duration("s"), pa.duration("ms")), (pa.time32("s"), pa.time64("us")), (pa.date32(), pa.date64())],
+)
+def test_durations_dates_and_times_of_day_may_differ_in_unit(first: Any, second: Any, tmp_path: Path) -> None:
+    whole = pa.array(np.arange(ROWS) % 5000, pa.int32())
+    values = whole.cast(first) if not pa.types.is_duration(first) else whole.cast(pa.int64()).cast(first)
+    table = make_rows().append_column("took", values)
+    other = table.set_column(table.column_names.index("took"), "took", values.cast(second))
+    for name, parts in (("plain", [table, table]), ("mixed", [table, other])):
+        (tmp_path / name).mkdir()
+        for index, part in enumerate(parts):
+            pq.write_table(part.slice(index * 1500, 1500), tmp_path / name / f"part-{index}.parquet")
+    plain, mixed = (prepare(tmp_path / name, tmp_path / f"{name}-out", CONFIG) for name in ("plain", "mixed"))
+    assert plain.preprocessor == mixed.preprocessor and plain.splits == mixed.splits
+
+
 def test_few_rows_of_a_class_in_valid_are_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     prepare(write(make_rows(), tmp_path / "raw"), tmp_path / "enough", CONFIG)
     assert "rarer class" not in caplog.text

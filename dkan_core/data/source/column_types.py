@@ -118,7 +118,7 @@ def common_type(name: str, kind: pa.DataType, earlier: pa.DataType, path: str, f
         with suppress(pa.ArrowInvalid, pa.ArrowTypeError, ValueError):
             schemas = [pa.schema([(name, each)]) for each in (earlier, kind)]
             common = pa.unify_schemas(schemas, promote_options="permissive").field(name).type
-            fitting = (is_number, pa.types.is_timestamp)
+            fitting = (is_number, pa.types.is_timestamp, pa.types.is_date, pa.types.is_duration, pa.types.is_time)
             alike = any(fits(earlier) and fits(kind) for fits in fitting)
             alike = alike or pa.types.is_null(earlier) or pa.types.is_null(kind)
             # Decimals become features as floats, whatever their digits.
