@@ -115,7 +115,7 @@ def training_from_form(values: Mapping[str, Any], changes: Mapping[str, Any] = M
     """
     num_gpus = values.get("num_gpus") or "0"
     if not num_gpus.isdecimal():
-        raise ConfigError(f"num_gpus must be a whole number, got {num_gpus!r}")
+        raise ConfigError(f"num_gpus must be a whole number, 0 or more, got {num_gpus!r}")
     gpus = int(num_gpus)
     placed = {"device": "cuda" if gpus else "auto", "workers": gpus or values.get("workers") or None}
     return config_from_form(TrainConfig, values, {**placed, **changes})

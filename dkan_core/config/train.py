@@ -52,7 +52,7 @@ class TrainConfig:
     hidden: Annotated[
         tuple[Annotated[int, Field(ge=1, le=MAX_HIDDEN_WIDTH)], ...] | None,
         Field(max_length=MAX_HIDDEN_LAYERS),
-        Expected(f"positive widths up to {MAX_HIDDEN_WIDTH:g}", items="layers"),
+        Expected(f"positive widths up to {MAX_HIDDEN_WIDTH:,}", items="layers"),
     ] = setting(None, "Model", form=Form(none="auto"))
     """Units in each member's hidden layer; several values make several layers. Default: from the number of rows."""
 

@@ -110,7 +110,7 @@ CASES: dict[str, Case] = {
         with_column("g", SOME_NULL),
         [*LABEL, "--group", "g"],
         None,
-        r"a\.parquet: group column 'g' is null in 1 row$",
+        r"a\.parquet: group column 'g' is missing in 1 row$",
     ),
     "group of lists": (
         with_column("g", LISTS),

@@ -132,7 +132,7 @@ UNHASHED: dict[str, tuple[Attack, str]] = {
     ),
     "hidden beyond": (set_key(CONFIG, "hidden", [10**10]), r"config\.json: hidden must be positive widths up to"),
     "hidden deep": (set_key(CONFIG, "hidden", [1] * 1000), r"config\.json: hidden must have at most 64 layers"),
-    "members": (set_key(CONFIG, "members", 0), r"config\.json: members must be from 1 to 1024, got 0"),
+    "members": (set_key(CONFIG, "members", 0), r"config\.json: members must be from 1 to 1,024, got 0"),
     "members text": (set_key(CONFIG, "members", "many"), r"config\.json: members: .* got 'many'"),
     "embedding": (set_key(CONFIG, "embedding_dim", 10**10), r"config\.json: embedding_dim must be"),
     "centers": (set_key(CONFIG, "num_centers", 1), r"config\.json: num_centers must be"),

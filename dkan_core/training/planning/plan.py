@@ -62,7 +62,7 @@ class Asked:
 
     def __post_init__(self) -> None:
         if self.gpus is not None and not 1 <= self.gpus <= MAX_GPUS:
-            raise ConfigError(f"gpus must be from 1 to {MAX_GPUS}, got {self.gpus}")
+            raise ConfigError(f"gpus must be from 1 to {MAX_GPUS:,}, got {self.gpus}")
         if self.link not in LINKS:
             raise ConfigError(f"link must be one of {', '.join(LINKS)}, got {self.link!r}")
         if self.rows_per_second is not None and not 0 < self.rows_per_second < math.inf:

@@ -204,7 +204,7 @@ def test_defaults_of_the_command_are_those_of_its_function() -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--gpus", "0"], "gpus must be from 1 to 1024, got 0"),
+        (["--gpus", "0"], "gpus must be from 1 to 1,024, got 0"),
         (["--link", "ethernet"], "link must be one of nvlink, pcie4, got 'ethernet'"),
         (["--device", "cpu,cpu", "--gpus", "2"], "device cpu,cpu: a plan for several devices does not take gpus"),
         (["--dropout", "2"], "dropout must be from 0 to 0.99"),

@@ -40,7 +40,7 @@ def test_nothing_is_left_open_in_resolved_settings(name: str) -> None:
 
 
 def test_resolved_settings_have_the_bounds_of_those_given() -> None:
-    with pytest.raises(ConfigError, match=r"epochs must be from 1 to 1e.09, got 0"):
+    with pytest.raises(ConfigError, match=r"epochs must be from 1 to 1,000,000,000, got 0"):
         replace(resolve(TrainConfig(device="cpu"), 1000), epochs=0)
 
 
