@@ -158,6 +158,12 @@ def test_evaluation_is_logged_with_the_run_that_trained_the_model(
     assert page == (tmp_path / "eval" / "report.html").read_text()
     learned = mlflow.artifacts.load_dict(f"{run.info.artifact_uri}/test/learned.json")
     assert len(learned["importance"]) == 11 and list(learned["labels"]) == ["label"]
+    # Of valid, beside the curve of training.
+    points = mlflow.MlflowClient().get_metric_history(run.info.run_id, "valid/average_precision")
+    again = evaluate(logged.model, prepared, tmp_path / "valid", split="valid", explain=False)
+    assert mlflow.MlflowClient().get_metric_history(run.info.run_id, "valid/average_precision") == points
+    best = run_of(mlflow, logged).data.metrics["best/average_precision"]
+    assert best == again.metrics["average_precision"]
     # One whose run is not known has a run of its own.
     copy = shutil.copytree(logged.model, tmp_path / "published" / "model")
     evaluate(copy, prepared, tmp_path / "other", explain=False)
