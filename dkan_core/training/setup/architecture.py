@@ -30,10 +30,18 @@ def choose_architecture(reader: RowReader, prepared: PreparedData, config: Resol
         prepared: The data set.
         config: Resolved settings.
     """
-    one_hot_groups: tuple[tuple[int, ...], ...] = ()
-    missing: tuple[int, ...] = ()
     if config.model == "additive":
         return _choose_additive(reader, prepared, config)
+    architecture, found = _choose_network(reader, prepared, config)
+    return select_features(reader, prepared, architecture, found) if config.architecture_search else architecture
+
+
+def _choose_network(
+    reader: RowReader, prepared: PreparedData, config: ResolvedTrainConfig
+) -> tuple[ModelConfig, ResolvedTrainConfig]:
+    """Return the architecture of a network that reads all columns, and the settings with what a search has found."""
+    one_hot_groups: tuple[tuple[int, ...], ...] = ()
+    missing: tuple[int, ...] = ()
     if config.model == "auto":
         encoding = prepared.preprocessor
         columns = len(encoding.numeric) + len(encoding.coded) + encoding.row_codes
@@ -45,14 +53,13 @@ def choose_architecture(reader: RowReader, prepared: PreparedData, config: Resol
         logger.info("feature crosses that help on unseen rows: %s", ", ".join(crosses) or "none")
     architecture = ModelConfig.for_data(prepared, config, one_hot_groups=one_hot_groups, missing=missing)
     if not config.architecture_search:
-        return architecture
+        return architecture, config
     found = search_architecture(reader, prepared, architecture, config)
-    architecture = ModelConfig.for_data(prepared, found, one_hot_groups=one_hot_groups, missing=missing)
-    return select_features(reader, prepared, architecture, found)
+    return ModelConfig.for_data(prepared, found, one_hot_groups=one_hot_groups, missing=missing), found
 
 
 def settle_architecture(reader: RowReader, prepared: PreparedData, config: ResolvedTrainConfig) -> ResolvedTrainConfig:
-    """Return the settings of a run whose architecture is chosen more than once, and searched for at most once.
+    """Return the settings of runs that are only compared, with what one search finds; their networks read all columns.
 
     Args:
         reader: The train split.
@@ -62,7 +69,7 @@ def settle_architecture(reader: RowReader, prepared: PreparedData, config: Resol
     if not config.architecture_search:
         return config
     with torch_threads(threads_per_worker(1)):
-        return settled(config, choose_architecture(reader, prepared, config))
+        return settled(config, _choose_network(reader, prepared, config)[0])
 
 
 def settled(config: ResolvedTrainConfig, architecture: ModelConfig) -> ResolvedTrainConfig:
