@@ -129,7 +129,7 @@ RULES = {
     ),
     "min_average_precision": _within(0, 1),
     "max_psi": _within(0),
-    "num_parts": _within(1, 64),
+    "num_parts": _within(1),
     "worst_errors": _within(0),
     "serving_timeout": _within(1),
 }

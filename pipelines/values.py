@@ -7,6 +7,7 @@ from typing import Any
 
 from dkan_core.config import NodesConfig, PrepareConfig
 from dkan_core.config.forms import config_from_form, training_from_form
+from dkan_core.data.preparation.parallel import MAX_PARTS
 from dkan_core.data.source.files import listed
 from dkan_core.errors import ConfigError
 from dkan_core.serving.inference_service import storage_uri
@@ -41,10 +42,8 @@ def find_fault(form: Mapping[str, Any]) -> str:
     for name, value in form.items():
         if name in RULES and not RULES[name].holds(value):
             return f"parameter {name!r} must be {RULES[name].expected}, got {value!r}"
-    if fault := _shared_place(form):
+    if fault := _shared_place(form) or _unfit_share(form):
         return fault
-    if form.get("split", "").endswith("/0") and not form.get("split_column"):
-        return f"parameter 'split' must leave rows to test on, got {form['split']!r}"
     try:
         _build_configs(form)
         if form.get("inference_service"):
@@ -54,20 +53,43 @@ def find_fault(form: Mapping[str, Any]) -> str:
     return ""
 
 
+def _unfit_share(form: Mapping[str, Any]) -> str:
+    """Return what is wrong with how rows are divided."""
+    if "prepared_uri" in form and form.get("num_parts", 1) > MAX_PARTS:
+        return f"parameter 'num_parts' must be from 1 to {MAX_PARTS}, got {form['num_parts']}"
+    if form.get("split", "").endswith("/0") and not form.get("split_column"):
+        return f"parameter 'split' must leave rows to test on, got {form['split']!r}"
+    return ""
+
+
 def _shared_place(form: Mapping[str, Any]) -> str:
     """Return what is wrong where a step is to write where the data are, or another step writes.
 
     >>> _shared_place({"data_uri": "s3://b/flights", "publish_uri": "s3://b/flights/"})
     "parameter 'publish_uri' must be another place than 'data_uri', got 's3://b/flights/'"
     """
-    taken = {place.rstrip("/"): "data_uri" for place in listed(form.get("data_uri") or "")}
+    taken: dict[str, str] = {}
+    for name in ("data_uri", "model_uri"):
+        taken |= {_folder(place): name for place in listed(form.get(name) or "")}
     for name in WRITTEN:
-        place = str(form.get(name) or "").strip().rstrip("/")
+        place = _folder(str(form.get(name) or ""))
         if place in taken:
             return f"parameter {name!r} must be another place than {taken[place]!r}, got {form[name]!r}"
         if place:
             taken[place] = name
     return ""
+
+
+def _folder(place: str) -> str:
+    """Return a folder or URI in one spelling; of a glob or a file the folder that it is in.
+
+    >>> _folder("s3://b/x/../flights//*.parquet"), _folder("/mnt/dkan/models/"), _folder(" ")
+    ('s3://b/flights', '/mnt/dkan/models', '')
+    """
+    scheme, separator, rest = place.strip().rpartition("://")
+    folder, name = posixpath.split(rest)
+    path = folder if "." in name or "*" in name else rest
+    return f"{scheme}{separator}{posixpath.normpath(path)}" if path else ""
 
 
 def find_local_place(form: Mapping[str, Any]) -> str:

@@ -2,6 +2,8 @@
 
 import functools
 import hashlib
+import struct
+from decimal import Decimal
 
 import numpy as np
 import numpy.typing as npt
@@ -16,9 +18,6 @@ UInt64 = npt.NDArray[np.uint64]
 # paper's; data that were split with them stay split as they are.
 GOLDEN = 0x9E3779B97F4A7C15
 MASK = (1 << 64) - 1
-
-# Floats below are whole numbers of 64 bits, where they are whole numbers.
-WHOLE_NUMBERS = 2.0**63
 
 
 def splitmix64(key: UInt64, *, seed: int = 0) -> UInt64:
@@ -81,7 +80,9 @@ def value_keys(values: pa.Array) -> UInt64:
     """
     if pa.types.is_integer(values.type):
         return np.asarray(values.to_numpy(zero_copy_only=False)).astype(np.uint64)
-    encoded = (values.storage if is_uuid(values.type) else values).dictionary_encode()
+    values = values.storage if is_uuid(values.type) else values
+    # Arrow encodes no floats of 16 bits.
+    encoded = (values.cast(pa.float32()) if pa.types.is_float16(values.type) else values).dictionary_encode()
     indices: npt.NDArray[np.int32] = encoded.indices.to_numpy(zero_copy_only=False)
     found = encoded.dictionary
     keys = _number_keys(found) if is_number(found.type) else _hashed(_bytes_of(found))
@@ -89,12 +90,27 @@ def value_keys(values: pa.Array) -> UInt64:
 
 
 def _number_keys(numbers: pa.Array) -> UInt64:
-    """Return the key of each float or decimal: that of the integer which it equals, else a hash."""
-    values = numbers.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
-    is_whole = (values == np.rint(values)) & (np.abs(values) < WHOLE_NUMBERS)
-    keys = np.where(is_whole, values, 0).astype(np.int64).view(np.uint64)
-    keys[~is_whole] = _hashed(_bytes_of(numbers.filter(pa.array(~is_whole))))
+    """Return the key of each float or decimal: of a whole number of 64 bits that integer, else a hash."""
+    if pa.types.is_decimal(numbers.type):
+        return np.array([_decimal_key(each) for each in numbers.to_pylist()], np.uint64)
+    values = numbers.cast(pa.float64()).to_numpy(zero_copy_only=False)
+    is_whole = (values == np.rint(values)) & (values >= -(2.0**63)) & (values < 2.0**64)
+    wholes = np.where(is_whole, values, 0)
+    keys = np.where(wholes < 0, wholes.clip(max=0).astype(np.int64).view(np.uint64), wholes.clip(0).astype(np.uint64))
+    keys[~is_whole] = _hashed([_number_bytes(each) for each in values[~is_whole].tolist()])
     return keys
+
+
+def _decimal_key(number: Decimal) -> int:
+    whole = int(number)
+    if whole != number:
+        return int(_hashed([_number_bytes(float(number))])[0])
+    return whole & MASK if -(2**63) <= whole < 2**64 else int(_hashed([str(whole).encode()])[0])
+
+
+def _number_bytes(number: float) -> bytes:
+    """Return the bytes that are hashed of a number which is no integer of 64 bits."""
+    return str(int(number)).encode() if number.is_integer() else struct.pack("<d", number)
 
 
 def _bytes_of(values: pa.Array) -> list[bytes]:
@@ -109,7 +125,7 @@ def _bytes_of(values: pa.Array) -> list[bytes]:
 def _seconds_and_nanoseconds(times: pa.Array) -> npt.NDArray[np.int64]:
     """Return for each time the whole seconds and the nanoseconds of the next one ``(N, 2)``."""
     if pa.types.is_date(times.type):
-        times = times.cast(pa.timestamp("s"))
+        times = times.cast(pa.timestamp("s" if pa.types.is_date32(times.type) else "ms"))
     unit = PER_SECOND[times.type.unit]
     whole = pa.int32() if pa.types.is_time32(times.type) else pa.int64()
     counts = times.cast(whole).cast(pa.int64()).to_numpy(zero_copy_only=False)

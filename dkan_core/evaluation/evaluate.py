@@ -168,11 +168,11 @@ def evaluate(
             worst_errors = 0
             logger.info("the model reads lists of ids, so the report has no worst errors")
         # Before the rows are scored: what is wrong is said at once.
-        if save_predictions:
-            _check_prediction_columns(saved.config.labels)
         sliced = find_columns(saved, slices)
         history = read_run_history(model)
         with open_evaluation_data(saved, places, split, columns) as rows:
+            if save_predictions:
+                _check_prediction_columns(rows.labels)
             evaluation, sample, many = _score(saved, rows, QUICK_ROWS if explain else leakage.ROWS)
             comparison = compare(previous, rows) if previous else None
             if comparison is not None:
@@ -263,7 +263,7 @@ def _score(saved: SavedModel, data: EvaluationData, kept: int) -> tuple[Evaluati
     batches = larger.watch(collector.watch(data.batches(saved.preprocessor)))
     labels_NL, probabilities_NL, weight_N = score_rows(saved, data, batches)
     metrics = metric.compute_metrics(labels_NL, probabilities_NL, data.labels, weight_N)
-    metrics |= {"split": data.name, "model_fingerprint": saved.files.fingerprint()}
+    metrics |= {"split": data.name, "is_raw": not data.split, "model_fingerprint": saved.files.fingerprint()}
     add_intervals(metrics, labels_NL, probabilities_NL, weight_N)
     for label in data.labels:
         if not data.split and (held := data.positive(label)):

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from dkan_core.data.encoding.like import check_features
 from dkan_core.data.encoding.preprocessor import Preprocessor
@@ -246,9 +245,6 @@ def _rows(columns: Mapping[str, pa.Array], preprocessor: Preprocessor) -> pa.Rec
     """Return the columns with the types that are scored, so that rows of several requests fit together."""
     times = {name: pa.timestamp("us", zone) for name, zone in preprocessor.times.items() if name in columns}
     columns = {**columns, **{name: parsed_times(columns[name], kind, name, REQUEST) for name, kind in times.items()}}
-    truths = {name for name in _truth_columns(preprocessor) if name in columns and is_text(columns[name].type)}
-    # Python and others write truth values in other letters.
-    columns |= {name: pc.utf8_lower(columns[name]) for name in truths}
     types = {name: column.type for name, column in columns.items()}
     check_features(preprocessor, types, REQUEST, because=TRAINED_WITH)
     cast = {name: columns[name].cast(kind, safe=False) for name, kind in preprocessor.source_types.items()}

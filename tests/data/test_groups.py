@@ -119,7 +119,7 @@ def test_groups_of_another_type_join_those_of_equal_value_or_are_refused(tmp_pat
     found = [{*SITE[read(tmp_path / "out", split)["weight"].astype(int)].tolist()} for split in SPLITS]
     assert not any(first & second for first, second in itertools.combinations(found, 2))
     prepare(rows(pa.int64(), "old", slice(0, 2000)), tmp_path / "of-integers", settings("group", weight="row"))
-    with pytest.raises(DataError, match="group column 'site' holds other numbers than integers, or times"):
+    with pytest.raises(DataError, match="group column 'site' is of another type than in the rows there"):
         append_rows(rows(pa.float64(), "new", slice(2000, len(table))), tmp_path / "of-integers")
 
 

@@ -1,6 +1,7 @@
 """Which split a row goes to, and that nothing of valid and test is looked at to encode it."""
 
 import uuid
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -174,6 +175,14 @@ def test_content_and_a_column_that_decides_exclude_each_other(other: dict[str, s
         (pa.array([1, -7, 2**53]), pa.array([1.0, -7.0, 2.0**53])),
         (pa.array([1, -7]), pa.array([1, -7], pa.int8()).cast(pa.decimal128(5, 2))),
         (pa.array([0.1, float("inf"), 2.0**70]), pa.array([0.1, float("inf"), 2.0**70])),
+        (pa.array([Decimal("1.50"), Decimal("-7"), Decimal("0.1")]), pa.array([1.5, -7.0, 0.1])),
+        (pa.array([Decimal("1.5")], pa.decimal128(10, 2)), pa.array([Decimal("1.5")], pa.decimal128(10, 3))),
+        (pa.array([Decimal(2**53 + 1), Decimal(2**53)]), pa.array([2**53 + 1, 2**53])),
+        (pa.array([Decimal(2**70), Decimal(2**70 + 2**30)]), pa.array([2.0**70, 2.0**70 + 2.0**30])),
+        (pa.array([2**63 + 2048, 5], pa.uint64()), pa.array([2.0**63 + 2048, 5.0])),
+        (pa.array([0.1, 3.0], pa.float32()), pa.array([0.1, 3.0], pa.float32()).cast(pa.float64())),
+        (pa.array([0.5, 3.0], pa.float32()).cast(pa.float16()), pa.array([0.5, 3.0])),
+        (pa.array([86_400_005], pa.int64()).cast(pa.date64()), pa.array([86_400_005], pa.timestamp("ms"))),
         (pa.array([1, 2], pa.date32()), pa.array([86_400, 172_800], pa.timestamp("s"))),
         (pa.array([5, -5], pa.duration("s")), pa.array([5_000, -5_000], pa.duration("ms"))),
         (pa.array([7], pa.time32("s")), pa.array([7_000_000_000], pa.time64("ns"))),

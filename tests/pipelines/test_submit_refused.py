@@ -121,6 +121,10 @@ def test_secrets_that_fit_no_header(
             "parameter 'publish_uri' must be another place than 'prepared_uri', got 's3://b/p/'",
         ),
         (
+            ["--params", "data_uri=s3://b/flights/*.parquet", "--params", "publish_uri=s3://b/x/../flights"],
+            "parameter 'publish_uri' must be another place than 'data_uri'",
+        ),
+        (
             ["--params", "publish_uri=s3://b/m", "--params", "registry_url=registry:8080"],
             "parameter 'registry_url' must be an address such as http://registry.example:8080",
         ),

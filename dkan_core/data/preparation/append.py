@@ -119,11 +119,12 @@ def _settings(earlier: PreparedData, place: str, drop: Sequence[str]) -> Prepare
 
 def _check_new(task: PreparationTask, earlier: PreparedData) -> None:
     """Raise DataError where a source file is one that the data already hold, or rows may be split otherwise."""
-    if task.schema.keyed_by_value and "keys" not in earlier.split_rule:
-        what = f"group column {task.config.group!r} holds" if task.config.group is not None else "there are columns of"
+    if task.schema.keys_by_value and "keys" not in earlier.split_rule:
+        group = task.config.group
+        column = "a column of dates or times" if group is None else f"group column {group!r}"
         raise DataError(
-            f"{task.where}: {what} other numbers than integers, or times, and the rows there were split by integers or "
-            "texts, or by an earlier version of dkan: convert the column, or prepare all rows again"
+            f"{task.where}: {column} is of another type than in the rows there, or version 0.2 prepared them, which "
+            "split such columns otherwise: prepare all rows again"
         )
     known = {identity(file) for file in earlier.sources}
     for file in task.files:

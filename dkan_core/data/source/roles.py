@@ -49,7 +49,7 @@ class Schema:
     common: dict[str, str] = field(default_factory=dict)
     """Types of the columns whose type differs between files, as ``pyarrow.type_for_alias`` knows them."""
 
-    keyed_by_value: bool = False
+    keys_by_value: bool = False
     """Whether splits follow from keys that depended on types and units in version 0.2: those of floats and times."""
 
     @property
@@ -86,14 +86,14 @@ def assign_roles(types: dict[str, pa.DataType], config: PrepareConfig, where: st
     return Schema(**features._asdict(), **special_columns(config), labels=config.label, positive=config.positive_values)
 
 
-def are_keyed_by_value(types: dict[str, pa.DataType], config: PrepareConfig, features: Sequence[str]) -> bool:
-    """Tell whether what ``Schema.keyed_by_value`` says holds for columns of these types."""
+def have_keys_by_value(types: dict[str, pa.DataType], config: PrepareConfig, features: Sequence[str]) -> bool:
+    """Tell whether what ``Schema.keys_by_value`` says holds for columns of these types."""
+    if config.split_column is not None or config.split_by_time is not None:
+        return False
     if config.group is not None:
         kind = types[config.group]
         return is_time(kind) or is_duration(kind) or (is_number(kind) and not pa.types.is_integer(kind))
-    if config.split_by != "content" or not config.splits_at_random:
-        return False
-    return any(is_time(types[name]) or is_duration(types[name]) for name in features)
+    return config.split_by == "content" and any(is_time(types[name]) or is_duration(types[name]) for name in features)
 
 
 def special_columns(config: PrepareConfig) -> dict[str, Any]:

@@ -133,7 +133,8 @@ def register(
 def _check_tested(metrics: Mapping[str, Any], where: str, fingerprint: str) -> None:
     """Raise ConfigError where a file of metrics is not of a test of the model."""
     split, tested = metrics.get("split"), metrics.get("model_fingerprint")
-    if split in (None, "train", "valid"):
+    # Raw rows may lie in a place of any name.
+    if split is None or (split in ("train", "valid") and not metrics.get("is_raw")):
         what = "of training" if split is None else f"of the split {split}"
         raise ConfigError(f"metrics {where}: are {what}; give those that `dkan evaluate` wrote for the split test")
     # Earlier versions wrote none.

@@ -130,7 +130,8 @@ def resolve(
       rows, the less two networks differ.
     - num_centers: 8. dropout: 0.2.
     - architecture_search: from 2,000 rows on, with model auto, where none of hidden, num_centers and dropout is given;
-      what it finds replaces them (``architecture_search``), or is ignored (``feature_selection``).
+      what it finds replaces them (``architecture_search``); up to 30,000 rows, useless columns are ignored as well
+      (``feature_selection``).
     - grid_min and grid_max: -3 and 3 below 8,000 rows of the rarer class, taken as half of all where
       it is not known; else, and with ``model="fastkan"``, -2 and 2.
     - learning_rate: 0.004 up to 512 rows a batch, growing with the batch size by ``lr_scaling``, at most 0.01 by any

@@ -73,7 +73,10 @@ def select_features(
     """
     columns = source_columns(prepared.preprocessor)
     values = architecture.num_numeric + len(architecture.cardinalities) + prepared.preprocessor.row_codes
-    if reader.rows > min(MAX_ROWS, MAX_VALUES // values) or architecture.input_norm != "none":
+    # What says nothing about one label may say much about another, and its loss is lost in their sum. Sketches are of
+    # all inputs, and a LayerNorm mixes them.
+    has_others = len(prepared.labels) > 1 or architecture.sketch_rank > 0 or architecture.input_norm != "none"
+    if has_others or reader.rows > min(MAX_ROWS, MAX_VALUES // values):
         return architecture
     sample = sample_of(reader, values, SEARCH_ROWS)
     if sample is None:
@@ -91,7 +94,7 @@ def select_features(
         fewer = ignoring(architecture, [index if name == "numeric" else numeric + index for name, index in places])
         fewer_N = np.concatenate([found_M for _, _, found_M in _trials(fewer, parts, prepared, config)])
     change = f"a network that ignores {some_of([column.name for column in useless], MAX_NAMED)}"
-    has_less = helps(change, loss_N, fewer_N, PROOF, constant=math.inf, labels=len(prepared.labels))
+    has_less = helps(change, loss_N, fewer_N, PROOF, constant=math.inf, labels=1)
     return fewer if has_less else architecture
 
 

@@ -29,7 +29,7 @@ from dkan_core.training.setup.architecture import choose_architecture
 from dkan_core.training.setup.model_parts import learning_rate_factors
 from dkan_core.training.setup.monotone import parse_monotone
 from dkan_core.training.setup.refit_choices import Choices
-from dkan_core.training.setup.weight_transfer import transferred_state, widened_architecture
+from dkan_core.training.setup.weight_transfer import reading_all, transferred_state, widened_architecture
 from dkan_core.training.state.adamw import BETA1, BETA2, Float32
 from dkan_core.utils.hints import flag
 from dkan_core.utils.storage.files import read_if_there
@@ -65,8 +65,10 @@ class InitialModel:
 
     @classmethod
     def of(cls, module: TabularModel, preprocessor: Preprocessor) -> "InitialModel":
-        """Return a trained model as what training starts from: of a blend, the network alone."""
+        """Return a trained model as what training starts from: the network of a blend, which reads all columns."""
         module = module.network_alone() if isinstance(module, BlendedFastKAN) else module
+        if isinstance(module, TabularFastKAN):
+            module = reading_all(module, preprocessor)
         return cls(architecture=module.config, module=module, preprocessor=preprocessor)
 
     def fits(self, prepared: PreparedData) -> bool:
@@ -105,6 +107,8 @@ def take_initial(
     if config.init_optimizer == "kept":
         if REFIT_ROWS in saved.metrics:
             raise ConfigError("init_optimizer kept: the model is of a refit, whose optimizer is not kept; leave it out")
+        if saved.config.ignored_features:
+            raise ConfigError("init_optimizer kept: there are columns that the model has ignored so far; leave it out")
         initial = replace(initial, moments_2P=_kept_moments(initial, manifest, place))
     learning_rate_factors(
         initial.module, config, manifest.splits["train"].rows

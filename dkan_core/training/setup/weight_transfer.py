@@ -16,6 +16,7 @@ from dkan_core.data.encoding.extending import features_by_key
 from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.data.format.manifest import PreparedData
 from dkan_core.model.architecture import ModelConfig, embedding_width, ignoring
+from dkan_core.model.random_state import random_state
 from dkan_core.model.tabular import TabularFastKAN
 
 Keys = Sequence[Hashable]
@@ -51,11 +52,21 @@ def widened_architecture(
     is_new = [key not in places for key in after]
     groups += [group for group in chosen.one_hot_groups if any(is_new[index] for index in group)]
     missing += [index for index in chosen.missing if is_new[index]]
-    widened = ModelConfig.for_data(prepared, config, one_hot_groups=groups, missing=missing)
-    features = [*_numeric_keys(encoding, encoding), *before]
-    ignored = {features[index] for index in known.ignored_features}
-    features = [*_numeric_keys(prepared.preprocessor, encoding), *after]
-    return ignoring(widened, [index for index, key in enumerate(features) if key in ignored])
+    return ModelConfig.for_data(prepared, config, one_hot_groups=groups, missing=missing)
+
+
+def reading_all(model: TabularFastKAN, encoding: Preprocessor) -> TabularFastKAN:
+    """Return a model that also reads what a network ignores, with the same answers: it learns from the first step.
+
+    What says nothing about a label, or about the rows so far, may count for others.
+    """
+    if not model.config.ignored_features:
+        return model
+    # Embeddings of what was ignored begin anywhere; it is weights of zero that they feed.
+    with random_state(0):
+        whole = TabularFastKAN(ignoring(model.config, ()))
+    whole.load_state_dict(transferred_state(model, whole, encoding, encoding))
+    return whole.eval()
 
 
 def transferred_state(

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dkan_core import (
+    ConfigError,
     DataError,
     FastKANClassifier,
     PrepareConfig,
@@ -45,6 +46,11 @@ def table(rows: int, seed: int = 0) -> pa.Table:
     columns: dict[str, Any] = {"x": x_N, "z": z_N, "site": site_N, "late": (score_N > 0).astype(np.int8)}
     columns |= {f"noise_{index}": rng.normal(size=rows) for index in range(NOISE)}
     return pa.table({**columns, "flag": rng.integers(2, size=rows), "kind": rng.choice(["a", "b", "c"], rows)})
+
+
+def log_odds(scores: Path) -> Any:
+    found = pq.read_table(scores)["late_probability"].to_numpy()
+    return np.log(found / (1 - found))
 
 
 def names(config: ModelConfig, folder: Path) -> set[str]:
@@ -148,19 +154,56 @@ def test_run_resumes_and_trains_once_more_without_them(noisy: Path, run: Path, t
         train(noisy / "data", tmp_path / "run", replace(SHORT, epochs=3, resume="auto"))
 
 
-def test_training_that_continues_ignores_what_its_model_did(noisy: Path, run: Path, tmp_path: Path) -> None:
+def test_training_that_continues_reads_them_from_where_it_was(
+    noisy: Path, run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     rows = table(ROWS, seed=2)
     rows = rows.append_column("later", pa.array(np.random.default_rng(3).normal(size=ROWS)))
     pq.write_table(rows, tmp_path / "rows.parquet")
     known = PrepareConfig(label=("late",), like=str(run / "model"))
     prepare(tmp_path / "rows.parquet", tmp_path / "same", known)
     prepare(tmp_path / "rows.parquet", tmp_path / "wider", replace(known, extend=True))
-    ignored = names(SavedModel(run / "model").config, noisy / "data")
-    for data in ("same", "wider"):
-        made = train(tmp_path / data, tmp_path / f"run-{data}", replace(SHORT, init_from=str(run / "model")))
+    before = SavedModel(run / "model").config
+    for data, more in (("same", 0), ("wider", 1)):
+        still = replace(SHORT, init_from=str(run / "model"), learning_rate=1e-12)
+        made = train(tmp_path / data, tmp_path / f"run-{data}", still)
         found = SavedModel(Path(made.model)).config
-        assert names(found, tmp_path / data) == ignored
-    assert len(found.inputs.curved) == len(SavedModel(run / "model").config.inputs.curved) + 1
+        assert not found.ignored_features and len(found.inputs.curved) == found.num_numeric - len(found.binary)
+        assert len(found.inputs.curved) > len(before.inputs.curved) + more
+        # Its answers are those of the model that it starts from.
+        for name, model in (("old", run / "model"), ("new", made.model)):
+            predict(model, tmp_path / "rows.parquet", tmp_path / f"{name}.parquet", overwrite=True)
+        old, new = (
+            pq.read_table(tmp_path / f"{name}.parquet")["late_probability"].to_numpy() for name in ("old", "new")
+        )
+        assert np.corrcoef(np.log(old / (1 - old)), np.log(new / (1 - new)))[0, 1] > 0.999999
+    with pytest.raises(ConfigError, match="init_optimizer kept: there are columns that the model has ignored"):
+        train(tmp_path / "same", tmp_path / "no", replace(SHORT, init_from=str(run), init_optimizer="kept"))
+
+
+@pytest.mark.parametrize("settings", [{"sketch_rank": 4}, {"input_norm": "layer"}])
+def test_nothing_is_tried_where_inputs_are_mixed(
+    settings: dict[str, Any], noisy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feature_selection, "trained", lambda *_: pytest.fail("a network was trained"))
+    assert not chosen(noisy / "data", **settings).ignored_features
+
+
+def test_nothing_is_tried_with_several_labels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feature_selection, "trained", lambda *_: pytest.fail("a network was trained"))
+    rows = table(ROWS)
+    rows = rows.append_column("rare", pa.array((rows["noise_0"].to_numpy() > 1.5).astype(np.int8)))
+    pq.write_table(rows, tmp_path / "rows.parquet")
+    prepare(tmp_path / "rows.parquet", tmp_path / "data", PrepareConfig(label=("late", "rare")))
+    assert not chosen(tmp_path / "data").ignored_features
+
+
+def test_chunks_of_a_stream_do_not_decide_about_later_ones() -> None:
+    model = FastKANClassifier(random_state=0, n_jobs=1, blend=False)
+    for seed in range(2):
+        rows = table(ROWS, seed).to_pandas()
+        model.partial_fit(rows.drop(columns="late"), rows["late"], classes=[0, 1])
+    assert not model.architecture_.ignored_features
 
 
 def test_estimator_ignores_them_in_both_trainings(monkeypatch: pytest.MonkeyPatch) -> None:
