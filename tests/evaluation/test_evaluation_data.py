@@ -52,6 +52,8 @@ def test_metrics_are_those_of_the_prepared_rows(
     same = json.loads((tmp_path / "eval/metrics.json").read_text())
     here = json.loads((tmp_path / "direct/metrics.json").read_text())
     assert here.pop("split") == str(raw) and same.pop("split") == "test"
+    assert here.pop("is_raw") and not same.pop("is_raw")
+    assert here.pop("model_fingerprint") == same.pop("model_fingerprint")
     assert here.pop("previous_average_precision") == here["average_precision"] and here.pop("comparable")
     assert here.pop("difference_to_previous_interval") == {"average_precision": [0.0, 0.0], "roc_auc": [0.0, 0.0]}
     assert len(here.pop("slices")["columns"]) == 3, "what was explained has slices as well"
