@@ -60,8 +60,8 @@ class TrainConfig:
     architecture_search: bool = setting(True, "Model", advanced=True, form=True)
     """Whether trials may change num_centers, hidden and dropout, and leave out useless columns, with model auto.
 
-    Nothing is tried if one of the three is set, or below 2,000 training rows; columns are left out only up to 30,000
-    rows, and a second hidden layer is tried only from 50,000 on.
+    Nothing is tried if one of the three is set, or below 2,000 training rows; columns are left out only with one label
+    and up to 30,000 rows, and a second hidden layer is tried only from 50,000 on.
     """
 
     quality: Literal["fast", "default", "best"] = setting("default", "Model", form=True)

@@ -52,7 +52,7 @@ def check_training(
             auto: from the number of rows.
         architecture_search: Whether trials may change num_centers, hidden and dropout, and leave out useless columns,
             with model auto. Nothing is tried if one of the three is set, or below 2,000 training rows; columns are left
-            out only up to 30,000 rows, and a second hidden layer is tried only from 50,000 on.
+            out only with one label and up to 30,000 rows, and a second hidden layer is tried only from 50,000 on.
         quality: Sizes that follow from the data: "fast" costs a fraction of "default", "best" several times as much.
             Members, hidden, epochs, batch_size and learning_rate keep the values that are set. One of: fast, default,
             best.

@@ -79,7 +79,8 @@ class FastKANClassifier(EditingMixin, ExplainingMixin, PredictingMixin, SavingMi
             rows.
         architecture_search: Whether trials may change num_centers, hidden and dropout, and leave out useless columns,
             with model auto. Nothing is tried if one of the three is set, or below 2,000 training rows; columns are left
-            out only up to 30,000 rows, and a second hidden layer is tried only from 50,000 on. Default: True.
+            out only with one label and up to 30,000 rows, and a second hidden layer is tried only from 50,000 on.
+            Default: True.
         quality: Sizes that follow from the data: "fast" costs a fraction of "default", "best" several times as much.
             Members, hidden, epochs, batch_size and learning_rate keep the values that are set. Default: default.
         num_centers: Gaussian basis functions per edge. Default: 8; 16 if trials find that more help.
