@@ -15,7 +15,7 @@ from dkan_core.evaluation.worst_errors import WorstErrors
 from dkan_core.explanation.additive import term_groups
 from dkan_core.explanation.explain import learned_section
 from dkan_core.explanation.labels import Explanation
-from dkan_core.model.architecture import additive_layout
+from dkan_core.model.architecture import additive_layout, ignored_names
 from dkan_core.model.saved_model import SavedModel, are_current
 from dkan_core.report.evaluation import render_report
 from dkan_core.report.templating import score
@@ -132,10 +132,8 @@ def _blend(saved: SavedModel) -> dict[str, Any]:
 
 
 def _ignored(saved: SavedModel) -> dict[str, Any]:
-    """Return the columns that a network does not read."""
-    features = [*saved.preprocessor.numeric, *saved.preprocessor.coded]
-    names = dict.fromkeys(features[index].name for index in saved.config.ignored_features)
-    return {"columns that the network ignores": [*names]} if names else {}
+    names = ignored_names(saved.config, saved.preprocessor)
+    return {"columns that the network ignores": names} if names else {}
 
 
 def _model_summary(saved: SavedModel) -> dict[str, Any]:

@@ -287,6 +287,12 @@ def ignoring(config: ModelConfig, features: Collection[int]) -> ModelConfig:
     return config.model_copy(update={"ignored_features": ignored, "one_hot_groups": groups, "missing": missing})
 
 
+def ignored_names(config: ModelConfig, preprocessor: Preprocessor) -> list[str]:
+    """Return the names of the features that a network ignores, each once."""
+    features = [*preprocessor.numeric, *preprocessor.coded]
+    return list(dict.fromkeys(features[index].name for index in config.ignored_features))
+
+
 def embedding_width(cardinality: int, dim: int) -> int:
     """Return the width of a category's embedding: no more than half its codes, as more could not differ."""
     return min(dim, (cardinality + 1) // 2)

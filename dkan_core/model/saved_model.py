@@ -16,7 +16,7 @@ from torch import Tensor
 from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.data.format.origin import Origin
 from dkan_core.errors import DataError
-from dkan_core.model.architecture import ModelConfig, additive_layout
+from dkan_core.model.architecture import ModelConfig, additive_layout, ignored_names
 from dkan_core.model.base import TabularModel
 from dkan_core.model.build import build_model
 from dkan_core.model.calibration import MAX_SCALE, MIN_SCALE
@@ -98,6 +98,7 @@ def model_card(config: ModelConfig, preprocessor: Preprocessor, metrics: dict[st
         terms=additive_layout(config) if config.additive is not None else None,
         metrics=metrics,
         is_current=are_current(metrics),
+        ignored=ignored_names(config, preprocessor),
         numeric=[feature.name for feature in preprocessor.numeric],
         categories=[feature.name for feature in preprocessor.coded if feature.kind == "category"],
     )

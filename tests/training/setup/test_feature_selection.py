@@ -135,6 +135,9 @@ def test_reports_and_explanations_know_of_ignored_columns(run: Path, noisy: Path
     evaluate(run, noisy / "data", tmp_path / "eval", split="test")
     page = (tmp_path / "eval/report.html").read_text()
     assert "columns that the network ignores" in page and min(ignored) in page
+    card = (run / "model/README.md").read_text().replace("\\", "")
+    (line,) = [each for each in card.split("\n") if each.startswith("- Columns that the network ignores: ")]
+    assert {*line.partition(": ")[2].split(", ")} == ignored
     found = explain(run, noisy / "data", tmp_path / "explain").labels["late"]
     effects = {each.name: each.effect for each in found.importance}
     assert all(effects[name] == 0 for name in ignored) and effects["x"] > 0.1
