@@ -8,7 +8,7 @@ from typing import Any
 from dkan_core.config import NodesConfig, PrepareConfig
 from dkan_core.config.forms import config_from_form, training_from_form
 from dkan_core.data.preparation.parallel import MAX_PARTS
-from dkan_core.data.source.files import listed
+from dkan_core.data.source.files import SUFFIXES, listed
 from dkan_core.errors import ConfigError
 from dkan_core.serving.inference_service import storage_uri
 from dkan_core.training.setup.early_checks import check_training
@@ -70,25 +70,34 @@ def _shared_place(form: Mapping[str, Any]) -> str:
     """
     taken: dict[str, str] = {}
     for name in ("data_uri", "model_uri"):
-        taken |= {_folder(place): name for place in listed(form.get(name) or "")}
+        taken |= {folder: name for place in listed(form.get(name) or "") if (folder := _folder(place))}
     for name in WRITTEN:
-        place = _folder(str(form.get(name) or ""))
-        if place in taken:
+        place = _in_one_spelling(str(form.get(name) or ""))
+        if place and place in taken:
             return f"parameter {name!r} must be another place than {taken[place]!r}, got {form[name]!r}"
-        if place:
-            taken[place] = name
+        taken[place] = name
     return ""
 
 
-def _folder(place: str) -> str:
-    """Return a folder or URI in one spelling; of a glob or a file the folder that it is in.
+def _folder(source: str) -> str:
+    """Return the folder that a source names, or that its files are in.
 
-    >>> _folder("s3://b/x/../flights//*.parquet"), _folder("/mnt/dkan/models/"), _folder(" ")
-    ('s3://b/flights', '/mnt/dkan/models', '')
+    >>> _folder("s3://b/flights/**/*.parquet"), _folder("/mnt/dkan/v1.0/"), _folder("flights.parquet")
+    ('s3://b/flights', '/mnt/dkan/v1.0', '')
     """
-    scheme, separator, rest = place.strip().rpartition("://")
-    folder, name = posixpath.split(rest)
-    path = folder if "." in name or "*" in name else rest
+    place = _in_one_spelling(source)
+    while place.endswith(SUFFIXES) or "*" in posixpath.basename(place):
+        place = posixpath.dirname(place)
+    return place
+
+
+def _in_one_spelling(place: str) -> str:
+    """Return a path or URI without what does not count, empty where there is none.
+
+    >>> _in_one_spelling(" s3://b/x/../late//v1.0/"), _in_one_spelling(" ")
+    ('s3://b/late/v1.0', '')
+    """
+    scheme, separator, path = place.strip().rpartition("://")
     return f"{scheme}{separator}{posixpath.normpath(path)}" if path else ""
 
 

@@ -14,6 +14,7 @@ from dkan_core.trainjob.body import CONFIG_KEYS, SECRET_KEYS
 from dkan_core.utils.storage.credentials import VARIABLES, own_name
 from pipelines.compiled import DEFAULT, PIPELINES, ROOT, inputs_of, package_of, read_documents
 from pipelines.parameters import PARSERS, ArgumentError, read_parameters
+from pipelines.values import find_fault
 
 REQUIRED = ["data_uri=flights", "label=late"]
 REPOSITORY = ROOT.parent
@@ -270,3 +271,36 @@ def test_wrong_parameter_ends_the_run_before_it_starts(tmp_path: Path) -> None:
     assert run.returncode == 2
     assert "unknown parameter 'data_urii'" in run.stderr
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        {"data_uri": "flights.parquet", "publish_uri": "", "prepared_uri": ""},
+        {"data_uri": "*.parquet"},
+        {"data_uri": "s3://my.bucket"},
+        {"data_uri": "s3://b/flights.parquet", "publish_uri": "s3://b/late-1.0"},
+        {"checkpoint_uri": "s3://b/checkpoints.v2", "publish_uri": "s3://b/models.v2"},
+        {"prepared_uri": "/mnt/dkan/runs/v1.0", "publish_uri": "/mnt/dkan/runs/v1.1"},
+        {"model_uri": "s3://b/models/v1.0", "output_uri": "s3://b/models"},
+        {"data_uri": "s3://b/a, s3://b/b/*.parquet", "publish_uri": "s3://b/b/late"},
+    ],
+    ids=str,
+)
+def test_places_that_differ_are_fine(form: dict[str, str]) -> None:
+    assert find_fault(form) == ""
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        {"prepared_uri": "s3://b/run-1.0/", "publish_uri": "s3://b/run-1.0"},
+        {"data_uri": "s3://b/flights.v1", "publish_uri": "s3://b/flights.v1/"},
+        {"data_uri": "s3://b/f/**/*.parquet", "publish_uri": "s3://b//f"},
+        {"data_uri": "s3://b/a, s3://b/c", "prepared_uri": "s3://b/x/../c"},
+        {"model_uri": "s3://b/m", "output_uri": "s3://b/m"},
+    ],
+    ids=str,
+)
+def test_places_that_two_steps_share_are_named(form: dict[str, str]) -> None:
+    assert "must be another place than" in find_fault(form)

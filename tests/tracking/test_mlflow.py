@@ -162,8 +162,8 @@ def test_evaluation_is_logged_with_the_run_that_trained_the_model(
     points = mlflow.MlflowClient().get_metric_history(run.info.run_id, "valid/average_precision")
     again = evaluate(logged.model, prepared, tmp_path / "valid", split="valid", explain=False)
     assert mlflow.MlflowClient().get_metric_history(run.info.run_id, "valid/average_precision") == points
-    best = run_of(mlflow, logged).data.metrics["best/average_precision"]
-    assert best == again.metrics["average_precision"]
+    found = run_of(mlflow, logged).data.metrics["evaluation/valid/average_precision"]
+    assert found == again.metrics["average_precision"]
     # One whose run is not known has a run of its own.
     copy = shutil.copytree(logged.model, tmp_path / "published" / "model")
     evaluate(copy, prepared, tmp_path / "other", explain=False)

@@ -168,7 +168,7 @@ def test_name_is_one_that_kubernetes_takes(run: str) -> None:
     ("change", "message"),
     [
         ({"image": ""}, "image: name the image"),
-        ({"nodes": 0}, "nodes must be from 1 to 1000, got 0"),
+        ({"nodes": 0}, "nodes must be from 1 to 1,000, got 0"),
         ({"gpus_per_node": 1.5}, "gpus_per_node must be"),
         ({"shm_size": 8}, "shm_size must be a Kubernetes quantity .*got 8"),
         ({"timeout_seconds": 0}, "timeout_seconds must be"),

@@ -66,8 +66,8 @@ def _log(
         run_id = mlflow.start_run(run_name="evaluation", tags={"dkan.model": redact(model)}).info.run_id
     # MLflow takes letters, digits, and a few signs; the name of raw data may have others.
     split = re.sub(r"[^\w. -]", "_", str(metrics["split"]))
-    # Of valid, as training logs the best model's: its own points there are those of networks alone.
-    prefix = "best" if split == "valid" else split
+    # Training has a curve of valid/... and train/..., of networks alone.
+    prefix = f"evaluation/{split}" if split in ("train", "valid") else split
     log_metrics(client, run_id, {f"{prefix}/{name}": value for name, value in metrics.items()}, step)
     client.log_text(run_id, report, f"{split}/report.html")
     for name, content in files.items():

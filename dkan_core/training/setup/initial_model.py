@@ -50,6 +50,8 @@ ARCHITECTURE_SETTINGS = (
     "sketch_rank",
 )
 
+EMBEDDINGS = "encoder.embeddings"
+
 logger = logging.getLogger(__name__)
 
 
@@ -103,6 +105,12 @@ def take_initial(
     with local_copy(place) as folder:
         saved = SavedModel(folder)
     initial = InitialModel.of(saved.module, saved.preprocessor)
+    parts = [*config.freeze, *config.lr_multipliers]
+    if saved.config.ignored_features and any(part.startswith(f"{EMBEDDINGS}.") for part in parts):
+        raise ConfigError(
+            f"freeze, lr_multipliers: columns that the model has ignored get embeddings, which are numbered anew; name "
+            f"{EMBEDDINGS} as a whole"
+        )
     check_transfer(initial, manifest, str(prepared), config.init_from)
     if config.init_optimizer == "kept":
         if REFIT_ROWS in saved.metrics:

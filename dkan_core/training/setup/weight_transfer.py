@@ -62,9 +62,12 @@ def reading_all(model: TabularFastKAN, encoding: Preprocessor) -> TabularFastKAN
     """
     if not model.config.ignored_features:
         return model
+    config = ignoring(model.config, ())
+    coded = [index - config.num_numeric for index in model.config.ignored_features if index >= config.num_numeric]
+    config = config.model_copy(update={"missing": (*config.missing, *coded)})
     # Embeddings of what was ignored begin anywhere; it is weights of zero that they feed.
     with random_state(0):
-        whole = TabularFastKAN(ignoring(model.config, ()))
+        whole = TabularFastKAN(config)
     whole.load_state_dict(transferred_state(model, whole, encoding, encoding))
     return whole.eval()
 
