@@ -209,7 +209,7 @@ def _expected(expected: Any, metadata: list[Any], error: str, value: Any) -> str
 
 
 def _short(number: Any) -> str:
-    """Return a bound as it is read best: a whole number in thousands, others in as few digits as tell them apart."""
+    """Return a bound as it is read best: a whole number with commas, others in as few digits as tell them apart."""
     if isinstance(number, int):
         return f"{number:,}"
     return f"{number:g}" if float(f"{number:g}") == number else str(number)

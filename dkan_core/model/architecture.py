@@ -154,6 +154,8 @@ class ModelConfig(Schema):
 
     def _check_ignored(self) -> None:
         _check_indexes("ignored_features", self.ignored_features, self.num_numeric + len(self.cardinalities))
+        if len(self.ignored_features) == self.num_numeric + len(self.cardinalities) and not self.sparse:
+            raise ValueError("ignored_features: there must be one that the network reads")
         if self.ignored_features and self.model != "auto":
             raise ValueError(f"ignored_features: must be empty for model {self.model}")
         read = {*itertools.chain(self.missing, *self.one_hot_groups)}

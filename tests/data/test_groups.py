@@ -14,6 +14,7 @@ from dkan_core.config import ResolvedStrategy
 from dkan_core.config.prepare import SPLITS
 from dkan_core.config.resolved import MODEL_PARALLEL
 from dkan_core.data.format.manifest import read_manifest
+from dkan_core.data.preparation import prepare as preparation
 from dkan_core.data.source.time_split import STRETCHES
 from tests.data.stages import run
 from tests.data.tables import ROWS, contents, make_rows, read, write
@@ -94,7 +95,8 @@ def test_groups_may_be_bytes_of_any_length(tmp_path: Path) -> None:
     site = pa.array([b"s" * (number + 1) for number in SITE.tolist()], pa.binary())
     rows = make_rows().select(["row", "y"]).append_column("site", site)
     made = prepare(write(rows, tmp_path / "raw"), tmp_path / "out", PrepareConfig(label=("y",), group="site"))
-    assert made.grouped and made.split_rule == {"by": "group", "column": "site", "percent": "70/10/20"}
+    rule = {"by": "group", "column": "site", "percent": "70/10/20", "keys": "texts"}
+    assert made.grouped and made.split_rule == rule
 
 
 def test_group_that_is_not_a_number_is_missing(tmp_path: Path) -> None:
@@ -106,7 +108,9 @@ def test_group_that_is_not_a_number_is_missing(tmp_path: Path) -> None:
         prepare(paths, tmp_path / "out", settings("group"))
 
 
-def test_groups_of_another_type_join_those_of_equal_value_or_are_refused(tmp_path: Path) -> None:
+def test_groups_of_another_type_join_those_of_equal_value_or_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     table = with_groups()
     place, site = table.column_names.index("site"), table["site"]
 
@@ -114,13 +118,24 @@ def test_groups_of_another_type_join_those_of_equal_value_or_are_refused(tmp_pat
         changed = table.set_column(place, "site", site.cast(kind))
         return write(changed.slice(part.start, part.stop - part.start), tmp_path / name)
 
-    prepare(rows(pa.float64(), "floats", slice(0, 2000)), tmp_path / "out", settings("group", weight="row"))
-    append_rows(rows(pa.int16(), "integers", slice(2000, len(table))), tmp_path / "out")
-    found = [{*SITE[read(tmp_path / "out", split)["weight"].astype(int)].tolist()} for split in SPLITS]
-    assert not any(first & second for first, second in itertools.combinations(found, 2))
-    prepare(rows(pa.int64(), "old", slice(0, 2000)), tmp_path / "of-integers", settings("group", weight="row"))
-    with pytest.raises(DataError, match="group column 'site' is of another type than in the rows there"):
-        append_rows(rows(pa.float64(), "new", slice(2000, len(table))), tmp_path / "of-integers")
+    kinds = {"float": pa.float64(), "int": pa.int16(), "decimal": pa.decimal128(30, 3)}
+    new = {name: rows(kind, f"new-{name}", slice(2000, len(table))) for name, kind in kinds.items()}
+    for name, kind in kinds.items():
+        for other in kinds:
+            out = tmp_path / f"{name}-{other}"
+            prepare(rows(kind, f"old-{name}-{other}", slice(0, 2000)), out, settings("group", weight="row"))
+            append_rows(new[other], out)
+            found = [{*SITE[read(out, split)["weight"].astype(int)].tolist()} for split in SPLITS]
+            assert not any(first & second for first, second in itertools.combinations(found, 2))
+    with pytest.raises(DataError, match="group column 'site' holds texts; that of the rows there holds numbers"):
+        append_rows(rows(pa.string(), "texts", slice(2000, len(table))), out)
+    # As version 0.2 wrote it.
+    with monkeypatch.context() as patch:
+        patch.setattr(preparation, "split_keys", lambda *_: {})
+        prepare(tmp_path / "old-float-int", tmp_path / "before", settings("group", weight="row"))
+    with pytest.raises(DataError, match=r"version 0\.2 prepared the rows there, and splits group column 'site'"):
+        append_rows(new["float"], tmp_path / "before")
+    append_rows(new["int"], tmp_path / "before")
 
 
 @pytest.mark.parametrize("rule", ["group", "column and group"])

@@ -49,7 +49,12 @@ def overlap(earlier: Origin, ours: Origin) -> str:
     found = f"it was trained on {len(shared)} of the {len(ours.files)} source files of these rows"
     if not ours.split_rule:
         return found
-    rules = [{**each.split_rule, "seed": each.seed} for each in (earlier, ours)]
+    # Version 0.2 did not say what its keys are of, which are the same for most columns.
+    known = {*earlier.split_rule} & {*ours.split_rule} | {*earlier.split_rule, *ours.split_rule} - {"keys"}
+    rules = [
+        {**{name: value for name, value in each.split_rule.items() if name in known}, "seed": each.seed}
+        for each in (earlier, ours)
+    ]
     if rules[0] == rules[1] and ours.split_rule["by"] != "row":
         return ""
     why = "by the numbers of rows, which other files change" if rules[0] == rules[1] else "by another rule"

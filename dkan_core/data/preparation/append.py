@@ -119,12 +119,13 @@ def _settings(earlier: PreparedData, place: str, drop: Sequence[str]) -> Prepare
 
 def _check_new(task: PreparationTask, earlier: PreparedData) -> None:
     """Raise DataError where a source file is one that the data already hold, or rows may be split otherwise."""
-    if task.schema.keys_by_value and "keys" not in earlier.split_rule:
-        group = task.config.group
+    here, there, group = task.schema.keys, earlier.split_rule.get("keys", ""), task.config.group
+    if group is not None and here and there and here != there:
+        raise DataError(f"{task.where}: group column {group!r} holds {here}; that of the rows there holds {there}")
+    if task.schema.has_new_keys and not there:
         column = "a column of dates or times" if group is None else f"group column {group!r}"
         raise DataError(
-            f"{task.where}: {column} is of another type than in the rows there, or version 0.2 prepared them, which "
-            "split such columns otherwise: prepare all rows again"
+            f"{task.where}: version 0.2 prepared the rows there, and splits {column} otherwise: prepare all rows again"
         )
     known = {identity(file) for file in earlier.sources}
     for file in task.files:

@@ -94,7 +94,7 @@ class PreparationPlan:
 
 def _plain(roles: PrepareConfig | Schema) -> dict[str, Any]:
     """Return the fields; those of later versions only where they hold something: other plans stay what they were."""
-    later = ("positive", "sparse", "common", "keys_by_value")
+    later = ("positive", "sparse", "common", "keys", "has_new_keys")
     return {name: value for name, value in asdict(roles).items() if name not in later or value}
 
 

@@ -19,7 +19,7 @@ from dkan_core.data.source.columns import Footer, read_sources
 from dkan_core.data.source.files import source_paths
 from dkan_core.data.source.folders import FOLDER_TEXT, folder_values
 from dkan_core.data.source.partition import Fragment, whole_files
-from dkan_core.data.source.roles import Schema, assign_roles, have_keys_by_value
+from dkan_core.data.source.roles import Schema, assign_roles, split_keys
 from dkan_core.data.source.split_hints import find_split_hints, split_warnings
 from dkan_core.data.source.time_split import find_time_bounds
 from dkan_core.errors import ConfigError
@@ -138,7 +138,7 @@ def find_task(
 
 
 def _with_keys(schema: Schema, types: dict[str, pa.DataType], config: PrepareConfig) -> Schema:
-    return replace(schema, keys_by_value=have_keys_by_value(types, config, schema.features))
+    return replace(schema, **split_keys(types, config, schema.features))
 
 
 def with_time_bounds(task: PreparationTask, fragments: Sequence[Fragment]) -> PreparationTask:

@@ -79,7 +79,7 @@ class PreparationTask:
             found = {} if self.bounds is None else self.bounds.describe()
             return {"by": "time", "column": config.split_by_time, "percent": config.split, **found, **group}
         by = {"by": "group", "column": config.group} if config.group is not None else {"by": config.split_by}
-        return {**by, "percent": config.split, **({"keys": "values"} if self.schema.keys_by_value else {})}
+        return {**by, "percent": config.split, **({"keys": self.schema.keys} if self.schema.keys else {})}
 
 
 def describe_files(files: Sequence[SourceFile]) -> str:

@@ -49,8 +49,12 @@ class Schema:
     common: dict[str, str] = field(default_factory=dict)
     """Types of the columns whose type differs between files, as ``pyarrow.type_for_alias`` knows them."""
 
-    keys_by_value: bool = False
-    """Whether splits follow from keys that depended on types and units in version 0.2: those of floats and times."""
+    keys: str = ""
+    """What the keys are of by which rows are split, "numbers", "times" or "texts", with bytes, UUIDs and truth values:
+    equal ones have the same key. Empty where rows are split otherwise."""
+
+    has_new_keys: bool = False
+    """Whether these keys were others in version 0.2, which knew types and units apart: of times, floats, decimals."""
 
     @property
     def columns(self) -> list[str]:
@@ -86,14 +90,20 @@ def assign_roles(types: dict[str, pa.DataType], config: PrepareConfig, where: st
     return Schema(**features._asdict(), **special_columns(config), labels=config.label, positive=config.positive_values)
 
 
-def have_keys_by_value(types: dict[str, pa.DataType], config: PrepareConfig, features: Sequence[str]) -> bool:
-    """Tell whether what ``Schema.keys_by_value`` says holds for columns of these types."""
+def split_keys(types: dict[str, pa.DataType], config: PrepareConfig, features: Sequence[str]) -> dict[str, Any]:
+    """Return the fields of ``Schema`` about the keys by which rows are split, for columns of these types."""
     if config.split_column is not None or config.split_by_time is not None:
-        return False
+        return {}
     if config.group is not None:
         kind = types[config.group]
-        return is_time(kind) or is_duration(kind) or (is_number(kind) and not pa.types.is_integer(kind))
-    return config.split_by == "content" and any(is_time(types[name]) or is_duration(types[name]) for name in features)
+        if is_number(kind):
+            return {"keys": "numbers", "has_new_keys": not pa.types.is_integer(kind)}
+        has_times = is_time(kind) or is_duration(kind)
+        return {"keys": "times" if has_times else "texts", "has_new_keys": has_times}
+    # Of other contents, all of one kind, only those of times have changed.
+    if config.split_by == "content" and any(is_time(types[name]) or is_duration(types[name]) for name in features):
+        return {"keys": "times", "has_new_keys": True}
+    return {}
 
 
 def special_columns(config: PrepareConfig) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 
 from dkan_core import (
     ConfigError,
@@ -23,15 +24,18 @@ from dkan_core import (
     prepare,
     train,
 )
+from dkan_core.data.encoding.fitting import fit_preprocessor
 from dkan_core.data.format.manifest import open_prepared
 from dkan_core.data.loading.in_memory import ArraysReader
 from dkan_core.data.loading.loader import all_batches, open_split
-from dkan_core.model.architecture import ModelConfig, ignoring
+from dkan_core.model.architecture import ModelConfig, features_of, ignoring
 from dkan_core.model.saved_model import SavedModel
+from dkan_core.model.tabular import TabularFastKAN
 from dkan_core.training.launcher.checkpoints import load_checkpoint, save_checkpoint
 from dkan_core.training.setup import architecture, feature_selection, sizing
 from dkan_core.training.setup.architecture import choose_architecture
 from dkan_core.training.setup.defaults import resolve_for
+from dkan_core.training.setup.weight_transfer import reading_all
 from tests.model.architectures import CONFIG, changed
 
 ROWS, NOISE = 3_600, 16
@@ -157,9 +161,7 @@ def test_run_resumes_and_trains_once_more_without_them(noisy: Path, run: Path, t
         train(noisy / "data", tmp_path / "run", replace(SHORT, epochs=3, resume="auto"))
 
 
-def test_training_that_continues_reads_them_from_where_it_was(
-    noisy: Path, run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_training_that_continues_reads_them_from_where_it_was(noisy: Path, run: Path, tmp_path: Path) -> None:
     rows = table(ROWS, seed=2)
     rows = rows.append_column("later", pa.array(np.random.default_rng(3).normal(size=ROWS)))
     pq.write_table(rows, tmp_path / "rows.parquet")
@@ -182,6 +184,8 @@ def test_training_that_continues_reads_them_from_where_it_was(
         assert np.corrcoef(np.log(old / (1 - old)), np.log(new / (1 - new)))[0, 1] > 0.999999
     with pytest.raises(ConfigError, match="init_optimizer kept: there are columns that the model has ignored"):
         train(tmp_path / "same", tmp_path / "no", replace(SHORT, init_from=str(run), init_optimizer="kept"))
+    with pytest.raises(ConfigError, match=r"which are numbered anew; name encoder\.embeddings as a whole"):
+        train(tmp_path / "same", tmp_path / "no", replace(SHORT, init_from=str(run), freeze=("encoder.embeddings.0",)))
 
 
 @pytest.mark.parametrize("settings", [{"sketch_rank": 4}, {"input_norm": "layer"}])
@@ -234,11 +238,28 @@ def test_estimator_ignores_them_in_both_trainings(monkeypatch: pytest.MonkeyPatc
         ({"ignored_features": (0, 0)}, "ignored_features: holds a value twice"),
         ({"ignored_features": (3,), "indicators": ((0,),)}, "ignored_features: feature 3 has weights of its own"),
         ({"ignored_features": (0,), "model": "fastkan", "members": 1}, "must be empty for model fastkan"),
+        (
+            {"ignored_features": (0, 1, 2, 3, 4), "indicators": (), "missing": ()},
+            "ignored_features: there must be one that the network reads",
+        ),
     ],
 )
 def test_architecture_that_cannot_be_is_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(DataError, match=message):
         ModelConfig.from_dict({**CONFIG.to_dict(), **changes})
+
+
+def test_missing_values_of_ignored_columns_count_again() -> None:
+    rows = pa.table({"m": [1.0, None, 2.0, 3.0] * 50, "k": ["a", "b"] * 100})
+    encoding = fit_preprocessor(rows, ("m",), ("k",), "uint8", "rows")
+    (place,) = [index for index, feature in enumerate(encoding.coded) if feature.name == "m"]
+    whole = changed(CONFIG, **{**features_of(encoding, "auto"), "indicators": (), "missing": (place,)})
+    model = TabularFastKAN(ignoring(whole, (0, whole.num_numeric + place))).eval()
+    again = reading_all(model, encoding)
+    assert model.config.missing == () and again.config.missing == (place,)
+    codes = torch.zeros((3, len(whole.cardinalities)), dtype=torch.int32)
+    numeric = torch.tensor([[0], [10], [200]], dtype=torch.uint8)
+    torch.testing.assert_close(again(numeric, codes), model(numeric, codes))
 
 
 def test_what_is_ignored_has_no_weights() -> None:
