@@ -75,8 +75,8 @@ def select_features(
     values = architecture.num_numeric + len(architecture.cardinalities) + prepared.preprocessor.row_codes
     # What says nothing about one label may say much about another, and its loss is lost in their sum. Sketches are of
     # all inputs, and a LayerNorm mixes them.
-    has_others = len(prepared.labels) > 1 or architecture.sketch_rank > 0 or architecture.input_norm != "none"
-    if has_others or reader.rows > min(MAX_ROWS, MAX_VALUES // values):
+    mixes_inputs = architecture.sketch_rank > 0 or architecture.input_norm != "none"
+    if len(prepared.labels) > 1 or mixes_inputs or reader.rows > min(MAX_ROWS, MAX_VALUES // values):
         return architecture
     sample = sample_of(reader, values, SEARCH_ROWS)
     if sample is None:
