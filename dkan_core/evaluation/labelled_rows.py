@@ -18,7 +18,7 @@ from dkan_core.data.encoding.label_columns import (
     positive_of_columns,
     with_binary_labels,
 )
-from dkan_core.data.encoding.like import check_features, listed_names
+from dkan_core.data.encoding.like import check_features
 from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.data.format.manifest import MANIFEST, PreparedData, manifest_text, open_prepared
 from dkan_core.data.format.origin import Origin, origin_of, raw_origin
@@ -42,6 +42,7 @@ from dkan_core.evaluation.prediction import (
 )
 from dkan_core.explanation.reading_back import read_back
 from dkan_core.model.saved_model import SavedModel
+from dkan_core.utils.hints import listed_names
 from dkan_core.utils.progress import progress
 from dkan_core.utils.torch_resources import best_device
 

@@ -10,6 +10,8 @@ Advice: TypeAlias = Callable[[Sequence[str]], str]
 
 # All columns of wide data would fill the screen.
 SHOWN = 20
+# As many names as fit on two lines of a terminal.
+SHOWN_NAMES = 8
 # A value may be as long as a request; a message is to stay on a line.
 SHOWN_CHARACTERS = 60
 # Of the rarer class, below which a warning is given: one row more or less is seen in average precision.
@@ -43,6 +45,24 @@ def some_of(names: Sequence[str], count: int = 3, separator: str = ", ") -> str:
     ('a, b, c', 'a, b, c and 1 more')
     """
     return f"{separator.join(names[:count])}{f' and {len(names) - count:,} more' * (len(names) > count)}"
+
+
+def listed_names(names: Sequence[str]) -> str:
+    """Return names for a message, the first few of many.
+
+    >>> listed_names(["a", "b"])
+    "'a', 'b'"
+    """
+    return some_of([*map(repr, names)], SHOWN_NAMES)
+
+
+def listed_counts(counts: Mapping[str, int]) -> str:
+    """Return names with numbers of rows for a message, the first few of many.
+
+    >>> listed_counts({"a": 1, "b": 2_000})
+    "'a' (1 row), 'b' (2,000 rows)"
+    """
+    return some_of([f"{name!r} ({counted(count, 'row')})" for name, count in counts.items()], SHOWN_NAMES)
 
 
 def few_rows(counts: Mapping[str, int]) -> str:

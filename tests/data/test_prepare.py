@@ -170,9 +170,11 @@ def test_nan_and_infinity_are_counted_and_taken_as_missing(tmp_path: Path, caplo
     x = make_rows()["x"].to_numpy().copy()
     x[:5], x[5:8], x[8] = np.nan, np.inf, -np.inf
     table = make_rows().set_column(0, "x", pa.array(x))
+    caplog.set_level("INFO")
     made = prepare(write(table, tmp_path / "raw", files=2), tmp_path / "out", CONFIG)
     assert made.invalid == {"x": {"nan": 5, "inf": 4}}
-    assert "'x': 5 NaN and 4 infinite" in caplog.text
+    assert "NaN treated as missing in 1 column: 'x' (5 rows)" in caplog.text
+    assert "infinite values treated as missing in 1 column: 'x' (4 rows)" in caplog.text
     for split in SPLITS:
         arrays = read(tmp_path / "out", split)
         np.testing.assert_array_equal(arrays["numeric"][:, 0] == 0, arrays["weight"] < 9)

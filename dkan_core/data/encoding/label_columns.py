@@ -4,13 +4,12 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
-from dkan_core.data.encoding.like import listed_names
 from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.data.preparation.statistics import check_binary
 from dkan_core.data.source.column_types import is_number, is_text
 from dkan_core.data.source.positive import with_nulls, with_positive
 from dkan_core.errors import ConfigError, DataError
-from dkan_core.utils.hints import counted
+from dkan_core.utils.hints import counted, listed_names
 
 
 def label_columns(labels: Sequence[str], columns: Sequence[str]) -> tuple[str, ...]:

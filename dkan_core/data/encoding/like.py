@@ -4,7 +4,6 @@ What is prepared with it can be evaluated with that model, and training on it ca
 """
 
 import logging
-from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
 import pyarrow as pa
@@ -19,15 +18,12 @@ from dkan_core.data.source.positive import differing_positive
 from dkan_core.data.source.roles import Schema, check_roles, feature_columns, special_columns
 from dkan_core.data.source.times import expected, fits_zone, is_duration
 from dkan_core.errors import ConfigError, DataError
-from dkan_core.utils.hints import some_of
+from dkan_core.utils.hints import listed_names
 from dkan_core.utils.schemas import read_json
 from dkan_core.utils.storage.files import read_if_there
 
 # Of a run, the folder of its model; of a model, the files that name its labels and hold its encoding.
 MODEL_FOLDER, ARCHITECTURE, PREPROCESSOR = "model", "config.json", "preprocessor.json"
-
-# As many names as fit on two lines of a terminal; of wide data a message would otherwise fill the screen.
-SHOWN_NAMES = 8
 
 logger = logging.getLogger(__name__)
 
@@ -161,15 +157,6 @@ def check_features(preprocessor: Preprocessor, types: dict[str, pa.DataType], wh
         if types[name] != FOLDER_TEXT and not any(fits(types[name]) for fits in (*kinds, pa.types.is_null)):
             wanted = "numbers" if name in numeric else "categories (strings or booleans)"
             raise DataError(f"{where}: column {name!r} is {types[name]}; {because} {wanted} there")
-
-
-def listed_names(names: Sequence[str]) -> str:
-    """Return names for a message, the first few of many.
-
-    >>> listed_names(["a", "b"])
-    "'a', 'b'"
-    """
-    return some_of([*map(repr, names)], SHOWN_NAMES)
 
 
 def read_reference(place: str) -> Reference:

@@ -38,6 +38,7 @@ from dkan_core.data.source.splits import SplitBatch, read_split_batches
 from dkan_core.data.source.time_split import TimeBounds
 from dkan_core.errors import DataError, redact
 from dkan_core.evaluation.metrics import NOT_MEASURED
+from dkan_core.utils.hints import counted, listed_counts
 
 logger = logging.getLogger(__name__)
 
@@ -99,9 +100,10 @@ def fit(task: PreparationTask, counts: Counts, sample: Sample) -> Preprocessor:
         DataError: A label lacks a class, a split has no rows, or a feature is useless.
     """
     check_counts(counts, task.schema, task.where)
-    for name, invalid in counts.invalid.items():
-        text = "column %r: %s NaN and %s infinite values are treated as missing"
-        logger.warning(text, name, f"{invalid['nan']:,}", f"{invalid['inf']:,}")
+    for level, kind, values in ((logging.INFO, "nan", "NaN"), (logging.WARNING, "inf", "infinite values")):
+        if found := {name: invalid[kind] for name, invalid in counts.invalid.items() if invalid[kind]}:
+            where = f"{counted(len(found), 'column')}: {listed_counts(found)}"
+            logger.log(level, "%s treated as missing in %s", values, where)
     encoding = _fit_columns(task, sample)
     for name, share in left_out_shares(sample.rows, encoding.sparse, task.where).items():
         if share:

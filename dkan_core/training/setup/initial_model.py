@@ -11,7 +11,6 @@ import numpy as np
 
 from dkan_core.config import ResolvedTrainConfig, TrainConfig, build_config
 from dkan_core.data.encoding.extending import compare_encodings
-from dkan_core.data.encoding.like import listed_names
 from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.data.format.manifest import PreparedData
 from dkan_core.data.loading.loader import RowReader
@@ -31,7 +30,7 @@ from dkan_core.training.setup.monotone import parse_monotone
 from dkan_core.training.setup.refit_choices import Choices
 from dkan_core.training.setup.weight_transfer import reading_all, transferred_state, widened_architecture
 from dkan_core.training.state.adamw import BETA1, BETA2, Float32
-from dkan_core.utils.hints import flag
+from dkan_core.utils.hints import flag, listed_names
 from dkan_core.utils.storage.files import read_if_there
 from dkan_core.utils.storage.remote import local_copy
 
