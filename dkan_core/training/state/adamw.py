@@ -8,7 +8,7 @@ Shape suffixes: P trainable parameters of the model.
 import ctypes
 import math
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -40,16 +40,6 @@ class AdamState:
     def starting_at(cls, values_P: Float32) -> "AdamState":
         """Return the state before the first step, whose parameters are ``values_P`` itself."""
         return cls(values_P, np.zeros_like(values_P), np.zeros_like(values_P))
-
-
-@dataclass(frozen=True)
-class StepTerms:
-    """What a step depends on, beside state and gradient, as ``FlatAdamW.step`` is told."""
-
-    lr: float
-    count: int
-    scale: float
-    clear: bool
 
 
 class FlatAdamW:
@@ -96,14 +86,9 @@ class FlatAdamW:
             scale: What the gradient is multiplied by.
             clear: Whether the gradient is to be 0 afterwards: a pass of its own over it would cost more.
         """
-        return self._take_step(old, new, gradient_P, StepTerms(lr, count, scale, clear))
-
-    def _take_step(self, old: AdamState, new: AdamState, gradient_P: Float32, terms: StepTerms) -> bool:
-        """Take a step."""
         library = native_library()
         if library is not None:
-            return self._native_step(library, old, new, gradient_P, terms)
-        lr, count, scale, clear = astuple(terms)
+            return self._native_step(library, old, new, gradient_P, lr, count, scale, clear)
         squares = 0.0
         with np.errstate(over="ignore", invalid="ignore"):
             for start in range(0, len(gradient_P), BLOCK):
@@ -130,9 +115,11 @@ class FlatAdamW:
         old: AdamState,
         new: AdamState,
         gradient_P: Float32,
-        terms: StepTerms,
+        lr: float,
+        count: int,
+        scale: float,
+        clear: bool,
     ) -> bool:
-        lr, count, scale, clear = astuple(terms)
         states = (
             *(old.values_P, old.exp_avg_P, old.exp_avg_sq_P),
             *(new.values_P, new.exp_avg_P, new.exp_avg_sq_P),

@@ -5,12 +5,11 @@ Shape suffixes: P trainable parameters of the model.
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
-from dkan_core.training.state.adamw import AdamState, Decayed, FlatAdamW, Float32, Rate, StepTerms
+from dkan_core.training.state.adamw import AdamState, Decayed, FlatAdamW, Float32, Rate
 
 # Steps after which AdamW's bias corrections are 1 in float64: moments that come from an earlier run, freed from their
 # bias there, count as so old.
@@ -47,9 +46,29 @@ class PartwiseAdamW(FlatAdamW):
         super().__init__(decayed, threads)
         self._parts = [_part(decayed, *each, threads) for each in _covering(rates)]
 
-    def _take_step(self, old: AdamState, new: AdamState, gradient_P: Float32, terms: StepTerms) -> bool:
-        finite = [_take_step_of_part(each, old, new, gradient_P, terms) for each in self._parts]
-        return all(finite)
+    def step(
+        self,
+        old: AdamState,
+        new: AdamState,
+        gradient_P: Float32,
+        *,
+        lr: float,
+        count: int,
+        scale: float = 1.0,
+        clear: bool = False,
+    ) -> bool:
+        """Write the state after a step into ``new``, as ``FlatAdamW.step`` does, part by part."""
+        finite = True
+        for stretch, factor, optimizer in self._parts:
+            gradient, before, after = gradient_P[stretch], _part_of(old, stretch), _part_of(new, stretch)
+            if factor:
+                finite &= optimizer.step(before, after, gradient, lr=lr * factor, count=count, scale=scale, clear=clear)
+                continue
+            for source_P, target_P in zip(vars(before).values(), vars(after).values(), strict=True):
+                np.copyto(target_P, source_P)
+            if clear:
+                gradient.fill(0)
+        return finite
 
     def trained_norm(self, gradient_P: Float32, norm: float, /) -> float:
         """Return the norm of what of a gradient is learned from: clipping looks at nothing that is frozen."""
@@ -65,19 +84,8 @@ class PartwiseAdamW(FlatAdamW):
                 np.copyto(new_P[stretch], old_P[stretch])
 
 
-def _take_step_of_part(part: _Part, old: AdamState, new: AdamState, gradient_P: Float32, terms: StepTerms) -> bool:
-    """Take a step with one part of the parameters."""
-    gradient = gradient_P[part.stretch]
-    olds, news = ((s.values_P, s.exp_avg_P, s.exp_avg_sq_P) for s in (old, new))
-    before, after = (AdamState(*(array_P[part.stretch] for array_P in arrays)) for arrays in (olds, news))
-    if part.factor:
-        scaled = replace(terms, lr=terms.lr * part.factor)
-        return part.optimizer.step(before, after, gradient, **vars(scaled))
-    for source_P, target_P in zip(vars(before).values(), vars(after).values(), strict=True):
-        np.copyto(target_P, source_P)
-    if terms.clear:
-        gradient.fill(0)
-    return True
+def _part_of(state: AdamState, stretch: slice) -> AdamState:
+    return AdamState(state.values_P[stretch], state.exp_avg_P[stretch], state.exp_avg_sq_P[stretch])
 
 
 def _covering(rates: Sequence[Rate]) -> list[tuple[int, int | None, float]]:

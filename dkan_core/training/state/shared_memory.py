@@ -304,6 +304,7 @@ class SharedMemory:
         count = shape.workers + len(SINGLE_ROLES)
         self.heartbeats_R: Int64 = np.frombuffer(self._map, np.int64, count, self._used)
         self.activity_R: Int64 = np.frombuffer(self._map, np.int64, count, self._used + 8 * count)
+        assert self._used + 16 * count <= _control_bytes(shape), "_control_bytes counts every record"
         arrays = self._arrays()
         self.buffers_2KP = arrays["buffers"]
         self.pushes_WN = arrays["pushes"]
