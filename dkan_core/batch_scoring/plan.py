@@ -16,6 +16,7 @@ from dkan_core.data.encoding.label_columns import label_columns
 from dkan_core.data.source.files import find_parquet, listed, stamp
 from dkan_core.errors import ConfigError, DataError, OutputError
 from dkan_core.evaluation.prediction import output_schema
+from dkan_core.model.model_folder import MODEL_FOLDER
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.utils.hints import counted
 from dkan_core.utils.schemas import Schema, read_json
@@ -74,7 +75,7 @@ class ScoringPlan(Schema):
     @property
     def model_folder(self) -> str:
         """Where the copy of the model lies."""
-        return f"{self.folder}/model"
+        return f"{self.folder}/{MODEL_FOLDER}"
 
     def record(self, part: int) -> str:
         """Return the name of what a part leaves behind, without a suffix."""

@@ -21,12 +21,11 @@ from dkan_core.evaluation.prediction import ScoredSplit, check_match, known_spli
 from dkan_core.model.additive import AdditiveFastKAN
 from dkan_core.model.additive_terms import terms_of
 from dkan_core.model.base import TabularModel
-from dkan_core.model.model_folder import CONFIG, ESTIMATOR, SCORES, check_model_replaceable
+from dkan_core.model.model_folder import ESTIMATOR, SCORES, check_model_replaceable
 from dkan_core.model.saved_model import SavedModel, save_model
 from dkan_core.training.validation.early_stopping import describe_probabilities
 from dkan_core.utils.storage.paths import is_remote, local_path
-from dkan_core.utils.storage.remote import exchange_remote, local_copy
-from dkan_core.utils.storage.scratch import scratch_folder
+from dkan_core.utils.storage.remote import local_copy
 from dkan_core.utils.torch_resources import best_device
 
 DEFAULT_SPLIT = "valid"
@@ -113,11 +112,7 @@ def edit(
             metrics |= _description(scored[1], saved.config.labels)
     # Says which classes a classifier has; edits change nothing of that.
     also = {ESTIMATOR: json.loads(saved.files.read(ESTIMATOR))} if ESTIMATOR in saved.files.files else None
-    with scratch_folder() as scratch:
-        target = scratch / "model" if is_remote(out) else local_path(out)
-        save_model(target, edited, edited.config, saved.preprocessor, metrics, also=also)
-        if is_remote(out):
-            exchange_remote(target, str(out), last=CONFIG)
+    save_model(out, edited, edited.config, saved.preprocessor, metrics, also=also)
     logger.info("edits of %s: %d; model in %s", model, len(asked), out)
     return EditResult(model=str(out), edits=metrics["edits"], before=before, after=after)
 

@@ -18,10 +18,9 @@ from dkan_core.data.format.origin import Origin, overlap
 from dkan_core.errors import DataError
 from dkan_core.evaluation.labelled_rows import EvaluationData, score_rows
 from dkan_core.evaluation.metrics import compute_metrics
-from dkan_core.model.model_folder import CONFIG
+from dkan_core.model.model_folder import find_model
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.report.templating import digits_of, render_html
-from dkan_core.utils.storage.files import read_if_there
 from dkan_core.utils.storage.remote import local_copy
 
 # The metrics that both models' sections have; the others say nothing about which one is better.
@@ -74,7 +73,7 @@ def compare(previous: str | Path, data: EvaluationData) -> Comparison:
         data: The rows.
     """
     place = str(previous).rstrip("/")
-    if read_if_there(f"{place}/{CONFIG}") is None and read_if_there(f"{place}/model/{CONFIG}") is None:
+    if find_model(place) is None:
         logger.info("%s: there is no model yet to compare with", place)
         return Comparison(model=place, is_there=False, why_not="there is no model yet")
     try:

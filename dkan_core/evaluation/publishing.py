@@ -9,12 +9,10 @@ from typing import Any
 from pydantic import ConfigDict
 
 from dkan_core.errors import DataError
-from dkan_core.model.model_folder import CARD, CONFIG, check_model_replaceable
+from dkan_core.model.model_folder import CARD, check_model_replaceable
 from dkan_core.model.saved_model import SavedModel, Share, write_model_files
 from dkan_core.utils.schemas import Schema, read_json
-from dkan_core.utils.storage.paths import is_remote, local_path
-from dkan_core.utils.storage.remote import exchange_remote, local_copy
-from dkan_core.utils.storage.scratch import scratch_folder
+from dkan_core.utils.storage.remote import local_copy
 
 # In a run's folder; that of its model has one of its own.
 RUN_METRICS = "metrics.json"
@@ -25,9 +23,6 @@ logger = logging.getLogger(__name__)
 def publish(model: str | Path, to: str | Path, metrics: Mapping[str, Any] | None = None) -> None:
     """Copy a model to where others fetch it, in the place of an earlier one, which stays until the new one is there.
 
-    Locally both change hands in one step. A bucket knows no such step: there the new files lie aside, whole, before
-    they are copied over the old ones, one by one.
-
     Args:
         model: Folder that ``train`` wrote, or its ``model`` folder; a path or an fsspec URI.
         to: Folder or URI for the model alone, without logs, history and checkpoints.
@@ -37,19 +32,13 @@ def publish(model: str | Path, to: str | Path, metrics: Mapping[str, Any] | None
         DataError: The model cannot be read, or is not whole.
         OutputError: ``to`` cannot take it, or holds something else.
     """
-    with local_copy(model) as source, scratch_folder() as scratch:
+    with local_copy(model) as source:
         read = SavedModel(source).files
         files = {name: read.read(name) for name in read.files}
         files[CARD] = files.get(CARD, b"") + _tested(metrics or {}).encode()
         # After the model was read: a damaged one is said to be so, whatever lies at the target.
         check_model_replaceable(to, overwrite=True)
-        if not is_remote(to):
-            local_path(to).parent.mkdir(parents=True, exist_ok=True)
-            write_model_files(local_path(to), files)
-        else:
-            for name, content in files.items():
-                (scratch / name).write_bytes(content)
-            exchange_remote(scratch, str(to), last=CONFIG)
+        write_model_files(to, files)
     logger.info("published %s to %s", model, to)
 
 

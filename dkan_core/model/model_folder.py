@@ -13,7 +13,7 @@ from pydantic import Field
 
 from dkan_core.errors import ConfigError, DataError, OutputError
 from dkan_core.utils.schemas import Schema, SchemaT, read_json
-from dkan_core.utils.storage.files import json_text
+from dkan_core.utils.storage.files import json_text, read_if_there
 from dkan_core.utils.storage.outputs import PARTIAL, check_file_is_ours, check_free, entries
 
 WEIGHTS, CONFIG, PREPROCESSOR, METRICS, CARD, HASHES, ESTIMATOR = (
@@ -25,6 +25,8 @@ WEIGHTS, CONFIG, PREPROCESSOR, METRICS, CARD, HASHES, ESTIMATOR = (
     "files.json",
     "estimator.json",
 )
+# Where a run's folder has its model.
+MODEL_FOLDER = "model"
 # What ``train`` writes; ``FastKANClassifier.save`` adds ``estimator.json``.
 MODEL_FILES = (WEIGHTS, CONFIG, PREPROCESSOR, METRICS, CARD, HASHES)
 # Those that decide its scores.
@@ -99,8 +101,17 @@ def naming_swapped(sources: Sequence[str | Path]) -> Iterator[None]:
 
 def _holds_model(place: str | Path) -> bool:
     with suppress(OutputError):
-        return any({CONFIG, WEIGHTS} <= entries(folder) for folder in (place, f"{place}/model"))
+        return any({CONFIG, WEIGHTS} <= entries(folder) for folder in (place, f"{place}/{MODEL_FOLDER}"))
     return False
+
+
+def find_model(place: str) -> str | None:
+    """Return the folder or URI of a model, given that or its run's; None where there is none."""
+    root = place.rstrip("/")
+    for folder in (root, f"{root}/{MODEL_FOLDER}"):
+        if read_if_there(f"{folder}/{CONFIG}") is not None:
+            return folder
+    return None
 
 
 class ModelFolder:
@@ -115,8 +126,8 @@ class ModelFolder:
 
     def __init__(self, folder: Path) -> None:
         try:
-            if not (folder / CONFIG).exists() and (folder / "model").is_dir():
-                folder = folder / "model"
+            if not (folder / CONFIG).exists() and (folder / MODEL_FOLDER).is_dir():
+                folder = folder / MODEL_FOLDER
             self.files = read_files(folder, (*MODEL_FILES, ESTIMATOR))
         except FileNotFoundError:
             self.files = {}

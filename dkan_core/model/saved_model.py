@@ -29,10 +29,13 @@ from dkan_core.utils.resources import available_memory
 from dkan_core.utils.schemas import Schema
 from dkan_core.utils.storage.failures import output_error
 from dkan_core.utils.storage.files import json_text, remove, sync_folder, write_atomic
+from dkan_core.utils.storage.paths import is_remote, local_path
+from dkan_core.utils.storage.remote import exchange_remote
+from dkan_core.utils.storage.scratch import scratch_folder
 
 
 def save_model(
-    folder: Path,
+    folder: str | Path,
     model: TabularModel,
     config: ModelConfig,
     preprocessor: Preprocessor,
@@ -40,10 +43,10 @@ def save_model(
     *,
     also: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write a model so that ``folder`` always holds a whole one: aside first, then swapped in.
+    """Write a model, as ``write_model_files`` does.
 
     Args:
-        folder: Where it goes, in the place of an earlier one.
+        folder: Path or fsspec URI, in the place of an earlier one.
         model: Its parameters.
         config: Its architecture.
         preprocessor: Its encoding of raw rows.
@@ -51,7 +54,7 @@ def save_model(
         also: Further JSON files, by name.
 
     Raises:
-        OutputError: The disk is full or not writable; an earlier model stays.
+        OutputError: ``folder`` is full or not writable; an earlier model stays.
     """
     state = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
     plain = {CONFIG: config.to_dict(), PREPROCESSOR: preprocessor.to_dict(), METRICS: metrics, **(also or {})}
@@ -61,19 +64,32 @@ def save_model(
     write_model_files(folder, with_hashes(files))
 
 
-def write_model_files(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Write the files of a model, by name, so that ``folder`` always holds a whole one.
+def write_model_files(place: str | Path, files: Mapping[str, bytes]) -> None:
+    """Write the files of a model, by name, so that ``place`` always holds a whole one.
+
+    Locally the old folder and the new one change hands in one step. A bucket knows no such step: there the new files
+    lie aside, whole, before they are copied over the old ones, one by one.
+
+    Args:
+        place: Path or fsspec URI of a folder.
+        files: Content by name.
 
     Raises:
         DataError: A name is none of a file in the folder itself.
-        OutputError: The disk is full or not writable; an earlier model stays.
+        OutputError: ``place`` is full or not writable; an earlier model stays.
     """
     # Names come from a folder that may be somebody else's: none may lead out of the model's own.
     for name in files:
         if name in ("", ".", "..") or "/" in name or "\0" in name:
-            raise DataError(f"{folder}: {name!r} is not the name of a file in a model's folder")
+            raise DataError(f"{place}: {name!r} is not the name of a file in a model's folder")
+    if is_remote(place):
+        with scratch_folder() as scratch:
+            for name, content in files.items():
+                (scratch / name).write_bytes(content)
+            exchange_remote(scratch, str(place), last=CONFIG)
+        return
     # A whole folder at once: new weights beside an old encoding would score nonsense.
-    with _replaced(folder) as aside:
+    with _replaced(local_path(place)) as aside:
         for name, content in files.items():
             write_atomic(aside / name, content)
 

@@ -11,6 +11,7 @@ from typing import Any
 from dkan_core.config import NodesConfig, TrainConfig, check_config
 from dkan_core.data.format.manifest import MANIFEST, manifest_text
 from dkan_core.errors import ConfigError, DataError, DkanError, TrainingError
+from dkan_core.model.model_folder import MODEL_FOLDER
 from dkan_core.training.history import HISTORY, read_history
 from dkan_core.training.launcher.run_folder import METRICS, WRITTEN, check_run_folder
 from dkan_core.training.launcher.train import TrainResult
@@ -143,7 +144,7 @@ def _result(run: str) -> TrainResult:
         raise DataError(f"{run}/{METRICS}: average_precision: expected a number, got {average_precision!r}")
     return TrainResult(
         average_precision=average_precision,
-        model=f"{run}/model",
+        model=f"{run}/{MODEL_FOLDER}",
         metrics=facts,
         history=read_history(history or "", f"{run}/{HISTORY}"),
     )

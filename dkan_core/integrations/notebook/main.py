@@ -23,6 +23,7 @@ from dkan_core.errors import DataError
 from dkan_core.evaluation.metrics import NOT_MEASURED, macro_average_precision
 from dkan_core.integrations.notebook.predictor import Predictor
 from dkan_core.integrations.notebook.rows import LabelledRows, read_labelled_rows
+from dkan_core.model.model_folder import MODEL_FOLDER
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.training.launcher.train import train
 from dkan_core.utils.storage.paths import is_remote, local_path
@@ -136,7 +137,7 @@ def _run_folder(run: str | Path | None) -> Iterator[str]:
     try:
         yield folder
     except BaseException:
-        if not (Path(folder) / "model").exists():
+        if not (Path(folder) / MODEL_FOLDER).exists():
             shutil.rmtree(folder, ignore_errors=True)
         raise
 

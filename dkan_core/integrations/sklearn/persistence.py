@@ -12,12 +12,10 @@ from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.errors import DataError
 from dkan_core.model.architecture import ModelConfig
 from dkan_core.model.base import TabularModel
-from dkan_core.model.model_folder import CONFIG, ESTIMATOR, check_model_replaceable
+from dkan_core.model.model_folder import ESTIMATOR, check_model_replaceable
 from dkan_core.model.saved_model import SavedModel, save_model
 from dkan_core.utils.schemas import Schema
-from dkan_core.utils.storage.paths import is_remote, local_path
-from dkan_core.utils.storage.remote import exchange_remote, local_copy
-from dkan_core.utils.storage.scratch import scratch_folder
+from dkan_core.utils.storage.remote import local_copy
 
 # Parameters of the classifier that a model's architecture knows.
 MODEL_PARAMETERS = (
@@ -104,11 +102,7 @@ def write_classifier(
     """
     check_model_replaceable(folder, overwrite=overwrite)
     also = {ESTIMATOR: description.model_dump()}
-    with scratch_folder() as scratch:
-        target = scratch / "model" if is_remote(folder) else local_path(folder)
-        save_model(target, module, architecture, preprocessor, metrics, also=also)
-        if is_remote(folder):
-            exchange_remote(target, str(folder), last=CONFIG)
+    save_model(folder, module, architecture, preprocessor, metrics, also=also)
 
 
 def read_classifier(folder: str | Path, parameters: Collection[str]) -> tuple[SavedModel, Description]:

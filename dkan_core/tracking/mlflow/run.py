@@ -11,6 +11,7 @@ from typing import Any
 
 import dkan_core
 from dkan_core.errors import redact
+from dkan_core.model.model_folder import MODEL_FOLDER
 from dkan_core.tracking.mlflow import sweep
 from dkan_core.tracking.mlflow.model import log_model
 from dkan_core.tracking.mlflow.record import Record, known_run, write_record
@@ -120,7 +121,7 @@ class MlflowTracker(Tracker):
 
     def _log_result(self, metrics: Mapping[str, Any]) -> None:
         """Log the best model with its metrics, the history, and the model's card as the run's description."""
-        model = self._run.folder / "model"
+        model = self._run.folder / MODEL_FOLDER
         best = {f"best/{name}": value for name, value in metrics.items()}
         log_metrics(self._client, self._run_id, best, metrics["step"])
         self._client.set_tag(self._run_id, "mlflow.note.content", (model / "README.md").read_text(encoding="utf-8"))

@@ -11,7 +11,7 @@ from pathlib import Path
 from dkan_core.config import ResolvedTrainConfig
 from dkan_core.data.format.manifest import PreparedData
 from dkan_core.errors import ConfigError, DataError
-from dkan_core.model.model_folder import MODEL_FILES, read_files
+from dkan_core.model.model_folder import MODEL_FILES, MODEL_FOLDER, read_files
 from dkan_core.model.saved_model import SavedModel, write_model_files
 from dkan_core.tracking.tracker import Trackers
 from dkan_core.training.launcher.checkpoints import clear_checkpoints, find_checkpoint
@@ -20,7 +20,6 @@ from dkan_core.training.launcher.resuming import ending_of
 from dkan_core.training.launcher.run import Outcome, architecture_of_run, open_run
 from dkan_core.training.launcher.run_folder import OWN_CHECKPOINTS, REFIT, make_logs_ready, make_ready
 from dkan_core.training.launcher.run_log import Ending
-from dkan_core.training.roles.evaluator import MODEL_FOLDER
 from dkan_core.training.setup.architecture import settled
 from dkan_core.training.setup.initial_model import InitialModel
 from dkan_core.training.setup.refit_choices import Choices

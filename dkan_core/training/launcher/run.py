@@ -14,6 +14,7 @@ from dkan_core.data.loading.loader import open_split
 from dkan_core.errors import ConfigError
 from dkan_core.model.architecture import ModelConfig
 from dkan_core.model.base import TabularModel
+from dkan_core.model.model_folder import MODEL_FOLDER
 from dkan_core.tracking.tracker import Tracker
 from dkan_core.training.communication.process_group import local_rendezvous, serve_loopback_store
 from dkan_core.training.communication.wakeup import Wakeup
@@ -26,7 +27,6 @@ from dkan_core.training.launcher.resuming import check_architecture, waiting_sna
 from dkan_core.training.launcher.run_log import Ending
 from dkan_core.training.launcher.supervisor import Supervisor, process_names
 from dkan_core.training.launcher.torchrun import Ranks
-from dkan_core.training.roles.evaluator import MODEL_FOLDER
 from dkan_core.training.setup.initial_model import InitialModel, initial_model, starting_architecture
 from dkan_core.training.setup.model_parts import learning_rate_factors
 from dkan_core.training.setup.placement import Placement, threads_per_worker

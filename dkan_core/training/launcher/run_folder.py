@@ -9,14 +9,13 @@ from pathlib import Path
 from dkan_core.config import TrainConfig
 from dkan_core.config.saving import BEGINNING as BEGINNING_OF_SETTINGS
 from dkan_core.errors import OutputError
-from dkan_core.model.model_folder import MODEL_FILES, check_model_is_ours
+from dkan_core.model.model_folder import MODEL_FILES, MODEL_FOLDER, check_model_is_ours
 from dkan_core.model.saved_model import write_model_files
 from dkan_core.tracking.mlflow.record import RECORD
 from dkan_core.tracking.tensorboard import EVENTS, TENSORBOARD
 from dkan_core.training.history import BEGINNING, HISTORY
 from dkan_core.training.launcher.checkpoints import CHECKPOINTS, check_no_checkpoints
 from dkan_core.training.launcher.run import LOGS
-from dkan_core.training.roles.evaluator import MODEL_FOLDER
 from dkan_core.training.state.checkpoint_file import Checkpoint
 from dkan_core.utils.storage.failures import failure_inside
 from dkan_core.utils.storage.files import read_if_there, remove

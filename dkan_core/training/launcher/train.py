@@ -18,7 +18,7 @@ from dkan_core.data.format.manifest import PreparedData
 from dkan_core.data.loading.loader import open_split
 from dkan_core.data.loading.tiers import open_data, settle_tier
 from dkan_core.errors import DkanError, TrainingError
-from dkan_core.model.model_folder import REFIT_ROWS
+from dkan_core.model.model_folder import MODEL_FOLDER, REFIT_ROWS
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.tracking.choice import follow_run
 from dkan_core.tracking.tracker import RunEnd, TrackedRun
@@ -48,7 +48,6 @@ from dkan_core.training.launcher.run_folder import (
 )
 from dkan_core.training.launcher.run_log import FITTED, LOG, Ending, capture_log
 from dkan_core.training.launcher.torchrun import Ranks, run_following_rank
-from dkan_core.training.roles.evaluator import MODEL_FOLDER
 from dkan_core.training.setup.architecture import settled
 from dkan_core.training.setup.defaults import log_choices, resolve_for
 from dkan_core.training.setup.initial_model import InitialModel, take_initial

@@ -19,7 +19,7 @@ from dkan_core.errors import ConfigError, DataError
 from dkan_core.model.architecture import ModelConfig, ignoring
 from dkan_core.model.base import TabularModel
 from dkan_core.model.blended import BlendedFastKAN
-from dkan_core.model.model_folder import CONFIG, REFIT_ROWS, WEIGHTS
+from dkan_core.model.model_folder import REFIT_ROWS, WEIGHTS, find_model
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.model.tabular import TabularFastKAN
 from dkan_core.training.compute.gradient import flatten, untrained_model
@@ -31,7 +31,6 @@ from dkan_core.training.setup.refit_choices import Choices
 from dkan_core.training.setup.weight_transfer import reading_all, transferred_state, widened_architecture
 from dkan_core.training.state.adamw import BETA1, BETA2, Float32
 from dkan_core.utils.hints import flag, listed_names
-from dkan_core.utils.storage.files import read_if_there
 from dkan_core.utils.storage.remote import local_copy
 
 # Settings that a model has once and for all.
@@ -98,7 +97,7 @@ def take_initial(
     """
     if config.init_from is None:
         return config, None
-    place = _model_folder(config.init_from)
+    place = find_model(config.init_from)
     if place is None:
         return _as_checkpoint_says(config, checkpoints), None
     with local_copy(place) as folder:
@@ -209,15 +208,6 @@ def initial_model(
         # Calibration is fitted anew on the validation split of the new data.
         model.calibrate()
     return model
-
-
-def _model_folder(place: str) -> str | None:
-    """Return the folder or URI of a model, given that or its run's; None where there is none."""
-    root = place.rstrip("/")
-    for folder in (root, f"{root}/model"):
-        if read_if_there(f"{folder}/{CONFIG}") is not None:
-            return folder
-    return None
 
 
 def check_transfer(initial: InitialModel, manifest: PreparedData, prepared: str, place: str) -> None:
