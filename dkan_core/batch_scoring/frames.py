@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from dkan_core.data.encoding.like import check_features
+from dkan_core.data.encoding.source_check import check_features
 from dkan_core.data.source.column_types import column_types
 from dkan_core.data.source.frames import cast_columns, column_names, frame_table, without_empty_types
 from dkan_core.errors import DataError

@@ -19,7 +19,7 @@ from dkan_core.batch_scoring.plan import (
     open_plan,
     read_accepted,
 )
-from dkan_core.data.encoding.label_columns import positive_of_columns, with_binary_labels
+from dkan_core.data.preparation.label_columns import positive_of_columns, with_binary_labels
 from dkan_core.data.preparation.steps import label_values
 from dkan_core.data.source.files import find_parquet, listed, stamp, whole_second
 from dkan_core.errors import ConfigError, DataError

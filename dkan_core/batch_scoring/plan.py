@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from dkan_core.data.encoding.label_columns import label_columns
+from dkan_core.data.preparation.label_columns import label_columns
 from dkan_core.data.source.files import find_parquet, listed, stamp
 from dkan_core.errors import ConfigError, DataError, OutputError
 from dkan_core.evaluation.prediction import output_schema

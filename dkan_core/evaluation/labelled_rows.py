@@ -11,19 +11,19 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from dkan_core.data.encoding.label_columns import (
+from dkan_core.data.encoding.preprocessor import Preprocessor
+from dkan_core.data.encoding.source_check import check_features
+from dkan_core.data.format.manifest import MANIFEST, PreparedData, manifest_text, open_prepared
+from dkan_core.data.format.origin import Origin, origin_of, raw_origin
+from dkan_core.data.format.shard_writer import Arrays
+from dkan_core.data.loading.loader import all_batches, open_split
+from dkan_core.data.preparation.label_columns import (
     check_label_columns,
     label_columns,
     positive_in,
     positive_of_columns,
     with_binary_labels,
 )
-from dkan_core.data.encoding.like import check_features
-from dkan_core.data.encoding.preprocessor import Preprocessor
-from dkan_core.data.format.manifest import MANIFEST, PreparedData, manifest_text, open_prepared
-from dkan_core.data.format.origin import Origin, origin_of, raw_origin
-from dkan_core.data.format.shard_writer import Arrays
-from dkan_core.data.loading.loader import all_batches, open_split
 from dkan_core.data.preparation.steps import encode_rows
 from dkan_core.data.source.column_types import value_types
 from dkan_core.data.source.columns import SourceFile, open_parquet, read_batches

@@ -11,12 +11,12 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from dkan_core.data.encoding.label_columns import check_label_columns
-from dkan_core.data.encoding.like import check_features
+from dkan_core.data.encoding.source_check import check_features
 from dkan_core.data.format.manifest import PreparedData
 from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.data.loading.loader import RowReader, all_batches
 from dkan_core.data.loading.prefetching import prefetched
+from dkan_core.data.preparation.label_columns import check_label_columns
 from dkan_core.data.source.column_types import column_types, value_types
 from dkan_core.data.source.columns import open_parquet, read_batches
 from dkan_core.data.source.folders import FOLDER_TEXT

@@ -27,8 +27,8 @@ from dkan_core import (
     save_pointer,
 )
 from dkan_core import write_sample as sample
-from dkan_core.data.encoding.like import read_reference
 from dkan_core.data.format.manifest import open_prepared, read_manifest
+from dkan_core.data.preparation.reference import read_reference
 from dkan_core.utils.storage.replacement import COMPLETE, MOVING
 from dkan_core.utils.storage.shared_folder import WORK, SharedFolder
 from tests.command import dkan

@@ -16,12 +16,12 @@ import numpy as np
 
 from dkan_core.config import PrepareConfig
 from dkan_core.config.prepare import SPLITS
-from dkan_core.data.encoding.like import read_reference
 from dkan_core.data.format.manifest import MANIFEST, OUTPUTS, PreparedData
 from dkan_core.data.format.shard_writer import Shard, ShardWriter, write_shard
 from dkan_core.data.format.split_info import SplitInfo
 from dkan_core.data.preparation.plan import PLAN
 from dkan_core.data.preparation.prepare import find_task, log_prepared
+from dkan_core.data.preparation.reference import read_reference
 from dkan_core.data.preparation.reuse import earlier_result, identity
 from dkan_core.data.preparation.statistics import Counts, check_values, collect_statistics, merge_counts
 from dkan_core.data.preparation.steps import PreparationTask, check_unchanged, log_unseen, spill_rows, with_room

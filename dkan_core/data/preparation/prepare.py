@@ -9,9 +9,9 @@ from pathlib import Path
 import pyarrow as pa
 
 from dkan_core.config import PrepareConfig, check_config
-from dkan_core.data.encoding.like import read_reference
 from dkan_core.data.format.manifest import MANIFEST, OUTPUTS, PreparedData
 from dkan_core.data.format.shard_writer import SpillReader
+from dkan_core.data.preparation.reference import read_reference
 from dkan_core.data.preparation.reuse import earlier_result, is_reusable
 from dkan_core.data.preparation.statistics import collect_statistics, merge_counts, sample_limit
 from dkan_core.data.preparation.steps import PreparationTask, describe, describe_files, fit, log_unseen, spill_rows

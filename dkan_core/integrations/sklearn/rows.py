@@ -19,8 +19,8 @@ from dkan_core.config import PrepareConfig
 from dkan_core.data.encoding.column_hints import column_warnings
 from dkan_core.data.encoding.extending import extended_encoding, with_counts
 from dkan_core.data.encoding.fitting import fit_preprocessor
-from dkan_core.data.encoding.like import check_features
 from dkan_core.data.encoding.preprocessor import Preprocessor
+from dkan_core.data.encoding.source_check import check_features
 from dkan_core.data.encoding.sparse import longest_rows
 from dkan_core.data.hashing import UInt64
 from dkan_core.data.preparation.statistics import sample_rows

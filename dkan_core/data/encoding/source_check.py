@@ -1,0 +1,45 @@
+"""Whether files have the columns that an encoding reads."""
+
+import pyarrow as pa
+
+from dkan_core.data.encoding.preprocessor import Preprocessor
+from dkan_core.data.source.column_types import is_number, is_text
+from dkan_core.data.source.folders import FOLDER_TEXT
+from dkan_core.data.source.times import expected, fits_zone, is_duration
+from dkan_core.errors import DataError
+from dkan_core.utils.hints import listed_names
+
+
+def check_features(preprocessor: Preprocessor, types: dict[str, pa.DataType], where: str, *, because: str) -> None:
+    """Check that files have the columns that an encoding reads.
+
+    Args:
+        preprocessor: The encoding.
+        types: Type of each column of the files.
+        where: The files, as messages should call them.
+        because: Why a column is needed, as messages say it: "the model was trained with".
+
+    Raises:
+        DataError: A column is missing, or of another kind than the encoding takes.
+    """
+    missing = [name for name in preprocessor.columns if name not in types]
+    if missing:
+        also = f" (also missing: {listed_names(missing[1:])})" if len(missing) > 1 else ""
+        raise DataError(
+            f"{where}: column {missing[0]!r} is missing; {because} it{also}; where its values are not known, give nulls"
+        )
+    numeric = {feature.name for feature in preprocessor.numeric}
+    for name, zone in preprocessor.times.items():
+        if types[name] != FOLDER_TEXT and not fits_zone(types[name], zone):
+            raise DataError(f"{where}: column {name!r} is {types[name]}; {because} {expected(zone)} there")
+    for feature in preprocessor.sparse:
+        if not (feature.fits(types[feature.name]) or pa.types.is_null(types[feature.name])):
+            wanted = f"vectors of {feature.vector_bytes} bytes" if feature.vector_bytes else "lists of integers"
+            raise DataError(f"{where}: column {feature.name!r} is {types[feature.name]}; {because} {wanted} there")
+    others = {*preprocessor.times, *(feature.name for feature in preprocessor.sparse)}
+    for name in (name for name in preprocessor.columns if name not in others):
+        kinds = (is_number, is_duration) if name in numeric else (is_text, pa.types.is_boolean)
+        # Text in the names of folders is read as what is needed, if it can be.
+        if types[name] != FOLDER_TEXT and not any(fits(types[name]) for fits in (*kinds, pa.types.is_null)):
+            wanted = "numbers" if name in numeric else "categories (strings or booleans)"
+            raise DataError(f"{where}: column {name!r} is {types[name]}; {because} {wanted} there")
