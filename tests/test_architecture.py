@@ -1,6 +1,7 @@
 """The structure that docs/concepts/architecture.md draws, checked on the syntax trees."""
 
 import ast
+import graphlib
 import inspect
 import subprocess
 import sys
@@ -65,6 +66,19 @@ def test_imports_go_down_the_layers_alone(path: Path) -> None:
     allowed = set().union(*LAYERS[:level]) | {part_of(module)}
     wrong = {name for name in imports(path) if part_of(name) not in allowed}
     assert not wrong, f"{path} imports {wrong}"
+
+
+@pytest.mark.parametrize("part", [path.name for path in sorted(PACKAGE.iterdir()) if path.is_dir()])
+def test_folders_of_a_part_do_not_import_each_other_in_a_circle(part: str) -> None:
+    folder = PACKAGE / part
+    found: dict[str, set[str]] = {}
+    for path in folder.rglob("*.py"):
+        own = path.relative_to(folder).parts[0]
+        names = (name.split(".") for name in imports(path))
+        found.setdefault(own, set()).update(
+            words[2] for words in names if words[1] == part and (folder / words[2]).is_dir() and words[2] != own
+        )
+    graphlib.TopologicalSorter(found).prepare()
 
 
 def test_public_names_are_sorted_and_exist() -> None:

@@ -24,9 +24,9 @@ from benchmarks.training.watch import NEVER
 from dkan_core import FastKAN, TrainConfig
 from dkan_core.training.compute.gradient import flatten, parameter_count
 from dkan_core.training.launcher.supervisor import process_names
+from dkan_core.training.roles.process_spec import ProcessSpec
 from dkan_core.training.setup.defaults import resolve
 from dkan_core.training.state.parameter_store import initialize_store
-from dkan_core.training.state.process_spec import ProcessSpec
 from dkan_core.training.state.shared_memory import MemoryShape, WorkerGeneration, create_memory
 
 FORKED = multiprocessing.get_context("forkserver")

@@ -29,12 +29,12 @@ from dkan_core.training.compute.flat_model import Replica
 from dkan_core.training.compute.gradient import trained_parameters
 from dkan_core.training.roles.heartbeat import Heartbeat
 from dkan_core.training.roles.parameter_server import server_loop
+from dkan_core.training.roles.process_spec import ProcessSpec
 from dkan_core.training.roles.startup import ComputeProcess
-from dkan_core.training.roles.stopwatch import Stopwatch
 from dkan_core.training.roles.worker import Worker
 from dkan_core.training.state.aggregation import LossTotals
 from dkan_core.training.state.parameter_store import Rules
-from dkan_core.training.state.process_spec import ProcessSpec
+from dkan_core.training.state.stopwatch import Stopwatch
 
 RATE = 1e-3
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from dkan_core.training.launcher.checkpoints import load_checkpoint
+from dkan_core.training.state.checkpoint_store import load_checkpoint
 from tests.image.base import ROOT
 from tests.image.build import BUILD_SECONDS, Image, locked_version
 from tests.image.conftest import open_to_all

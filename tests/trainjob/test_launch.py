@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from dkan_core import ConfigError, DataError, NodesConfig, TrainConfig, TrainingError, TrainResult, train_on_nodes
-from dkan_core.training.launcher.checkpoints import CHECKPOINTS
 from dkan_core.training.launcher.run_folder import WRITTEN
+from dkan_core.training.state.checkpoint_store import CHECKPOINTS
 from dkan_core.trainjob import launch, logs
 from dkan_core.utils import kubernetes_api
 from dkan_core.utils.retry import RetryPolicy

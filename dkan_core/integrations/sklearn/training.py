@@ -22,7 +22,7 @@ from dkan_core.training.roles.in_process import SingleResult, train_single
 from dkan_core.training.setup.architecture import settled
 from dkan_core.training.setup.defaults import resolve_for
 from dkan_core.training.setup.initial_model import InitialModel, check_transfer, settings_from, warn_of_kept_shape
-from dkan_core.training.setup.refit_choices import Choices, may_refit
+from dkan_core.training.state.refit_choices import Choices, may_refit
 from dkan_core.utils.storage.remote import local_copy
 
 

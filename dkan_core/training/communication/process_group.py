@@ -21,7 +21,7 @@ from torch._C._distributed_c10d import PrefixStore, TCPStore
 from dkan_core.config import ResolvedTrainConfig
 from dkan_core.training.communication.flight_recorder import FlightRecorder
 from dkan_core.training.communication.rendezvous import PEER_LOST, Rendezvous
-from dkan_core.training.roles.stopwatch import Stopwatch
+from dkan_core.training.state.stopwatch import Stopwatch
 from dkan_core.utils import gpu
 
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from dkan_core.errors import DkanError
-from dkan_core.training.launcher.checkpoints import read_model, save_checkpoint, write_parts
 from dkan_core.training.launcher.reporting import Reporter
 from dkan_core.training.state.adamw import Float32
 from dkan_core.training.state.checkpoint_file import Checkpoint
+from dkan_core.training.state.checkpoint_store import read_model, save_checkpoint, write_parts
 from dkan_core.training.state.ledger import Ledger
 from dkan_core.training.state.parameter_store import newest_restore_point
 from dkan_core.training.state.shared_memory import CheckpointRequest, SharedMemory

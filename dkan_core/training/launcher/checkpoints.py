@@ -1,140 +1,20 @@
-"""Where checkpoints lie: written whole, found again, the oldest removed (``checkpoint_file`` has what is in one)."""
+"""Where a run's checkpoints lie, and which of them it resumes from."""
 
 import hashlib
 import json
 import logging
-import re
-from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 
 from dkan_core.config import ResolvedTrainConfig, TrainConfig
-from dkan_core.errors import ConfigError, DataError, OutputError
-from dkan_core.model.model_folder import MODEL_FILES, read_files
+from dkan_core.errors import ConfigError
 from dkan_core.training.launcher.resuming import PLACE_SETTINGS, check_fits, log_changes, settings_of_course
-from dkan_core.training.state.checkpoint_file import Checkpoint, decode, encode
+from dkan_core.training.state.checkpoint_file import Checkpoint
+from dkan_core.training.state.checkpoint_store import load_checkpoint, source_of
 from dkan_core.utils.hints import flag
-from dkan_core.utils.retry import RetryPolicy, call_with_retries
-from dkan_core.utils.storage.failures import readable, writable
-from dkan_core.utils.storage.paths import filesystem, is_remote, local_path
-from dkan_core.utils.storage.staging import staged_file
-
-# A run's folder for them, unless another is named.
-CHECKPOINTS = "checkpoints"
-
-# The checkpoint of the best evaluation's step, beside those of the newest steps.
-BEST_FILE = "best.safetensors"
-
-# The newest, and the one before it in case the newest turns out to be damaged.
-KEPT_FILES = 2
 
 LATER_SETTINGS = ("init_optimizer", "freeze", "lr_multipliers", "schedule_epochs")
-# Over 3.5 s: a bucket that hiccups is worth that, and the next checkpoint comes anyway.
-RETRIES = RetryPolicy(first_pause=0.5, attempts=4)
 
 logger = logging.getLogger(__name__)
-
-
-def save_checkpoint(folder: str, checkpoint: Checkpoint) -> str:
-    """Write a checkpoint into a folder and remove all but the newest; return its path or URI.
-
-    Raises:
-        OutputError: The folder cannot be written, also when tried again; older checkpoints stay.
-    """
-    uri = f"{folder}/step-{checkpoint.ledger.step:012d}.safetensors"
-    write_checkpoint(uri, checkpoint)
-    _prune(folder, uri.rsplit("/", 1)[1])
-    return uri
-
-
-def write_checkpoint(uri: str, checkpoint: Checkpoint) -> None:
-    """Write a checkpoint as a file.
-
-    Raises:
-        OutputError: It cannot be written, also when tried again; an earlier one of this name stays.
-    """
-    write_parts(uri, encode(checkpoint))
-
-
-def write_parts(uri: str, parts: Sequence[bytes | memoryview]) -> None:
-    """Write a file, and try again for a while where that fails.
-
-    Raises:
-        OutputError: It cannot be written; an earlier one stays.
-    """
-
-    def write() -> None:
-        with staged_file(uri) as aside, aside.open("wb") as file:
-            file.writelines(parts)
-
-    call_with_retries(write, RETRIES, _may_pass, name="checkpoint")
-
-
-def _may_pass(error: BaseException) -> bool:
-    # A full disk stays full for so short a time.
-    return isinstance(error, OutputError) and "disk is full" not in str(error)
-
-
-def _prune(folder: str, newest: str) -> None:
-    """Remove all but a checkpoint and the ones before it that are kept; what cannot be removed does no harm."""
-    try:
-        names = _names(folder)
-        # Those of later steps are of a course that --resume best has given up.
-        kept = [name for name in names if name <= newest][-KEPT_FILES:]
-        _remove(folder, [name for name in names if name not in kept])
-    except (DataError, OutputError) as error:
-        logger.warning("older checkpoints stay: %s", error)
-
-
-def _remove(folder: str, names: Sequence[str]) -> None:
-    fs, root = filesystem(folder)
-    with writable(folder):
-        for name in names:
-            fs.rm_file(f"{root}/{name}")
-
-
-def best_path(folder: Path, checkpoints: str) -> Path:
-    """Return where the evaluator writes the best state: in the folder for checkpoints, or beside where that is remote.
-
-    Args:
-        folder: Of the run, on this machine.
-        checkpoints: Folder or URI for checkpoints.
-    """
-    return (folder / CHECKPOINTS if is_remote(checkpoints) else local_path(checkpoints)) / BEST_FILE
-
-
-def read_model(folder: Path) -> dict[str, bytes]:
-    """Return what a checkpoint holds of a model folder that may be replaced meanwhile; empty where none is complete."""
-    try:
-        files = read_files(folder, MODEL_FILES)
-    except FileNotFoundError:
-        return {}
-    return files if len(files) == len(MODEL_FILES) else {}
-
-
-def load_checkpoint(uri: str) -> tuple[str, Checkpoint] | None:
-    """Read the newest whole checkpoint of a folder, or one file; return its path or URI as well.
-
-    The best state counts where it is the only one: a run may have been killed before its first checkpoint.
-
-    Returns:
-        None where there is none.
-
-    Raises:
-        DataError: The folder cannot be reached, or none of its checkpoints is whole.
-    """
-    if uri.endswith(".safetensors"):
-        return (uri, _read(uri)) if _exists(uri) else None
-    names = _names(uri)
-    for name in reversed(names):
-        try:
-            return f"{uri}/{name}", _read(f"{uri}/{name}")
-        except DataError as error:
-            if name == names[0]:
-                raise
-            logger.warning("%s; using the one before", error)
-    best = load_checkpoint(f"{uri}/{BEST_FILE}")
-    return best if best is not None and best[1].ledger.step else None
 
 
 def checkpoint_folder(config: TrainConfig, data: str) -> str:
@@ -169,19 +49,6 @@ def resume_options(config: TrainConfig, folder: str) -> str:
     return f"--resume auto{place}{' --refit' if config.refit else ''}"
 
 
-def source_of(resume: str, where: str) -> str:
-    """Return the folder or file that a run is to resume from.
-
-    Args:
-        resume: Of the settings, and not "never".
-        where: Folder or URI of the run's own checkpoints.
-
-    >>> source_of("best", "run/checkpoints")
-    'run/checkpoints/best.safetensors'
-    """
-    return {"auto": where, "best": f"{where}/{BEST_FILE}"}.get(resume, resume)
-
-
 def find_checkpoint(where: str, config: ResolvedTrainConfig, data: str, rows: int) -> Checkpoint | None:
     """Return the checkpoint that a run is to resume from, if it is to and there is one.
 
@@ -209,45 +76,3 @@ def find_checkpoint(where: str, config: ResolvedTrainConfig, data: str, rows: in
     log_changes(checkpoint.settings, config)
     logger.info("resuming from %s", uri)
     return checkpoint
-
-
-def check_no_checkpoints(folder: str) -> None:
-    """Raise OutputError where a folder holds checkpoints."""
-    if _all_names(folder):
-        raise OutputError(
-            f"{folder}: already holds checkpoints; resume from them with --resume auto, or remove them with --overwrite"
-        )
-
-
-def clear_checkpoints(folder: str) -> None:
-    """Remove a folder's checkpoints, so that later ones are not mistaken for those of the run that begins."""
-    _remove(folder, _all_names(folder))
-
-
-def _all_names(folder: str) -> list[str]:
-    return _names(folder) + ([BEST_FILE] if _exists(f"{folder}/{BEST_FILE}") else [])
-
-
-def _exists(uri: str) -> bool:
-    fs, path = filesystem(uri)
-    with readable(uri):
-        # fsspec remembers listings, and another process writes here.
-        fs.invalidate_cache()
-        return bool(fs.exists(path))
-
-
-def _names(folder: str) -> list[str]:
-    fs, root = filesystem(folder)
-    with readable(folder):
-        fs.invalidate_cache()
-        found = fs.ls(root, detail=False) if fs.exists(root) else []
-    names = (name.rstrip("/").rsplit("/", 1)[-1] for name in found)
-    # Twelve digits: the names sort as the steps do. Whatever else lies there is not touched.
-    return sorted(name for name in names if re.fullmatch(r"step-\d{12}\.safetensors", name))
-
-
-def _read(uri: str) -> Checkpoint:
-    fs, path = filesystem(uri)
-    with readable(uri):
-        content = fs.cat_file(path)
-    return decode(content, uri)

@@ -19,7 +19,7 @@ from dkan_core.training.communication.messages import Channel, Message, PeerLost
 from dkan_core.training.communication.rendezvous import PEER_LOST
 from dkan_core.training.launcher.fork_server import GO
 from dkan_core.training.launcher.fork_server_start import ForkedProcess, launch_fork_server, take_forked
-from dkan_core.training.state.process_spec import ProcessSpec
+from dkan_core.training.roles.process_spec import ProcessSpec
 from dkan_core.training.state.shared_memory import anonymous_file
 from dkan_core.utils.prctl import adopt_orphans, stop_adopting
 

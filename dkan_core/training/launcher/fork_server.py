@@ -124,7 +124,7 @@ def _run_child(text: int, log: int, launcher: int, *inherited_handles: int) -> i
     with socket.socket(fileno=os.dup(launcher)) as channel:
         if channel.recv(1) != GO:
             return 1
-    from dkan_core.training.state.process_spec import ProcessSpec
+    from dkan_core.training.roles.process_spec import ProcessSpec
 
     os.dup2(log, 1)
     os.dup2(log, 2)

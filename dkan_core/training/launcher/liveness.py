@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from dkan_core.training.launcher.child_processes import Child, pause_before_restart
-from dkan_core.training.state.process_spec import ProcessSpec
+from dkan_core.training.roles.process_spec import ProcessSpec
 from dkan_core.training.state.shared_memory import SharedMemory
 
 # A process without a heartbeat for so long is killed and replaced. A worker's rows go to another after a second, so

@@ -1,4 +1,4 @@
-"""The second training of a run, whose model takes the place of the first one's: see ``training.setup.refit_choices``.
+"""The second training of a run, whose model takes the place of the first one's: see ``training.state.refit_choices``.
 
 It is a run of its own inside the first one's folder, with checkpoints of its own, so that it survives what a run does.
 """
@@ -14,7 +14,7 @@ from dkan_core.errors import ConfigError, DataError
 from dkan_core.model.model_folder import MODEL_FILES, MODEL_FOLDER, read_files
 from dkan_core.model.saved_model import SavedModel, write_model_files
 from dkan_core.tracking.tracker import Trackers
-from dkan_core.training.launcher.checkpoints import clear_checkpoints, find_checkpoint
+from dkan_core.training.launcher.checkpoints import find_checkpoint
 from dkan_core.training.launcher.child_processes import ForkServer
 from dkan_core.training.launcher.resuming import ending_of
 from dkan_core.training.launcher.run import Outcome, architecture_of_run, open_run
@@ -22,9 +22,10 @@ from dkan_core.training.launcher.run_folder import OWN_CHECKPOINTS, REFIT, make_
 from dkan_core.training.launcher.run_log import Ending
 from dkan_core.training.setup.architecture import settled
 from dkan_core.training.setup.initial_model import InitialModel
-from dkan_core.training.setup.refit_choices import Choices
 from dkan_core.training.state.checkpoint_file import Checkpoint
+from dkan_core.training.state.checkpoint_store import clear_checkpoints
 from dkan_core.training.state.ledger import ENDINGS
+from dkan_core.training.state.refit_choices import Choices
 from dkan_core.utils.hints import counted
 from dkan_core.utils.storage.files import remove
 from dkan_core.utils.storage.outputs import entries

@@ -20,21 +20,21 @@ from dkan_core.training.communication.process_group import local_rendezvous, ser
 from dkan_core.training.communication.wakeup import Wakeup
 from dkan_core.training.compute.gradient import decayed_ranges, flatten
 from dkan_core.training.launcher.checkpoint_writer import CheckpointWriter
-from dkan_core.training.launcher.checkpoints import best_path
 from dkan_core.training.launcher.child_processes import ForkServer
 from dkan_core.training.launcher.reporting import Reporter, TimeReader
 from dkan_core.training.launcher.resuming import check_architecture, waiting_snapshots, with_ending
 from dkan_core.training.launcher.run_log import Ending
 from dkan_core.training.launcher.supervisor import Supervisor, process_names
 from dkan_core.training.launcher.torchrun import Ranks
+from dkan_core.training.roles.process_spec import ProcessSpec
 from dkan_core.training.setup.initial_model import InitialModel, initial_model, starting_architecture
 from dkan_core.training.setup.model_parts import learning_rate_factors
 from dkan_core.training.setup.placement import Placement, threads_per_worker
-from dkan_core.training.setup.refit_choices import Choices
 from dkan_core.training.state.checkpoint_file import Checkpoint, run_facts
+from dkan_core.training.state.checkpoint_store import best_path
 from dkan_core.training.state.ledger import Ledger, add_to_digest
 from dkan_core.training.state.parameter_store import initialize_store, save_restore_point
-from dkan_core.training.state.process_spec import ProcessSpec
+from dkan_core.training.state.refit_choices import Choices
 from dkan_core.training.state.schedule import Schedule, plan_work
 from dkan_core.training.state.shared_memory import MemoryShape, SharedMemory, create_memory
 from dkan_core.training.state.snapshots import republish_snapshot

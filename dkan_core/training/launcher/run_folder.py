@@ -14,9 +14,9 @@ from dkan_core.model.saved_model import write_model_files
 from dkan_core.tracking.mlflow.record import RECORD
 from dkan_core.tracking.tensorboard import EVENTS, TENSORBOARD
 from dkan_core.training.history import BEGINNING, HISTORY
-from dkan_core.training.launcher.checkpoints import CHECKPOINTS, check_no_checkpoints
 from dkan_core.training.launcher.run import LOGS
 from dkan_core.training.state.checkpoint_file import Checkpoint
+from dkan_core.training.state.checkpoint_store import CHECKPOINTS, check_no_checkpoints
 from dkan_core.utils.storage.failures import failure_inside
 from dkan_core.utils.storage.files import read_if_there, remove
 from dkan_core.utils.storage.outputs import PARTIAL, check_file_is_ours, check_free, entries, leftovers

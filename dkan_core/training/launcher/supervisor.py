@@ -19,8 +19,8 @@ from dkan_core.training.launcher.checkpoint_writer import CheckpointWriter
 from dkan_core.training.launcher.child_processes import Child, ForkServer
 from dkan_core.training.launcher.liveness import LivenessCounters, ProcessRecord, Progress
 from dkan_core.training.launcher.reporting import Reporter
+from dkan_core.training.roles.process_spec import COMPUTING, ProcessSpec, process_name, role_and_rank
 from dkan_core.training.setup.placement import Placement
-from dkan_core.training.state.process_spec import COMPUTING, ProcessSpec, process_name, role_and_rank
 from dkan_core.training.state.shared_memory import Control, SharedMemory, WorkerGeneration
 from dkan_core.training.state.snapshots import newest_snapshot
 from dkan_core.utils.signals import handle_signal, hold_signal

@@ -28,9 +28,9 @@ from dkan_core.training.communication.process_group import backend_for_devices, 
 from dkan_core.training.communication.rendezvous import Rendezvous, TorchRun
 from dkan_core.training.compute.gradient import decayed_ranges, parameter_count, untrained_model
 from dkan_core.training.launcher.child_processes import Child, ForkServer
+from dkan_core.training.roles.process_spec import ProcessSpec
 from dkan_core.training.setup.model_parts import learning_rate_factors
 from dkan_core.training.setup.placement import Placement
-from dkan_core.training.state.process_spec import ProcessSpec
 from dkan_core.training.state.shared_memory import MemoryShape, create_memory
 from dkan_core.utils.signals import handle_signal
 from dkan_core.utils.storage.scratch import scratch_folder

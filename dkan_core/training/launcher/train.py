@@ -24,14 +24,7 @@ from dkan_core.tracking.choice import follow_run
 from dkan_core.tracking.tracker import RunEnd, TrackedRun
 from dkan_core.training.communication.rendezvous import TorchRun
 from dkan_core.training.history import HISTORY
-from dkan_core.training.launcher.checkpoints import (
-    CHECKPOINTS,
-    checkpoint_folder,
-    clear_checkpoints,
-    find_checkpoint,
-    resume_options,
-    save_checkpoint,
-)
+from dkan_core.training.launcher.checkpoints import checkpoint_folder, find_checkpoint, resume_options
 from dkan_core.training.launcher.child_processes import ForkServer, one_fork_server
 from dkan_core.training.launcher.refit import check_initial, refit
 from dkan_core.training.launcher.resuming import check_architecture, ending_of, has_no_time_left
@@ -51,10 +44,11 @@ from dkan_core.training.launcher.torchrun import Ranks, run_following_rank
 from dkan_core.training.setup.architecture import settled
 from dkan_core.training.setup.defaults import log_choices, resolve_for
 from dkan_core.training.setup.initial_model import InitialModel, take_initial
-from dkan_core.training.setup.refit_choices import may_refit
 from dkan_core.training.setup.sizing import needs_no_gradients
 from dkan_core.training.state.checkpoint_file import Checkpoint
+from dkan_core.training.state.checkpoint_store import CHECKPOINTS, clear_checkpoints, save_checkpoint
 from dkan_core.training.state.ledger import ENDINGS
+from dkan_core.training.state.refit_choices import may_refit
 from dkan_core.training.state.schedule import Schedule
 from dkan_core.utils.storage.files import read_if_there, write_atomic, write_json
 from dkan_core.utils.storage.paths import is_remote, local_path

@@ -15,9 +15,9 @@ from dkan_core.training.communication.process_group import local_rendezvous, ser
 from dkan_core.training.communication.rendezvous import Rendezvous
 from dkan_core.training.launcher.child_processes import ForkServer
 from dkan_core.training.planning.probes.processes import ProbeProcesses, close_handles
+from dkan_core.training.roles.process_spec import ProcessSpec, process_name
 from dkan_core.training.setup.defaults import resolve
 from dkan_core.training.state.parameter_store import initialize_store
-from dkan_core.training.state.process_spec import ProcessSpec, process_name
 from dkan_core.training.state.shared_memory import MemoryShape, WorkerGeneration, create_memory
 
 SERVER_SYNC = "parameter-server sync"

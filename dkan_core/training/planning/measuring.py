@@ -31,10 +31,10 @@ from dkan_core.training.planning.formulas import (
 from dkan_core.training.planning.machines import Cores, Gpus
 from dkan_core.training.planning.probes.gradient import Probed
 from dkan_core.training.planning.probes.processes import ProbeProcesses, close_handles
+from dkan_core.training.roles.process_spec import ProcessSpec
 from dkan_core.training.setup.architecture import choose_architecture
 from dkan_core.training.setup.placement import Placement
 from dkan_core.training.state.parameter_store import initialize_store
-from dkan_core.training.state.process_spec import ProcessSpec
 from dkan_core.training.state.shared_memory import MemoryShape, create_memory
 from dkan_core.utils.resources import available_cores, available_memory
 from dkan_core.utils.storage.scratch import scratch_folder

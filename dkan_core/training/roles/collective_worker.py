@@ -15,11 +15,11 @@ from dkan_core.training.communication.process_group import ProcessGroup
 from dkan_core.training.compute.device_steps import DeviceSteps, make_local_steps
 from dkan_core.training.roles.own_updates import OwnSteps
 from dkan_core.training.roles.post_step import PostStepHooks, publish_to
+from dkan_core.training.roles.process_spec import ProcessSpec
 from dkan_core.training.roles.rank_updates import DeviceRounds, RankUpdates, ReducedUpdates, broadcast_state
 from dkan_core.training.roles.startup import ComputeProcess, open_compute_process
 from dkan_core.training.roles.training_loop import TrainingLoop
 from dkan_core.training.state.parameter_store import ParameterStore
-from dkan_core.training.state.process_spec import ProcessSpec
 from dkan_core.training.state.shared_memory import create_memory
 
 

@@ -21,15 +21,15 @@ from dkan_core.model.model_folder import MODEL_FOLDER
 from dkan_core.model.saved_model import save_model
 from dkan_core.training.communication.messages import Channel, inherited
 from dkan_core.training.compute.flat_model import Replica
-from dkan_core.training.launcher.checkpoints import read_model, write_checkpoint
 from dkan_core.training.roles.heartbeat import Heartbeat
+from dkan_core.training.roles.process_spec import ProcessSpec
 from dkan_core.training.roles.startup import read_data, use_device
-from dkan_core.training.roles.stopwatch import Stopwatch
 from dkan_core.training.state.checkpoint_file import Checkpoint, run_facts
-from dkan_core.training.state.process_spec import ProcessSpec
+from dkan_core.training.state.checkpoint_store import read_model, write_checkpoint
 from dkan_core.training.state.schedule import Schedule
 from dkan_core.training.state.shared_memory import Evaluated, SharedMemory, Snapshot
 from dkan_core.training.state.snapshots import StateSnapshot, newest_snapshot, scored_values, snapshots_beyond
+from dkan_core.training.state.stopwatch import Stopwatch
 from dkan_core.training.validation.early_stopping import EarlyStopping
 from dkan_core.training.validation.finishing import Finisher
 from dkan_core.training.validation.scorer import Best, Scorer

@@ -25,14 +25,14 @@ from dkan_core.training.compute.flat_model import Replica
 from dkan_core.training.compute.gradient import decayed_ranges, flatten
 from dkan_core.training.roles.own_updates import OwnSteps
 from dkan_core.training.roles.post_step import PostStepHooks
-from dkan_core.training.roles.stopwatch import Stopwatch
 from dkan_core.training.roles.training_loop import TrainingLoop
 from dkan_core.training.setup.initial_model import InitialModel, initial_model, starting_architecture
 from dkan_core.training.setup.model_parts import learning_rate_factors
-from dkan_core.training.setup.refit_choices import Choices
 from dkan_core.training.state.ledger import ENDINGS, Ledger
 from dkan_core.training.state.parameter_store import ParameterStore, Rules, initialize_store
+from dkan_core.training.state.refit_choices import Choices
 from dkan_core.training.state.shared_memory import Evaluated, MemoryShape, create_memory
+from dkan_core.training.state.stopwatch import Stopwatch
 from dkan_core.training.validation.early_stopping import EarlyStopping
 from dkan_core.training.validation.finishing import Finisher
 from dkan_core.training.validation.scorer import Best, Scorer

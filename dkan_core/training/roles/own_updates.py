@@ -6,11 +6,11 @@ import time
 import numpy as np
 
 from dkan_core.training.compute.local_steps import LocalSteps
-from dkan_core.training.roles.stopwatch import Stopwatch
 from dkan_core.training.roles.training_loop import UpdateSource
 from dkan_core.training.state.adamw import AdamState
 from dkan_core.training.state.aggregation import LossTotals, WorkerUpdate
 from dkan_core.training.state.parameter_store import ParameterStore
+from dkan_core.training.state.stopwatch import Stopwatch
 
 MAX_STEPS = 256
 """Between two commits, which copy the state: so many are done again where the process dies."""

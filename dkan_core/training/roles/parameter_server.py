@@ -6,11 +6,11 @@ snapshots to the evaluator and restore points to the launcher, and never waits f
 
 from dkan_core.training.roles.heartbeat import Heartbeat
 from dkan_core.training.roles.post_step import PostStepHooks, publish_to
-from dkan_core.training.roles.stopwatch import Stopwatch
+from dkan_core.training.roles.process_spec import ProcessSpec
 from dkan_core.training.roles.training_loop import TrainingLoop
 from dkan_core.training.roles.work_assignment import AsyncAssignment, SyncAssignment
 from dkan_core.training.state.parameter_store import ParameterStore, Rules
-from dkan_core.training.state.process_spec import ProcessSpec
+from dkan_core.training.state.stopwatch import Stopwatch
 
 
 def main(spec: ProcessSpec) -> None:

@@ -15,13 +15,13 @@ from dkan_core.training.collectives.base import RoundInputs, RoundTotals, Strate
 from dkan_core.training.communication.process_group import ProcessGroup
 from dkan_core.training.compute.device_steps import DeviceSteps
 from dkan_core.training.roles.own_updates import MAX_SECONDS, MAX_STEPS, rounds_before_anything_is_due
-from dkan_core.training.roles.stopwatch import Stopwatch
 from dkan_core.training.roles.training_loop import UpdateSource
 from dkan_core.training.state.adamw import AdamState
 from dkan_core.training.state.aggregation import WorkerUpdate
 from dkan_core.training.state.ledger import ENDINGS, Ledger
 from dkan_core.training.state.parameter_store import ParameterStore
 from dkan_core.training.state.shared_memory import SharedMemory
+from dkan_core.training.state.stopwatch import Stopwatch
 
 # So many different proofs: sums of their squares over thousands of ranks are exact in float32.
 PROOFS = 1 << 6

@@ -17,10 +17,10 @@ from dkan_core.training.compute.flat_model import Replica
 from dkan_core.training.compute.pinned_buffers import copies_to
 from dkan_core.training.compute.resident_rows import may_lie_on_device
 from dkan_core.training.roles.heartbeat import Heartbeat
-from dkan_core.training.roles.stopwatch import Stopwatch, TimedBatches
+from dkan_core.training.roles.process_spec import ProcessSpec
 from dkan_core.training.state.parameter_store import Rules
-from dkan_core.training.state.process_spec import ProcessSpec
 from dkan_core.training.state.shared_memory import SharedMemory
+from dkan_core.training.state.stopwatch import Stopwatch, TimedBatches
 from dkan_core.utils.resources import peak_resident_memory
 
 

@@ -9,9 +9,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
 from dkan_core.training.roles.post_step import PostStepHooks
-from dkan_core.training.roles.stopwatch import Stopwatch
 from dkan_core.training.state.aggregation import WorkerUpdate
 from dkan_core.training.state.parameter_store import ParameterStore
+from dkan_core.training.state.stopwatch import Stopwatch
 
 # How often to look whether the evaluator has freed a slot for the final snapshot, of which it notifies nobody.
 SLOT_SECONDS = 0.1

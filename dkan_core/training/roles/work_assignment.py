@@ -13,11 +13,11 @@ from dataclasses import replace
 import numpy as np
 
 from dkan_core.training.communication.wakeup import Wakeup
-from dkan_core.training.roles.stopwatch import Stopwatch
 from dkan_core.training.roles.training_loop import UpdateSource
 from dkan_core.training.state.aggregation import WorkerUpdate
 from dkan_core.training.state.parameter_store import ParameterStore
 from dkan_core.training.state.shared_memory import SHUTDOWN, WAIT, Lease, Push, SharedMemory
+from dkan_core.training.state.stopwatch import Stopwatch
 
 # A worker without a heartbeat for so long has its work unit handed to another. These are ten heartbeats: on a busy
 # machine, where a few come late, no work is done twice, and a worker that is stopped delays a round by a second.

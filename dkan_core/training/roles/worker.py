@@ -6,10 +6,10 @@ import numpy as np
 
 from dkan_core.training.compute.device_steps import make_local_steps
 from dkan_core.training.compute.pinned_memory import pin
+from dkan_core.training.roles.process_spec import ProcessSpec
 from dkan_core.training.roles.startup import ComputeProcess, open_compute_process
 from dkan_core.training.state.adamw import AdamState
 from dkan_core.training.state.aggregation import LossTotals
-from dkan_core.training.state.process_spec import ProcessSpec
 from dkan_core.training.state.shared_memory import SHUTDOWN, Lease
 
 # How often to look for a lease that no wake-up has told of: the server may have died before it notified.

@@ -23,13 +23,13 @@ from dkan_core.model.model_folder import REFIT_ROWS, WEIGHTS, find_model
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.model.tabular import TabularFastKAN
 from dkan_core.training.compute.gradient import flatten, untrained_model
-from dkan_core.training.launcher.checkpoints import BEST_FILE, CHECKPOINTS, load_checkpoint, source_of
 from dkan_core.training.setup.architecture import choose_architecture
 from dkan_core.training.setup.model_parts import learning_rate_factors
 from dkan_core.training.setup.monotone import parse_monotone
-from dkan_core.training.setup.refit_choices import Choices
 from dkan_core.training.setup.weight_transfer import reading_all, transferred_state, widened_architecture
 from dkan_core.training.state.adamw import BETA1, BETA2, Float32
+from dkan_core.training.state.checkpoint_store import BEST_FILE, CHECKPOINTS, load_checkpoint, source_of
+from dkan_core.training.state.refit_choices import Choices
 from dkan_core.utils.hints import flag, listed_names
 from dkan_core.utils.storage.remote import local_copy
 

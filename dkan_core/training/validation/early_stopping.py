@@ -13,7 +13,7 @@ from dkan_core.evaluation.metrics import best_f1_threshold, compute_metrics
 from dkan_core.evaluation.prediction import ScoredSplit, to_probability
 from dkan_core.model.calibration import Calibration, fit_calibration
 from dkan_core.model.model_folder import SCORES
-from dkan_core.training.setup.refit_choices import CALIBRATION
+from dkan_core.training.state.refit_choices import CALIBRATION
 
 
 class EarlyStopping:

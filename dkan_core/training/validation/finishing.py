@@ -20,7 +20,7 @@ from dkan_core.model.calibration import Calibration
 from dkan_core.model.random_state import random_state
 from dkan_core.model.tabular import TabularFastKAN
 from dkan_core.training.additive_fit.additive_tables import TABLE_CHOICES, TableMaker
-from dkan_core.training.setup.refit_choices import Choices
+from dkan_core.training.state.refit_choices import Choices
 from dkan_core.training.validation.blending import Blender
 from dkan_core.training.validation.early_stopping import describe_best
 from dkan_core.training.validation.scorer import Best

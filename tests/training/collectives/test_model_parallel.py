@@ -18,8 +18,8 @@ from dkan_core.model.architecture import ModelConfig
 from dkan_core.model.build import build_model
 from dkan_core.model.tabular import TabularFastKAN
 from dkan_core.training.collectives.pipeline import Stage
-from dkan_core.training.launcher.checkpoints import load_checkpoint
 from dkan_core.training.state.checkpoint_file import Checkpoint
+from dkan_core.training.state.checkpoint_store import load_checkpoint
 from tests.model.architectures import CONFIG, changed
 from tests.model.architectures import PLAIN as ARCHITECTURE_OF_ONE
 from tests.training.processes import Background, wait_until

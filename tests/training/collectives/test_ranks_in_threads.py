@@ -27,13 +27,13 @@ from dkan_core.training.compute.flat_model import Replica
 from dkan_core.training.compute.gradient import decayed_ranges, flatten, untrained_model
 from dkan_core.training.roles.post_step import PostStepHooks
 from dkan_core.training.roles.rank_updates import DeviceRounds, RankUpdates, ReducedUpdates
-from dkan_core.training.roles.stopwatch import Stopwatch
 from dkan_core.training.roles.training_loop import TrainingLoop
 from dkan_core.training.setup.architecture import choose_architecture
 from dkan_core.training.setup.defaults import resolve
 from dkan_core.training.state.ledger import Ledger
 from dkan_core.training.state.parameter_store import REFUSED_BEFORE_BACKOFF, ParameterStore, Rules, initialize_store
 from dkan_core.training.state.shared_memory import MemoryShape, create_memory
+from dkan_core.training.state.stopwatch import Stopwatch
 from tests.training.processes import UNRESPONSIVE_SECONDS
 
 INPUTS = RoundInputs(state_KP=np.zeros((3, 1), np.float32), steps=range(1), lr_scale=1.0, ending=0)

@@ -14,8 +14,8 @@ from dkan_core import TrainConfig, TrainResult, train
 from dkan_core.config.train import Strategy
 from dkan_core.model.additive import AdditiveFastKAN
 from dkan_core.model.saved_model import SavedModel
-from dkan_core.training.launcher.checkpoints import load_checkpoint
 from dkan_core.training.state.checkpoint_file import Checkpoint
+from dkan_core.training.state.checkpoint_store import load_checkpoint
 from tests.training.processes import LOOPBACKS, Background, alive, children, listening, wait_until, with_variable
 
 SMALL = TrainConfig(

@@ -15,8 +15,8 @@ import numpy as np
 from dkan_core import TrainConfig, TrainResult, train
 from dkan_core.training.communication.process_group import serve_loopback_store
 from dkan_core.training.communication.rendezvous import PEER_LOST
-from dkan_core.training.launcher.checkpoints import load_checkpoint
 from dkan_core.training.state.checkpoint_file import Checkpoint
+from dkan_core.training.state.checkpoint_store import load_checkpoint
 from tests.training.processes import UNRESPONSIVE_SECONDS, children, wait_until
 
 CONFIG = TrainConfig(

@@ -18,9 +18,9 @@ from dkan_core import ConfigError, TrainConfig, TrainingError, train
 from dkan_core.training.communication.process_group import serve_loopback_store
 from dkan_core.training.communication.rendezvous import TorchRun
 from dkan_core.training.launcher import torchrun as torchrun_module
-from dkan_core.training.launcher.checkpoints import load_checkpoint
 from dkan_core.training.launcher.torchrun import Ranks
 from dkan_core.training.setup.defaults import resolve
+from dkan_core.training.state.checkpoint_store import load_checkpoint
 from tests import warm_python
 from tests.certificates import make_certificate
 from tests.tracking.status_server import serve_status

@@ -16,10 +16,10 @@ from fsspec.implementations.memory import MemoryFileSystem
 from dkan_core.tracking.tracker import Trackers
 from dkan_core.training.launcher import checkpoint_writer
 from dkan_core.training.launcher.checkpoint_writer import CheckpointWriter
-from dkan_core.training.launcher.checkpoints import load_checkpoint
 from dkan_core.training.launcher.reporting import Reporter, TimeReader
 from dkan_core.training.roles.post_step import PostStepHooks
 from dkan_core.training.state.checkpoint_file import run_facts
+from dkan_core.training.state.checkpoint_store import load_checkpoint
 from dkan_core.training.state.parameter_store import ParameterStore, Rules, initialize_store, newest_restore_point
 from dkan_core.training.state.shared_memory import MemoryShape, create_memory
 from tests.training.launcher.made_checkpoints import CONFIG, DATA, ROWS, ledger_at

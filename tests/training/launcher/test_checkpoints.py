@@ -11,17 +11,16 @@ import pytest
 
 from dkan_core import ConfigError, DataError, OutputError, TrainConfig, TrainResult, train
 from dkan_core.config import ResolvedTrainConfig
-from dkan_core.training.launcher.checkpoints import (
+from dkan_core.training.launcher.checkpoints import checkpoint_folder, find_checkpoint
+from dkan_core.training.launcher.resuming import ending_of, waiting_snapshots, with_ending
+from dkan_core.training.state.checkpoint_store import (
     KEPT_FILES,
     check_no_checkpoints,
-    checkpoint_folder,
     clear_checkpoints,
-    find_checkpoint,
     load_checkpoint,
     read_model,
     save_checkpoint,
 )
-from dkan_core.training.launcher.resuming import ending_of, waiting_snapshots, with_ending
 from dkan_core.training.state.ledger import ENDINGS
 from dkan_core.training.state.schedule import Schedule
 from tests.training.launcher.made_checkpoints import CONFIG, DATA, ROWS, checkpoint_of, evaluation, waiting_at

@@ -24,8 +24,8 @@ from dkan_core.training.launcher import child_processes, liveness, supervisor
 from dkan_core.training.launcher.child_processes import ForkServer
 from dkan_core.training.launcher.liveness import MAX_FAILED_STARTS, LivenessCounters, ProcessRecord
 from dkan_core.training.launcher.supervisor import Supervisor
+from dkan_core.training.roles.process_spec import ProcessSpec
 from dkan_core.training.setup.defaults import resolve
-from dkan_core.training.state.process_spec import ProcessSpec
 from dkan_core.training.state.shared_memory import MemoryShape, create_memory
 from tests.training.faults import inject, slow_steps
 from tests.training.processes import Background, children, wait_for_child, wait_until

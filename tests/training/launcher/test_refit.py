@@ -23,7 +23,7 @@ from dkan_core.model.saved_model import SavedModel
 from dkan_core.training.communication.rendezvous import TorchRun
 from dkan_core.training.roles.in_process import train_single
 from dkan_core.training.setup.defaults import resolve_for
-from dkan_core.training.setup.refit_choices import CALIBRATION, Choices
+from dkan_core.training.state.refit_choices import CALIBRATION, Choices
 from tests.additive_data import prepare_rows
 from tests.training.faults import slow_steps
 from tests.training.processes import Background, wait_until

@@ -13,8 +13,8 @@ from safetensors.numpy import load_file
 from dkan_core import ConfigError, OutputError, TrainConfig, TrainResult, train
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.training.compute.gradient import flatten
-from dkan_core.training.launcher.checkpoints import BEST_FILE, load_checkpoint
 from dkan_core.training.launcher.run_log import FITTED
+from dkan_core.training.state.checkpoint_store import BEST_FILE, load_checkpoint
 from tests.additive_data import prepare_rows
 from tests.training.faults import slow_steps
 from tests.training.runs import facts, final_state, same_history

@@ -18,10 +18,10 @@ from dkan_core.training.compute.gradient import decayed_ranges, flatten
 from dkan_core.training.compute.local_steps import HostSteps
 from dkan_core.training.roles import own_updates
 from dkan_core.training.roles.own_updates import OwnSteps
-from dkan_core.training.roles.stopwatch import Stopwatch
 from dkan_core.training.state.aggregation import WorkerUpdate
 from dkan_core.training.state.parameter_store import ParameterStore, Rules, initialize_store
 from dkan_core.training.state.shared_memory import MemoryShape, create_memory
+from dkan_core.training.state.stopwatch import Stopwatch
 from tests.training.compute.test_device_steps import network, rows_in_memory, settings
 
 SERVER = "parameter-server"

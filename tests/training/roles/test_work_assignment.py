@@ -10,12 +10,12 @@ import pytest
 
 from dkan_core import TrainConfig
 from dkan_core.training.communication.wakeup import Wakeup
-from dkan_core.training.roles.stopwatch import Stopwatch
 from dkan_core.training.roles.work_assignment import AsyncAssignment, SyncAssignment, WorkAssignment
 from dkan_core.training.setup.defaults import resolve
 from dkan_core.training.state.aggregation import WorkerUpdate
 from dkan_core.training.state.parameter_store import ParameterStore, Rules, initialize_store
 from dkan_core.training.state.shared_memory import SHUTDOWN, WAIT, MemoryShape, Push, WorkerGeneration, create_memory
+from dkan_core.training.state.stopwatch import Stopwatch
 
 WORKERS = 3
 P = 4

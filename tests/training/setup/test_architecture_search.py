@@ -24,12 +24,13 @@ from dkan_core.evaluation.prediction import score
 from dkan_core.model.architecture import ModelConfig
 from dkan_core.model.base import TabularModel
 from dkan_core.model.saved_model import SavedModel
-from dkan_core.training.launcher.checkpoints import checkpoint_folder, load_checkpoint, save_checkpoint
+from dkan_core.training.launcher.checkpoints import checkpoint_folder
 from dkan_core.training.planning.lr_sweep import tune_learning_rate
 from dkan_core.training.setup import architecture, architecture_search, sizing, trials
 from dkan_core.training.setup.architecture import choose_architecture
 from dkan_core.training.setup.defaults import resolve_for
 from dkan_core.training.setup.model_division import undivided
+from dkan_core.training.state.checkpoint_store import load_checkpoint, save_checkpoint
 
 ROWS = 120_000
 SHORT = TrainConfig(epochs=1, batch_size=100, seed=3, workers=1, device="cpu", blend=False)

@@ -31,11 +31,11 @@ from dkan_core.data.loading.loader import all_batches, open_split
 from dkan_core.model.architecture import ModelConfig, features_of, ignoring
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.model.tabular import TabularFastKAN
-from dkan_core.training.launcher.checkpoints import load_checkpoint, save_checkpoint
 from dkan_core.training.setup import architecture, feature_selection, sizing
 from dkan_core.training.setup.architecture import choose_architecture
 from dkan_core.training.setup.defaults import resolve_for
 from dkan_core.training.setup.weight_transfer import reading_all
+from dkan_core.training.state.checkpoint_store import load_checkpoint, save_checkpoint
 from tests.model.architectures import CONFIG, changed
 
 ROWS, NOISE = 3_600, 16

@@ -15,10 +15,10 @@ from dkan_core.model.saved_model import SavedModel
 from dkan_core.model.tabular import TabularFastKAN
 from dkan_core.training.compute.flat_model import Replica
 from dkan_core.training.compute.gradient import code_rate, parameter_count
-from dkan_core.training.launcher.checkpoints import load_checkpoint
 from dkan_core.training.setup.initial_model import take_initial
 from dkan_core.training.setup.model_parts import learning_rate_factors, part_names
 from dkan_core.training.state.adamw import AdamState, FlatAdamW
+from dkan_core.training.state.checkpoint_store import load_checkpoint
 from dkan_core.training.state.partwise_adamw import PartwiseAdamW
 from tests.command import check, dkan
 from tests.model.architectures import CONFIG as ARCHITECTURE

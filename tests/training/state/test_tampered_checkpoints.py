@@ -14,7 +14,7 @@ import pytest
 
 from dkan_core import DataError, TrainConfig, TrainResult, train
 from dkan_core.model.model_folder import MODEL_FILES
-from dkan_core.training.launcher.checkpoints import find_checkpoint, load_checkpoint, save_checkpoint
+from dkan_core.training.launcher.checkpoints import find_checkpoint
 from dkan_core.training.state.checkpoint_file import (
     Checkpoint,
     LedgerFacts,
@@ -23,6 +23,7 @@ from dkan_core.training.state.checkpoint_file import (
     encode,
     encode_parts,
 )
+from dkan_core.training.state.checkpoint_store import load_checkpoint, save_checkpoint
 from dkan_core.training.state.ledger import Ledger
 from dkan_core.training.state.shared_memory import Snapshot
 from tests.training.launcher.made_checkpoints import CONFIG, DATA, ROWS, checkpoint_of, ledger_at, waiting_at

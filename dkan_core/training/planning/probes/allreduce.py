@@ -8,8 +8,8 @@ from dkan_core.training.collectives.allreduce import ring_all_reduce
 from dkan_core.training.communication.messages import inherited
 from dkan_core.training.communication.process_group import ProcessGroup
 from dkan_core.training.planning.probes.processes import MEASURED
+from dkan_core.training.roles.process_spec import ProcessSpec
 from dkan_core.training.roles.startup import use_device
-from dkan_core.training.state.process_spec import ProcessSpec
 
 
 def main(spec: ProcessSpec) -> None:

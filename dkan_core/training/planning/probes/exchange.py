@@ -8,8 +8,8 @@ import torch
 from dkan_core.training.communication.messages import inherited
 from dkan_core.training.planning.probes.processes import MEASURED
 from dkan_core.training.roles.heartbeat import Heartbeat
+from dkan_core.training.roles.process_spec import ProcessSpec
 from dkan_core.training.roles.startup import use_device
-from dkan_core.training.state.process_spec import ProcessSpec
 from dkan_core.training.state.shared_memory import SHUTDOWN, Push
 
 

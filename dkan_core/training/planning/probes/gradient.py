@@ -24,10 +24,10 @@ from dkan_core.training.communication.messages import inherited
 from dkan_core.training.compute.flat_model import Replica
 from dkan_core.training.compute.gradient import add_gradient, to_tensors
 from dkan_core.training.planning.probes.processes import MEASURED
+from dkan_core.training.roles.process_spec import ProcessSpec
 from dkan_core.training.roles.startup import open_train_split, use_device
 from dkan_core.training.state.aggregation import WorkerUpdate
 from dkan_core.training.state.parameter_store import ParameterStore, Rules, initialize_store
-from dkan_core.training.state.process_spec import ProcessSpec
 from dkan_core.training.state.shared_memory import MemoryShape, create_memory
 
 # Longer where there is more noise: gradients of two sizes are compared with each other, the rest are simple medians.

@@ -11,7 +11,7 @@ from dkan_core.errors import TrainingError
 from dkan_core.training.communication.messages import Message
 from dkan_core.training.communication.wakeup import Wakeup
 from dkan_core.training.launcher.child_processes import Child, ForkServer
-from dkan_core.training.state.process_spec import ProcessSpec
+from dkan_core.training.roles.process_spec import ProcessSpec
 
 # Kind of the message that a process reports with.
 MEASURED = "measured"

@@ -8,8 +8,8 @@ from typing import Any, Self
 from dkan_core.config.resolved import ResolvedTrainConfig
 from dkan_core.training.communication.rendezvous import Rendezvous
 from dkan_core.training.communication.wakeup import Wakeup
-from dkan_core.training.setup.refit_choices import Choices
 from dkan_core.training.state.adamw import Decayed, Rate
+from dkan_core.training.state.refit_choices import Choices
 from dkan_core.training.state.shared_memory import MemoryShape, SharedMemory
 
 # Roles of which there may be several processes, each with a device, and what the names of these begin with.

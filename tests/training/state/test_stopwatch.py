@@ -12,8 +12,8 @@ from dkan_core import DataError, TrainConfig, TrainResult, evaluate, train
 from dkan_core.config.train import Strategy
 from dkan_core.training.breakdown import PARTS, total
 from dkan_core.training.launcher.reporting import TimeReader
-from dkan_core.training.roles.stopwatch import PUBLISH_SECONDS, Stopwatch
 from dkan_core.training.state.shared_memory import MemoryShape, TimeSpent, create_memory
+from dkan_core.training.state.stopwatch import PUBLISH_SECONDS, Stopwatch
 from tests.training.runs import CONFIG
 
 WORKER = {"feed", "compute", "exchange", "other"}
