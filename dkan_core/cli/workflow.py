@@ -361,7 +361,6 @@ def predict(
 def export(
     model: Model,
     out: Annotated[str, option("--out", help="File or fsspec URI to write.", group="Output")],
-    format: Annotated[Literal["onnx"], option("--format", help="Format of the file.", group="Output")] = "onnx",
     missing_text: Annotated[
         str,
         option(
@@ -375,7 +374,7 @@ def export(
 ) -> None:
     """Write a model as one file that runs without dkan: raw columns in, probabilities out."""
     with result_printer(json_file, overwrite=overwrite) as show:
-        show(asdict(dkan_core.export(model, out, format=format, missing_text=missing_text, overwrite=overwrite)))
+        show(asdict(dkan_core.export(model, out, missing_text=missing_text, overwrite=overwrite)))
 
 
 @command(

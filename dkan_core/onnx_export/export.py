@@ -5,7 +5,6 @@ import logging
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal
 
 import dkan_core
 from dkan_core.errors import ConfigError, DataError, OutputError
@@ -47,7 +46,6 @@ def export(
     model: str | Path,
     out: str | Path,
     *,
-    format: Literal["onnx"] = "onnx",
     missing_text: str = "",
     overwrite: bool = False,
 ) -> ExportResult:
@@ -60,7 +58,6 @@ def export(
     Args:
         model: Folder that ``train`` wrote, or its ``model`` folder; a path or an fsspec URI.
         out: File to write; a path or an fsspec URI.
-        format: "onnx".
         missing_text: What stands for a missing category, as ONNX has no nulls.
         overwrite: Whether an earlier file of dkan may be replaced.
 
@@ -68,13 +65,11 @@ def export(
         Where the file is, and how well it agrees with the model.
 
     Raises:
-        ConfigError: The packages for the format are not installed.
+        ConfigError: The packages for ONNX are not installed.
         DataError: The model is damaged, or a column of it cannot be expressed; the message names the column.
         OutputError: The file does not give the model's probabilities, or ``out`` cannot be written; nothing
             half-written is left.
     """
-    if format != "onnx":
-        raise ConfigError(f"format must be onnx, got {format!r}")
     check_suffix(out, (".onnx",), "models are exported as ONNX")
     check_file_free(str(out), overwrite=overwrite, beginning=ONNX_BEGINNING, mark=PRODUCER.encode())
     for package in ("onnx", "onnxruntime"):

@@ -173,7 +173,7 @@ def test_trained_model_with_its_crosses_and_calibration(trained_run: Path, tmp_p
 
 def test_command_takes_the_folder_of_a_run(trained_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "deep/late.onnx"
-    assert dkan("export", trained_run, "--out", out, "--format", "onnx", monkeypatch=monkeypatch) == 0
+    assert dkan("export", trained_run, "--out", out, monkeypatch=monkeypatch) == 0
     assert [path.name for path in out.parent.iterdir()] == ["late.onnx"]
     saved = SavedModel(trained_run)
     found = {entry.key: entry.value for entry in onnx.load(out).metadata_props}
@@ -250,11 +250,9 @@ def test_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         export(tmp_path / "none", tmp_path / "model.onnx")
 
 
-def test_unknown_format_and_no_model(
+def test_folder_without_a_model_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(ConfigError, match="format must be onnx, got 'pmml'"):
-        export(tmp_path, tmp_path / "model.pmml", format="pmml")  # type: ignore[arg-type]
     code = dkan("export", tmp_path, "--out", tmp_path / "model.onnx", monkeypatch=monkeypatch)
     check(code, capsys.readouterr().err, r"no config\.json there; expected a model")
 
