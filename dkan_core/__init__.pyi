@@ -26,6 +26,7 @@ from dkan_core.data.preparation.parallel import prepare_part as prepare_part
 from dkan_core.data.preparation.prepare import prepare as prepare
 from dkan_core.data.preparation.reuse import shared_folder as shared_folder
 from dkan_core.data.source.files import fingerprint_sources as fingerprint_sources
+from dkan_core.data.source.files import split_sources as split_sources
 from dkan_core.editing.edit import EditResult as EditResult
 from dkan_core.editing.edit import edit as edit
 from dkan_core.editing.edits import Edit as Edit

@@ -8,7 +8,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from dkan_core.data.source.files import listed
+from dkan_core.data.source.files import split_sources
 from pipelines.compiled import DEFAULT, PIPELINES, compile_pipeline, inputs_of, is_current, package_of
 from pipelines.lint import committed_files, lint
 from pipelines.local import PipelineFailedError, find_docker_fault, run_locally
@@ -97,7 +97,7 @@ def run_command(
 def _what_next(result: dict[str, Any], arguments: dict[str, Any]) -> str:
     """Return what a test AP is to be held against, where the report can be seen, and a command to go on with."""
     metrics = json.loads(result["report"].with_name("metrics.json").read_text(encoding="utf-8"))
-    sources = shlex.join(listed(arguments.get("data_uri", "")) or ["NEW.parquet"])
+    sources = shlex.join(split_sources(arguments.get("data_uri", "")) or ["NEW.parquet"])
     model = shlex.quote(str(result["model"] / "model"))
     return (
         f"no skill: {metrics['prevalence']:.4f}\n"

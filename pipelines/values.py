@@ -8,7 +8,7 @@ from typing import Any
 from dkan_core.config import NodesConfig, PrepareConfig
 from dkan_core.config.forms import config_from_form, training_from_form
 from dkan_core.data.preparation.parallel import MAX_PARTS
-from dkan_core.data.source.files import SUFFIXES, listed
+from dkan_core.data.source.files import SUFFIXES, split_sources
 from dkan_core.errors import ConfigError
 from dkan_core.serving.inference_service import storage_uri
 from dkan_core.training.setup.early_checks import check_training
@@ -70,7 +70,7 @@ def _shared_place(form: Mapping[str, Any]) -> str:
     """
     taken: dict[str, str] = {}
     for name in ("data_uri", "model_uri"):
-        taken |= {folder: name for place in listed(form.get(name) or "") if (folder := _folder(place))}
+        taken |= {folder: name for place in split_sources(form.get(name) or "") if (folder := _folder(place))}
     for name in WRITTEN:
         place = _in_one_spelling(str(form.get(name) or ""))
         if place and place in taken:
@@ -116,7 +116,7 @@ def find_local_place(form: Mapping[str, Any]) -> str:
     for name in (*READ, *WRITTEN):
         root = "/" if name in READ else volume
         # Several sources are separated by commas or lines.
-        for place in listed(form.get(name) or ""):
+        for place in split_sources(form.get(name) or ""):
             is_shared = URI.match(place) and not place.startswith(OF_ONE_PROCESS)
             is_below = root and posixpath.normpath(place).startswith(root)
             if not (is_shared or is_below):

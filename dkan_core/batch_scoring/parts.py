@@ -21,7 +21,7 @@ from dkan_core.batch_scoring.plan import (
 )
 from dkan_core.data.preparation.label_columns import positive_of_columns, with_binary_labels
 from dkan_core.data.preparation.steps import label_values
-from dkan_core.data.source.files import find_parquet, listed, stamp, whole_second
+from dkan_core.data.source.files import find_parquet, split_sources, stamp, whole_second
 from dkan_core.errors import ConfigError, DataError
 from dkan_core.evaluation.drift.counting import CountsSchema, DriftCounts, Reference, count_rows
 from dkan_core.evaluation.drift.measures import Drift, measure_since_training
@@ -171,8 +171,8 @@ def measure_drift(model: str | Path, sources: str | Path | Sequence[str | Path])
     Raises:
         DataError: The model cannot be read, or a column is missing or of another kind than in training.
     """
-    with naming_swapped(listed(sources)):
-        paths = find_parquet(listed(sources))
+    with naming_swapped(split_sources(sources)):
+        paths = find_parquet(split_sources(sources))
     return measure_files(model, paths)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dkan_core.data.preparation.label_columns import label_columns
-from dkan_core.data.source.files import find_parquet, listed, stamp
+from dkan_core.data.source.files import find_parquet, split_sources, stamp
 from dkan_core.errors import ConfigError, DataError, OutputError
 from dkan_core.evaluation.prediction import output_schema
 from dkan_core.model.model_folder import MODEL_FOLDER
@@ -121,7 +121,7 @@ def plan_scoring(
     if not str(model).strip():
         raise ConfigError(f"model_uri must name a model or a run folder, got {str(model)!r}")
     place = SharedFolder(output_uri)
-    paths = find_parquet(listed(sources))
+    paths = find_parquet(split_sources(sources))
     with local_copy(model) as folder:
         saved = SavedModel(folder)
         plan = _make_plan(saved, str(model), paths, columns, labels, parts)

@@ -13,7 +13,7 @@ from safetensors.numpy import load
 
 from dkan_core.batch_scoring.parts import PartRecord, measure_files, read_record
 from dkan_core.batch_scoring.plan import DONE, PLAN, Scoring, ScoringPlan, missing_files, open_plan, read_accepted
-from dkan_core.data.source.files import find_parquet, listed
+from dkan_core.data.source.files import find_parquet, split_sources
 from dkan_core.errors import ConfigError, DataError, GateError
 from dkan_core.evaluation.drift.counting import DriftCounts
 from dkan_core.evaluation.drift.measures import (
@@ -206,8 +206,8 @@ def summarize_drift(model: str | Path, sources: str | Path | Sequence[str | Path
     Raises:
         DataError: The model cannot be read, or a column is missing or of another kind than in training.
     """
-    with naming_swapped(listed(sources)):
-        files = find_parquet(listed(sources))
+    with naming_swapped(split_sources(sources)):
+        files = find_parquet(split_sources(sources))
     drift = measure_files(model, files)
     return ScoringSummary(
         metrics=None, drift=drift, page=render_drift(drift, None, title="Drift since training", files=len(files))

@@ -54,7 +54,7 @@ def _typed(name: str, value: Any, expected: Any) -> Any:
     if item is None:
         return _whole(value) if without_none(expected) is int else value
     if isinstance(value, str):
-        parts = [part.strip() for part in value.replace("\n", ",").split(",") if part.strip()]
+        parts = separated(value)
         try:
             return tuple(item(part) for part in parts)
         except ValueError:
@@ -64,6 +64,15 @@ def _typed(name: str, value: Any, expected: Any) -> Any:
         # A JSON file or a form of Kubeflow may write 64 as 64.0.
         return tuple(_whole(each) if item is int else each for each in value)
     return value
+
+
+def separated(text: str) -> list[str]:
+    r"""Return what commas or line ends separate in a text.
+
+    >>> separated("late, returned\nlost,")
+    ['late', 'returned', 'lost']
+    """
+    return [part.strip() for part in text.replace("\n", ",").split(",") if part.strip()]
 
 
 def _whole(value: Any) -> Any:

@@ -59,13 +59,13 @@ def prepare_parquet(
         source: Parquet of an upstream step, instead of data_uri.
     """
     form = dict(locals())
-    from dkan_core import PrepareConfig, config_from_form, prepare, save_pointer, shared_folder
+    from dkan_core import PrepareConfig, config_from_form, prepare, save_pointer, shared_folder, split_sources
 
-    uris = [part.strip() for part in data_uri.replace("\n", ",").split(",") if part.strip()]
     uri = shared_folder(prepared_uri, data_fingerprint) if prepared_uri else prepared.path
     # A step that is tried again finds its own result at the URI, whole or not: it is kept or replaced.
     config = config_from_form(PrepareConfig, form)
-    result = prepare(source.path if source else uris, uri, config, overwrite=True, reuse=True)
+    sources = source.path if source else split_sources(data_uri)
+    result = prepare(sources, uri, config, overwrite=True, reuse=True)
     if prepared_uri:
         save_pointer(prepared.path, result, uri)
     prepared.metadata["uri"] = uri if prepared_uri else prepared.uri

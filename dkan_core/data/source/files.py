@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from dkan_core.config.loading import separated
 from dkan_core.data.source.folders import folder_values
 from dkan_core.data.source.frames import is_frame
 from dkan_core.data.source.text_files import csv_hint, refuse_text
@@ -209,7 +210,7 @@ def fingerprint_sources(
         DataError: A source does not exist or holds no Parquet file; or there is no such model.
     """
     digest = hashlib.sha256(settings.encode())
-    for path in find_parquet(listed(sources)) + (_list_files(str(model)) if model else []):
+    for path in find_parquet(split_sources(sources)) + (_list_files(str(model)) if model else []):
         digest.update(json.dumps([path, *stamp(path)]).encode())
     return digest.hexdigest()[:16]
 
@@ -225,12 +226,10 @@ def _list_files(folder: str) -> list[str]:
     return [fs.unstrip_protocol(name) if is_remote(folder) else name for name in names]
 
 
-def listed(sources: str | Path | Sequence[str | Path]) -> list[str]:
-    r"""Return sources one by one.
+def split_sources(sources: str | Path | Sequence[str | Path]) -> list[str]:
+    r"""Return sources one by one; a text, such as that of a form, is split at commas and line ends.
 
-    >>> listed("s3://bucket/a, s3://bucket/b\ns3://bucket/c")
+    >>> split_sources("s3://bucket/a, s3://bucket/b\ns3://bucket/c")
     ['s3://bucket/a', 's3://bucket/b', 's3://bucket/c']
     """
-    if isinstance(sources, str):
-        return [part.strip() for part in sources.replace("\n", ",").split(",") if part.strip()]
-    return source_paths(sources)
+    return separated(sources) if isinstance(sources, str) else source_paths(sources)

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dkan_core.config import ResolvedStrategy, TrainConfig
+from dkan_core.config.loading import separated
 from dkan_core.data.source.column_types import is_number
 from dkan_core.data.source.columns import read_sources
-from dkan_core.data.source.files import listed
+from dkan_core.data.source.files import split_sources
 from dkan_core.data.source.times import is_duration, is_time, time_parts
 from dkan_core.errors import ConfigError
 from dkan_core.training.setup.model_division import check_dividing
@@ -35,7 +36,7 @@ def check_training(config: TrainConfig, sources: str | Path | Sequence[str | Pat
 
 def check_names(config: TrainConfig, sources: str | Path | Sequence[str | Path], labels: str) -> None:
     """Check what settings say of columns and labels; the arguments and errors are those of ``check_training``."""
-    names = listed(labels)
+    names = separated(labels)
     if names:
         check_label_weights(config, len(names))
     # Data are encoded as those of the initial model were, whatever types their columns have.
@@ -89,7 +90,7 @@ def _known_workers(config: TrainConfig) -> int | None:
 def _numeric_columns(sources: str | Path | Sequence[str | Path]) -> list[str]:
     """Return what may become numeric features; which of the columns have a role or are left out is not asked."""
     names: list[str] = []
-    for name, kind in read_sources(listed(sources)).types.items():
+    for name, kind in read_sources(split_sources(sources)).types.items():
         if is_time(kind):
             names += [part.name for part in time_parts(name, kind)]
         elif is_number(kind) or is_duration(kind):
