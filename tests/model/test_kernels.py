@@ -4,8 +4,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from dkan_core.model.kernels import BACKENDS, RadialLinear, recompute
+from dkan_core.model.kernels import eager, native, recompute, verified
+from dkan_core.model.kernels.choice import RadialLinear
 
+BACKENDS: dict[str, RadialLinear] = {
+    "eager": eager.radial_linear,
+    "recompute": recompute.radial_linear,
+    "fused": verified.radial_linear,
+    "native": native.radial_linear,
+}
 backends = pytest.mark.parametrize("kernel", BACKENDS.values(), ids=BACKENDS.keys())
 devices = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 

@@ -1,10 +1,9 @@
 """Backends of the one hot operation, ``radial_linear``: a linear map of Gaussian basis functions of each feature.
 
-Each backend is one file with one function of the same signature; ``BACKENDS`` names them. The native one computes a
-whole hidden layer in one pass, too.
+Each backend is one file with one function of the same signature. The native one computes a whole hidden layer in one
+pass, too.
 """
 
-from collections.abc import Callable
 from typing import Literal
 
 from torch import Tensor, nn
@@ -19,22 +18,17 @@ from dkan_core.model.kernels import (
     native,
     native_hidden,
     recompute,
-    verified,
     verified_native,
 )
+from dkan_core.model.kernels.choice import RadialLinear
 from dkan_core.native.library import MAX_CENTERS, MAX_OUTPUTS, native_library, variant_names
 
 Kernel = Literal["auto", "eager", "recompute", "native"]
 """What users choose; "auto" is the best one for the device that is right there."""
 
-RadialLinear = Callable[[Tensor, Tensor, Tensor, float], Tensor]
+PLAIN: dict[str, RadialLinear] = {"eager": eager.radial_linear, "recompute": recompute.radial_linear}
+"""Those made of operations of torch: where one of them is chosen, no other kernel computes any part of a model."""
 
-BACKENDS: dict[str, RadialLinear] = {
-    "eager": eager.radial_linear,
-    "recompute": recompute.radial_linear,
-    "fused": verified.radial_linear,
-    "native": native.radial_linear,
-}
 NOT_BUILT = "the native extension is not built (docs/getting-started/install.md)"
 
 
@@ -70,7 +64,7 @@ def describe_kernel(kernel: Kernel, device: str) -> str:
         kernel: What was asked for.
         device: That of each worker, separated by commas.
     """
-    if kernel in ("eager", "recompute"):
+    if kernel in PLAIN:
         return kernel
     if {*device.split(",")} != {"cpu"}:
         return "the fastest that is right on each GPU: the logs of the workers, in RUN/logs, say which"
@@ -80,8 +74,8 @@ def describe_kernel(kernel: Kernel, device: str) -> str:
 
 def radial_linear(x_BI: Tensor, weight_OK: Tensor, centers_G: Tensor, width: float, kernel: Kernel = "auto") -> Tensor:
     """Return the same as ``eager.radial_linear``, by the best backend for the device unless one is named."""
-    if kernel in ("eager", "recompute"):
-        return BACKENDS[kernel](x_BI, weight_OK, centers_G, width)
+    if kernel in PLAIN:
+        return PLAIN[kernel](x_BI, weight_OK, centers_G, width)
     if weight_OK.is_cuda:
         return choice.radial_linear(x_BI, weight_OK, centers_G, width)
     if native.can_compute(x_BI, weight_OK) and verified_native.basis_is_right(len(centers_G)):
@@ -114,7 +108,7 @@ def hidden_layer(
     Shape:
         - Output: ``(N, B, O)``; None where the layer has to be computed in parts
     """
-    if kernel in ("eager", "recompute"):
+    if kernel in PLAIN:
         return None
     if not x_NBI.is_cuda and not _can_compute_hidden(x_NBI, weights[2], centers_G):
         return None
@@ -155,14 +149,14 @@ def byte_layer(
     Shape:
         - Output: ``(B, O)``; None where the layer has to be computed in parts
     """
-    if kernel in ("eager", "recompute") or not stored_BI.is_cuda:
+    if kernel in PLAIN or not stored_BI.is_cuda:
         return None
     return gpu_layers.byte_layer(stored_BI, *weights, centers_G, width)
 
 
 def can_compute_input_layer(bias_O: Tensor, kernel: Kernel = "auto") -> bool:
     """Tell whether ``native_input.input_layer`` computes a layer with weights of the type of this bias."""
-    takes_native = kernel not in ("eager", "recompute") and native.can_compute(bias_O)
+    takes_native = kernel not in PLAIN and native.can_compute(bias_O)
     return takes_native and verified_native.input_layer_is_right()
 
 
@@ -178,7 +172,7 @@ def can_compute_step(
         bf16: Whether matrix products may be those of bfloat16 numbers.
     """
     few = shape[2] <= MAX_OUTPUTS and shape[3] <= MAX_CENTERS
-    takes_native = kernel not in ("eager", "recompute") and few and native.can_compute(weight_OK)
+    takes_native = kernel not in PLAIN and few and native.can_compute(weight_OK)
     return takes_native and verified_native.step_is_right(*shape, bf16=bf16)
 
 
@@ -196,5 +190,5 @@ def table_sum(places_BT: Tensor, table_VH: Tensor, kernel: Kernel = "auto") -> T
 
 def can_sum_tables(table_VH: Tensor, kernel: Kernel = "auto") -> bool:
     """Tell whether the native extension sums the rows of such a table."""
-    takes_native = kernel not in ("eager", "recompute") and native.can_compute(table_VH)
+    takes_native = kernel not in PLAIN and native.can_compute(table_VH)
     return takes_native and verified_native.table_sum_is_right()
