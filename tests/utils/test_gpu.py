@@ -42,7 +42,7 @@ def test_kernel_is_not_blamed_for_a_gpu_that_has_failed(
     operands = choice.Operands((), (torch.empty(1, device="meta"),), (), torch.float32)
     monkeypatch.setattr(choice.Operands, "device", CUDA)
     checks: tuple[Callable[[], bool], ...] = (
-        lambda: verified.are_right("kernels", CUDA, failing, 0.0),
+        lambda: verified.is_right("the kernel", CUDA, failing, 0.0),
         lambda: choice.is_right("fused", choice.RADIAL_LINEAR, operands),
     )
     for check in checks:

@@ -282,20 +282,12 @@ def _times(case: Case, operation: Operation, operands: Operands) -> dict[Name, f
 
 def is_right(name: Name, operation: Operation, operands: Operands) -> bool:
     """Tell whether a candidate gives what the formula says in float32; a warning says so where it does not."""
-    subject = f"kernel {name} of {operation.name}"
-    try:
-        errors = relative_errors(operation.candidates[name], operation, operands)
-    except verified.kernel_errors() as error:
-        gpu.check_works(operands.device)
-        logger.warning("%s does not run on %s (%s)", subject, operands.device, str(error).partition("\n")[0])
-        return False
-    limit = operation.tolerances.get(operands.product, 0.0)
-    # One by one: the largest of numbers with a NaN among them may be any.
-    if all(error <= limit for error in errors):
-        return True
-    differences = ", ".join(f"{error:.1e}" for error in errors)
-    logger.warning("%s differs by %s on %s; it is not used", subject, differences, operands.device)
-    return False
+    return verified.is_right(
+        f"kernel {name} of {operation.name}",
+        operands.device,
+        lambda: relative_errors(operation.candidates[name], operation, operands),
+        operation.tolerances.get(operands.product, 0.0),
+    )
 
 
 def relative_errors(compute: Compute, operation: Operation, operands: Operands) -> list[float]:

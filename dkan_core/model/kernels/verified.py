@@ -13,6 +13,7 @@ from torch import Tensor
 
 from dkan_core.model.kernels import eager, recompute
 from dkan_core.utils import gpu
+from dkan_core.utils.hints import first_line
 
 CHECK_ROWS = 300
 """Several tiles of rows, the last one not full."""
@@ -46,11 +47,12 @@ def is_verified(shape: tuple[int, ...], product: torch.dtype, device: torch.devi
     """
     if product not in TOLERANCES:
         return False
-    return are_right("kernels", device, lambda: _errors(shape, product, device, gradients), TOLERANCES[product])
+    errors = functools.partial(_errors, shape, product, device, gradients)
+    return is_right("the fused kernel of radial_linear", device, errors, TOLERANCES[product])
 
 
-def are_right(what: str, device: torch.device, errors: Callable[[], list[float]], tolerance: float) -> bool:
-    """Tell whether something that is fused can be used on a device; a warning says so where it cannot.
+def is_right(what: str, device: torch.device, errors: Callable[[], list[float]], tolerance: float) -> bool:
+    """Tell whether a kernel can be used on a device; a warning says so where it cannot.
 
     Args:
         what: What it is, for the warning.
@@ -62,16 +64,17 @@ def are_right(what: str, device: torch.device, errors: Callable[[], list[float]]
         found = errors()
     except kernel_errors() as error:
         gpu.check_works(device)
-        logger.warning("the fused %s do not run on %s (%s); using the slower ones", what, device, error)
+        logger.warning("%s does not run on %s (%s); it is not used", what, device, first_line(error))
         return False
     # One by one: the largest of numbers with a NaN among them may be any.
     if all(error <= tolerance for error in found):
         return True
     differences = ", ".join(f"{error:.1e}" for error in found)
-    logger.warning("the fused %s differ by %s on %s; using the slower ones", what, differences, device)
+    logger.warning("%s differs by %s on %s; it is not used", what, differences, device)
     return False
 
 
+@torch.no_grad()
 def relative_error(found: Tensor, expected: Tensor) -> float:
     """Return the norm of the error over that of the expected numbers."""
     return float((found.double() - expected.double()).norm() / expected.double().norm().clamp(min=1e-30))

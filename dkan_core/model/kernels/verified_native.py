@@ -22,6 +22,7 @@ from dkan_core.model.kernels.native_input import (
     input_layer,
 )
 from dkan_core.model.kernels.native_step import Gradients, Loss, training_step
+from dkan_core.model.kernels.verified import relative_error
 from dkan_core.native.library import has_matrix_unit, require_library
 
 CHECK_ROWS = 70
@@ -260,18 +261,13 @@ def _are_right(
 ) -> bool:
     """Compare results with those of a formula in float64, and where they differ with its own in float32."""
     expected = exact(torch.float64)
-    errors = [_relative_error(*pair) for pair in zip(found, expected, strict=True)]
+    errors = [relative_error(*pair) for pair in zip(found, expected, strict=True)]
     # One by one: the largest of numbers with a NaN among them may be any.
     if all(error <= tolerance for error in errors):
         return True
-    rounded = [_relative_error(*pair) for pair in zip(exact(torch.float32), expected, strict=True)]
+    rounded = [relative_error(*pair) for pair in zip(exact(torch.float32), expected, strict=True)]
     if all(error <= max(tolerance, ROUNDING * other) for error, other in zip(errors, rounded, strict=True)):
         return True
     differences = ", ".join(f"{error:.1e}" for error in errors)
     logger.warning("the native %s differs by %s on this processor; using the slower one", name, differences)
     return False
-
-
-@torch.no_grad()
-def _relative_error(found: Tensor, expected: Tensor) -> float:
-    return float((found.double() - expected).norm() / expected.norm().clamp(min=1e-30))

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from dkan_core.model.kernels.verified import are_right, relative_error
+from dkan_core.model.kernels.verified import is_right, relative_error
 from dkan_core.training.state.adamw import BETA1, BETA2, EPSILON
 
 TOLERANCE = 1e-6
@@ -83,4 +83,4 @@ def fused_is_right(device: torch.device) -> bool:
         fused_adamw.take_step(found_3P, gradient_P, *rates, share, clip)
         return [relative_error(*pair) for pair in zip(found_3P, expected_3P, strict=True)]
 
-    return are_right("steps of AdamW", device, errors, TOLERANCE)
+    return is_right("the fused step of AdamW", device, errors, TOLERANCE)

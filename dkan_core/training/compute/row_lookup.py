@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from dkan_core.data.hashing import GOLDEN, MASK
-from dkan_core.model.kernels.verified import are_right
+from dkan_core.model.kernels.verified import is_right
 
 FIRST_SHIFT, FIRST_FACTOR, SECOND_SHIFT, SECOND_FACTOR, THIRD_SHIFT = 30, 0xBF58476D1CE4E5B9, 27, 0x94D049BB133111EB, 31
 """Of ``data.hashing.splitmix64``."""
@@ -68,7 +68,7 @@ def fused_is_right(device: torch.device) -> bool:
             wrong += [float((found != expected).sum()) for found, expected in pairs]
         return wrong
 
-    return are_right("lookups of rows", device, errors, 0.0)
+    return is_right("the fused lookup of rows", device, errors, 0.0)
 
 
 def mix_keys(key_N: Tensor, *, seed: int = 0) -> Tensor:
