@@ -1,17 +1,17 @@
 """What ``run`` and ``submit`` are given: a pipeline, and its parameters, checked against the inputs of its file."""
 
-import difflib
 import json
 import math
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 import yaml
 
+from dkan_core.config.schema import nearest
 from pipelines.compiled import PIPELINES, package_of
 from pipelines.values import find_fault
 
@@ -72,16 +72,6 @@ def package_named(pipeline: str) -> Path:
     if pipeline not in PIPELINES:
         raise ArgumentError(f"unknown pipeline {pipeline!r}{nearest(pipeline, PIPELINES)}; expected one of {KNOWN}")
     return package_of(pipeline)
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """Return a guess at what was meant, for a message; empty where no name is near.
-
-    >>> nearest("data-url", ["data_uri", "label"])
-    " (did you mean 'data_uri'?)"
-    """
-    close = difflib.get_close_matches(name.lower().replace("-", "_"), list(known), n=1, cutoff=0.7)
-    return f" (did you mean {close[0]!r}?)" if close else ""
 
 
 def read_parameters(inputs: dict[str, Any], given: Sequence[str]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 import difflib
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import NoneType
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
@@ -146,9 +146,17 @@ def item_type(expected: Any) -> Any:
 def unknown_setting(kind: type, names: list[str]) -> ConfigError:
     """Return the error for settings that a class does not have."""
     known, name = list(field_types(kind)), min(names)
-    close = difflib.get_close_matches(name.lower().replace("-", "_"), known, n=1, cutoff=0.7)
-    hint = f" (did you mean {close[0]!r}?)" if close else ""
-    return ConfigError(f"unknown setting {name!r}{hint}; expected one of {', '.join(known)}")
+    return ConfigError(f"unknown setting {name!r}{nearest(name, known)}; expected one of {', '.join(known)}")
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return a guess at what was meant, for a message; empty where no name is near.
+
+    >>> nearest("data-url", ["data_uri", "label"])
+    " (did you mean 'data_uri'?)"
+    """
+    close = difflib.get_close_matches(name.lower().replace("-", "_"), list(known), n=1, cutoff=0.7)
+    return f" (did you mean {close[0]!r}?)" if close else ""
 
 
 def _config_error(kind: type, values: Mapping[str, Any], errors: list[ErrorDetails]) -> ConfigError:

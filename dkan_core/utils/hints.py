@@ -12,7 +12,7 @@ Advice: TypeAlias = Callable[[Sequence[str]], str]
 SHOWN = 20
 # As many names as fit on two lines of a terminal.
 SHOWN_NAMES = 8
-# A value may be as long as a request; a message is to stay on a line.
+# A value may be as long as a request or a damaged file; a message is to stay on a line.
 SHOWN_CHARACTERS = 60
 # Of the rarer class, below which a warning is given: one row more or less is seen in average precision.
 FEW_ROWS = 20
@@ -116,8 +116,11 @@ def counted(count: int, noun: str) -> str:
 def shown(value: object) -> str:
     """Return a value as a message names it: on one line, and cut where it is long.
 
-    >>> shown("north"), len(shown("n" * 1000))
-    ("'north'", 61)
+    >>> shown("north"), len(shown("n" * 1000)), shown(10**5000)
+    ("'north'", 61, 'a int')
     """
-    text = repr(value)
+    try:
+        text = repr(value)
+    except (RecursionError, ValueError):  # nested too deeply, or a whole number of thousands of digits
+        return f"a {type(value).__name__}"
     return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}…"

@@ -10,9 +10,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from dkan_core.errors import DataError, UserError
-
-# A value in a damaged file may be megabytes long; a message is to stay on two lines.
-SHOWN_CHARACTERS = 60
+from dkan_core.utils.hints import shown
 
 
 class Schema(BaseModel):
@@ -75,13 +73,5 @@ def _first_problem(problem: ValidationError) -> str:
     key = ".".join(map(str, first["loc"]))
     if first["type"] == "value_error":  # Of a validator of ours, which says what was found.
         return ": ".join(filter(None, (key, str(first["ctx"]["error"]))))
-    found = "" if first["type"] in ("missing", "json_invalid") else f", got {_shortened(first['input'])}"
+    found = "" if first["type"] in ("missing", "json_invalid") else f", got {shown(first['input'])}"
     return ": ".join(filter(None, (key, first["msg"]))) + found
-
-
-def _shortened(value: object) -> str:
-    try:
-        text = repr(value)
-    except (RecursionError, ValueError):
-        return f"a {type(value).__name__}"
-    return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}…"
