@@ -10,7 +10,7 @@ from typing import Any
 from dkan_core.errors import DataError
 from dkan_core.utils.storage.failures import output_error, readable
 from dkan_core.utils.storage.locks import held_aside
-from dkan_core.utils.storage.paths import filesystem
+from dkan_core.utils.storage.paths import check_name, filesystem
 
 
 def check_regular(path: str | Path) -> None:
@@ -51,14 +51,18 @@ def read_if_there(uri: str) -> str | None:
     Raises:
         DataError: It cannot be read, or is not UTF-8.
     """
+    check_name(uri)
     fs, path = filesystem(uri)
     with readable(uri):
-        fs.invalidate_cache()
-        content: bytes | None = fs.cat_file(path) if fs.exists(path) else None
+        # Not asked for first: it may be gone by then.
+        try:
+            content: bytes = fs.cat_file(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
     try:
-        return None if content is None else content.decode()
+        return content.decode()
     except UnicodeDecodeError as error:
-        raise DataError(f"{uri}: is not text ({error})") from error
+        raise DataError(f"{uri}: is not UTF-8 ({error})") from error
 
 
 def write_atomic(path: Path, content: bytes | str) -> None:

@@ -7,10 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from dkan_core.errors import DataError
 from dkan_core.utils.schemas import parse_json
 from dkan_core.utils.storage.failures import output_error, readable, writable
-from dkan_core.utils.storage.files import json_text, remove, sync_folder
+from dkan_core.utils.storage.files import json_text, read_if_there, remove, sync_folder
 from dkan_core.utils.storage.paths import check_relative, filesystem, is_remote, path_inside
 
 # Readers of a folder of Parquet pass over names with a leading dot.
@@ -66,15 +65,8 @@ class SharedFolder:
 
     def read_text(self, name: str) -> str | None:
         """Return the text of a file, or None where there is none."""
-        with readable(f"{self.uri}/{name}"):
-            try:
-                content: bytes = self.fs.cat_file(self._path(name))
-            except FileNotFoundError:
-                return None
-        try:
-            return content.decode()
-        except UnicodeDecodeError as error:
-            raise DataError(f"{self.uri}/{name}: is not UTF-8 ({error})") from None
+        self._path(name)  # refuses one that leads out of the folder
+        return read_if_there(f"{self.uri}/{name}")
 
     def read_json(self, name: str) -> Any:
         """Return what a JSON file holds, or None where there is none."""

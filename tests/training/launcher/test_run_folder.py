@@ -147,7 +147,7 @@ def test_metrics_of_somebody_else_are_not_replaced(
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"\xff\xfe\n", r"history\.jsonl: is not text"),
+        (b"\xff\xfe\n", r"history\.jsonl: is not UTF-8"),
         (b"{}\n", r"history\.jsonl: line 1: epoch: Field required"),
         (b'{"epoch": 1.0,\n', r"history\.jsonl: line 1: Invalid JSON"),
         (b"[" * 100_000 + b"\n", r"history\.jsonl: line 1: Invalid JSON"),
