@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from benchmarks.machine import processor
 from benchmarks.quality.data import DataSet, demo_flights, find_files, stage
 from benchmarks.quality.models import MODELS
 from benchmarks.quality.picture import draw
@@ -176,11 +177,8 @@ def _named(versions: dict[str, str | None]) -> dict[str, str]:
 
 
 def _machine() -> str:
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    processor = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
     cores = f"{available_cores()} of {os.cpu_count()} cores usable"
-    return f"{processor or platform.machine()}, {cores}, Python {platform.python_version()}"
+    return f"{processor()}, {cores}, Python {platform.python_version()}"
 
 
 if __name__ == "__main__":

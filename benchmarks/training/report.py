@@ -8,6 +8,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from benchmarks.machine import processor
 from dkan_core.utils.resources import available_cores
 from dkan_core.utils.storage.files import write_atomic
 
@@ -108,11 +109,8 @@ TABLES = {
 
 def facts() -> dict[str, Any]:
     """Return what the figures depend on: machine, its load at the moment, and versions."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    processor = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
     return {
-        "processor": processor or platform.machine(),
+        "processor": processor(),
         "cores": available_cores(),
         "load": os.getloadavg()[0],
         "versions": {"python": platform.python_version(), **{name: version(name) for name in VERSIONS}},

@@ -107,11 +107,18 @@ def test_model_keeps_what_counts_as_1(tmp_path: Path) -> None:
     assert np.array_equal(other.labels, found.labels)
 
 
-def test_new_rows_may_have_the_label_as_numbers_or_booleans(tmp_path: Path) -> None:
-    raw = write(tmp_path / "raw", KINDS["text"][0])
-    prepare(raw, tmp_path / "data", PrepareConfig(label=("outcome",), positive=("late",)))
+@pytest.fixture(scope="module")
+def late(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """Return rows whose label is text, and a model that counts one of its values as 1."""
+    folder = tmp_path_factory.mktemp("late")
+    raw = write(folder / "raw", KINDS["text"][0])
+    prepare(raw, folder / "data", PrepareConfig(label=("outcome",), positive=("late",)))
     config = TrainConfig(epochs=1, hidden=(4,), device="cpu", strategy="single")
-    model = train(tmp_path / "data", tmp_path / "run", config).model
+    return raw, train(folder / "data", folder / "run", config).model
+
+
+def test_new_rows_may_have_the_label_as_numbers_or_booleans(tmp_path: Path, late: tuple[Path, str]) -> None:
+    raw, model = late
     expected = evaluate(model, raw, tmp_path / "eval", explain=False)
     for kind in (pa.int64(), pa.bool_(), pa.float32()):
         column = pa.array(IS_LATE.astype(bool), mask=NULL).cast(pa.int8()).cast(kind)
@@ -119,13 +126,8 @@ def test_new_rows_may_have_the_label_as_numbers_or_booleans(tmp_path: Path) -> N
         assert np.array_equal(found.labels, expected.labels)
 
 
-def test_new_rows_with_other_values_are_named(
-    tmp_path: Path,
-) -> None:
-    raw = write(tmp_path / "raw", KINDS["text"][0])
-    prepare(raw, tmp_path / "data", PrepareConfig(label=("outcome",), positive=("late",)))
-    config = TrainConfig(epochs=1, hidden=(4,), device="cpu", strategy="single")
-    model = train(tmp_path / "data", tmp_path / "run", config).model
+def test_new_rows_with_other_values_are_named(tmp_path: Path, late: tuple[Path, str]) -> None:
+    _, model = late
     mixed = write(tmp_path / "mixed", pa.array(np.where(IS_LATE, np.where(X > 0, "late", "LATE "), "on time")))
     message = r"mixed/rows\.parquet: label column 'outcome' holds 'LATE ', and 'late' is the value that counts as 1"
     with pytest.raises(DataError, match=message):

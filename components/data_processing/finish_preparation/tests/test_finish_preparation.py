@@ -3,22 +3,10 @@
 import json
 from pathlib import Path
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
-import pytest
 from kfp import dsl
 
 from components.data_processing.finish_preparation import finish_preparation
 from dkan_core import PrepareConfig, fit_preparation, plan_preparation, prepare, prepare_part
-
-
-@pytest.fixture
-def source(tmp_path: Path) -> Path:
-    """A file of 400 rows in row groups of 100."""
-    table = pa.table({"feature": np.arange(400.0), "label": (np.arange(400) % 2).astype(np.int8)})
-    pq.write_table(table, tmp_path / "rows.parquet", row_group_size=100)
-    return tmp_path / "rows.parquet"
 
 
 def test_artifact_is_the_manifest_and_says_where_the_shards_lie(source: Path, tmp_path: Path) -> None:
