@@ -99,10 +99,14 @@ def read_parameters(inputs: dict[str, Any], given: Sequence[str]) -> dict[str, A
     missing = sorted(name for name, spec in inputs.items() if not spec.get("isOptional") and name not in values)
     if missing:
         raise ArgumentError(f"missing parameter {', '.join(missing)}; the pipeline has {', '.join(sorted(inputs))}")
-    defaults = {name: spec.get("defaultValue") for name, spec in inputs.items()}
-    if fault := find_fault(defaults | values):
+    if fault := find_fault(with_defaults(inputs, values)):
         raise ArgumentError(fault)
     return values
+
+
+def with_defaults(inputs: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
+    """Return the values of all inputs: those given, else the default."""
+    return {name: spec.get("defaultValue") for name, spec in inputs.items()} | values
 
 
 def _read_file(path: Path) -> dict[str, Any]:

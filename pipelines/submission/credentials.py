@@ -14,7 +14,7 @@ class RefusedError(Exception):
 
 @dataclass(kw_only=True)
 class Credentials(TokenCredentialsBase):  # type: ignore[misc]
-    """A bearer token, read anew for each request since it expires, or cookies."""
+    """A bearer token, read anew for each request since it expires, or cookies; not both."""
 
     token_file: Path | None = None
     cookies_file: Path | None = None
@@ -22,8 +22,6 @@ class Credentials(TokenCredentialsBase):  # type: ignore[misc]
     """Every secret read so far."""
 
     def __post_init__(self) -> None:
-        if self.token_file and self.cookies_file:
-            raise RefusedError("give one of --token-file, --service-account and --cookies-file")
         if self.token_file:
             self._read(self.token_file)
 

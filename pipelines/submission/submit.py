@@ -14,7 +14,14 @@ import yaml
 from dkan_core.errors import UserError
 from pipelines.compiled import DEFAULT
 from pipelines.lint.documents import LOADER
-from pipelines.parameters import ArgumentError, GivenParameters, PipelineName, package_named, read_parameters
+from pipelines.parameters import (
+    ArgumentError,
+    GivenParameters,
+    PipelineName,
+    package_named,
+    read_parameters,
+    with_defaults,
+)
 from pipelines.rules import OPTIONAL_NAME_RULE
 from pipelines.submission.credentials import Credentials, RefusedError, service_account_token
 from pipelines.submission.results import Submission, write_junit, write_summary
@@ -90,7 +97,7 @@ def submit_command(
     try:
         if not wait and (timeout is not None or junit):
             raise RefusedError("--timeout and --junit need --wait")
-        if service_account and token_file:
+        if sum(map(bool, (token_file, service_account, cookies_file))) > 1:
             raise RefusedError("give one of --token-file, --service-account and --cookies-file")
         if not experiment.strip():
             raise RefusedError("--experiment must be a name, got an empty text")
@@ -124,8 +131,7 @@ def prepare(submission: Submission, params: Sequence[str]) -> Request:
     spec = next(yaml.load_all(content, Loader=LOADER))
     inputs = spec["root"].get("inputDefinitions", {}).get("parameters", {})
     parameters = read_parameters(inputs, params)
-    defaults = {name: each.get("defaultValue") for name, each in inputs.items()}
-    if fault := find_local_place(defaults | parameters):
+    if fault := find_local_place(with_defaults(inputs, parameters)):
         raise ArgumentError(fault)
     # The same file is the same version: submitting it again uploads nothing.
     submission.version = submission.version or hashlib.sha256(content).hexdigest()[:12]

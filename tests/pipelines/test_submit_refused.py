@@ -154,6 +154,8 @@ def test_secrets_that_fit_no_header(
         (["--timeout", "3"], "--timeout and --junit need --wait"),
         (["--token-file", "none"], "none: No such file or directory"),
         (["--token-file", "a", "--service-account"], "give one of"),
+        (["--token-file", "a", "--cookies-file", "b"], "give one of"),
+        (["--cookies-file", "a", "--service-account", "--dry-run"], "give one of"),
         (["--host", "https://me:pass@kubeflow"], "--host must be"),
         (["--host", "kubeflow"], "--host must be"),
         (["--ca", str(Path(__file__))], "expected certificates as PEM"),
