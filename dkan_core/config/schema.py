@@ -14,7 +14,7 @@ from pydantic_core import ErrorDetails
 
 from dkan_core.errors import ConfigError
 
-ConfigT = TypeVar("ConfigT")
+KindT = TypeVar("KindT")
 T = TypeVar("T")
 
 # What a setting is about: the panels of ``--help``, in their order there.
@@ -78,7 +78,7 @@ def setting(default: T, group: Group | None = None, *, form: Form | bool = False
     return field(default=default, metadata={"group": group, "form": shown, "advanced": advanced})
 
 
-def reports_config_errors(kind: type[ConfigT]) -> type[ConfigT]:
+def reports_config_errors(kind: type[KindT]) -> type[KindT]:
     """Make a pydantic dataclass raise ConfigError, and keep the values that it is given.
 
     A whole number in a field of floats stays one: 0 and 0.0 are different text, and so different digests, in the
@@ -88,7 +88,7 @@ def reports_config_errors(kind: type[ConfigT]) -> type[ConfigT]:
     check: Callable[..., None] = kind.__init__
 
     @functools.wraps(check)
-    def init(self: ConfigT, *positional: Any, **values: Any) -> None:
+    def init(self: KindT, *positional: Any, **values: Any) -> None:
         if positional:
             raise TypeError(f"{kind.__name__} takes keyword arguments only, got {positional[0]!r}")
         try:

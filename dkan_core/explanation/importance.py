@@ -26,7 +26,7 @@ class Importance:
 
     name: str
     kind: str
-    """numeric or category."""
+    """numeric, category or ids."""
 
     effect: float
     """How far the log-odds move when the column is redrawn: ``sqrt(mean((f(x) - f(x'))**2) / 2)``."""

@@ -18,7 +18,7 @@ def label_columns(labels: Sequence[str], columns: Sequence[str]) -> tuple[str, .
     Args:
         labels: Of the model.
         columns: As they were named: the labels themselves in any order, or a column for each label in their order.
-            None: the labels.
+            Empty: called as the labels.
 
     Raises:
         ConfigError: There are not as many columns as labels, or one of them is meant for two labels.
