@@ -83,15 +83,20 @@ def test_closed_terminal_loses_nothing(rows: Path, tmp_path: Path, before: str, 
     )
     os.close(terminal)
 
+    def evaluations() -> int:
+        return len((run / "history.jsonl").read_text().splitlines()) if (run / "history.jsonl").exists() else 0
+
     def evaluated() -> bool:
         while select.select([master], [], [], 0)[0]:
             os.read(master, 1 << 16)  # it would wait for room otherwise
-        return (run / "history.jsonl").exists() and (run / "history.jsonl").read_text() != ""
+        return evaluations() > 0
 
     try:
         wait_until(evaluated)
         os.close(master)
-        time.sleep(1.0)  # what it shows meanwhile has no place to go
+        before_closing = evaluations()
+        # What it shows meanwhile has no place to go.
+        wait_until(lambda: evaluations() > before_closing or process.poll() is not None)
         done.touch()
         assert process.wait() == code
     finally:
