@@ -19,6 +19,7 @@ from dkan_core.errors import ConfigError
 from dkan_core.explanation.additive import TermGroup, term_groups
 from dkan_core.explanation.term_cells import TermCells, cells_of
 from dkan_core.model.additive_terms import AdditiveTerms, Float64, centered, purified
+from dkan_core.model.architecture import ModelConfig, additive_shape
 
 logger = logging.getLogger(__name__)
 
@@ -71,13 +72,21 @@ def apply_edits(
     for each in asked:
         if not each.of_pair:
             terms = _applied(terms, preprocessor, each)
-    terms = centered(terms)
+    terms = replace(centered(terms), config=_without_constraints(terms.config, asked, preprocessor))
     settled = [each for each in asked if each.edit.action in ("monotone", "remove") and not each.of_pair]
     for each in settled:
         parts = {*preprocessor.calendar_of(each.edit.term)} - {other.edit.term for other in settled}
         if left := [group.name for group in groups if _is_left(group, each, parts, terms)]:
             logger.warning("%s: these terms still use the column: %s", each.where, ", ".join(left))
     return terms
+
+
+def _without_constraints(config: ModelConfig, asked: Sequence[ResolvedEdit], preprocessor: Preprocessor) -> ModelConfig:
+    """Return an architecture that does not bend the curves that were edited: they stay as the edits made them."""
+    edited = {column for each in asked for column in each.group.columns}
+    shape = additive_shape(config)
+    kept = tuple(each for each in shape.monotone if preprocessor.numeric[each[0]].name not in edited)
+    return config.model_copy(update={"additive": shape.model_copy(update={"monotone": kept})})
 
 
 def _with_curves(

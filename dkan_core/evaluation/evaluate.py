@@ -294,9 +294,8 @@ def _warnings(saved: SavedModel, data: EvaluationData, evaluation: Evaluation, s
 
 def _one_class(evaluation: Evaluation, data: EvaluationData) -> list[str]:
     """Return which labels have rows of one class only, and what their columns hold instead."""
-    counts_N = np.full(len(evaluation.labels), True) if evaluation.weights is None else evaluation.weights > 0
     found = []
-    for label, labels_N in zip(data.labels, evaluation.labels[counts_N].T, strict=True):
+    for label, labels_N in zip(data.labels, _weighted_labels(evaluation).T, strict=True):
         classes = {*np.unique(labels_N).tolist()} - {metric.NOT_MEASURED}
         if len(classes) == 1:
             text = (
@@ -307,11 +306,16 @@ def _one_class(evaluation: Evaluation, data: EvaluationData) -> list[str]:
     return found
 
 
+def _weighted_labels(evaluation: Evaluation) -> npt.NDArray[np.uint8]:
+    """Return the labels of the rows that count: those with a weight above 0."""
+    return evaluation.labels if evaluation.weights is None else evaluation.labels[evaluation.weights > 0]
+
+
 def _few_rows(evaluation: Evaluation, labels: Sequence[str]) -> list[str]:
     """Return that a label has few rows of a class, of which even the intervals of its metrics say little."""
     counts = {
         label: min(int(np.count_nonzero(labels_N == value)) for value in (0, 1))
-        for label, labels_N in zip(labels, evaluation.labels.T, strict=True)
+        for label, labels_N in zip(labels, _weighted_labels(evaluation).T, strict=True)
     }
     few = few_rows({label: count for label, count in counts.items() if count})
     return [f"few rows of the rarer class ({few}): other rows may give quite different metrics"] if few else []

@@ -23,7 +23,7 @@ from dkan_core.utils.hints import hint
 MAX_LEVELS, RANGES = 12, 5
 # Columns that are taken where none is named: the most important ones.
 TOP_COLUMNS = 3
-MISSING_LEVEL, RARE_LEVEL = "missing", "rare or unseen"
+MISSING_LEVEL, RARE_LEVEL, OTHERS = "missing", "rare or unseen", "others"
 
 Levels = list[tuple[str, Array]]
 """What a level is called, and which rows (N,) it has."""
@@ -103,13 +103,23 @@ def _levels(column: Column, values_N: Array) -> Levels:
 def _categories(column: Column, codes_N: Array) -> Levels:
     """Return the most frequent categories, and the rest as one level."""
     assert column.coded is not None
-    names = [RARE_LEVEL, MISSING_LEVEL, *map(str, column.coded.vocabulary)]
+    names = [RARE_LEVEL, MISSING_LEVEL, *map(_category, column.coded.vocabulary)]
     assert names.index(MISSING_LEVEL) + 1 == FIRST_CODE
     # Codes beyond the vocabulary are shared by rare values.
     codes_N = np.where(codes_N < len(names), codes_N, 0)
     frequent = np.argsort(-np.bincount(codes_N, minlength=len(names)), kind="stable")[:MAX_LEVELS]
     levels = [(names[code], codes_N == code) for code in frequent]
-    return [*levels, ("others", ~np.isin(codes_N, frequent))]
+    return [*levels, (OTHERS, ~np.isin(codes_N, frequent))]
+
+
+def _category(value: object) -> str:
+    """Return what the level of a category is called: in quotes where other rows are called so, or nothing is there.
+
+    >>> _category("north"), _category("missing"), _category("")
+    ('north', "'missing'", "''")
+    """
+    name = str(value)
+    return repr(name) if name in ("", MISSING_LEVEL, RARE_LEVEL, OTHERS) else name
 
 
 def _ranges(column: Column, values_N: Array) -> Levels:
@@ -118,13 +128,37 @@ def _ranges(column: Column, values_N: Array) -> Levels:
     present = np.sort(values_N[~missing_N])
     edges = _edges(present)
     place_N = np.searchsorted(edges, values_N, side="right") - 1
-    levels: Levels = []
-    for place, low in enumerate(edges):
-        rows_N = (place_N == place) & ~missing_N
-        high = values_N[rows_N].max()
-        first, last = (written_value(column, end) if column.is_calendar else f"{end:g}" for end in (low, high))
-        levels.append((first if low == high else f"{first} to {last}", rows_N))
-    return [*levels, (MISSING_LEVEL, missing_N)]
+    rows = [(place_N == place) & ~missing_N for place in range(len(edges))]
+    ends = [(float(low), float(values_N[rows_N].max())) for low, rows_N in zip(edges, rows, strict=True)]
+    return [*zip(_range_names(column, ends), rows, strict=True), (MISSING_LEVEL, missing_N)]
+
+
+def _range_names(column: Column, ends: Sequence[tuple[float, float]]) -> list[str]:
+    if column.is_calendar:
+        return [_range_name(*(written_value(column, end) for end in each)) for each in ends]
+    return _written_ranges(ends)
+
+
+def _written_ranges(ends: Sequence[tuple[float, float]]) -> list[str]:
+    """Write ranges of numbers, with six digits, or as many more as tell them apart.
+
+    >>> _written_ranges([(0.0, 0.0), (1.0, 2.5)]), _written_ranges([(1.2345671, 1.2345672), (1.2345673, 20200301.0)])
+    (['0', '1 to 2.5'], ['1.23457', '1.23457 to 20200301'])
+    """
+    names: list[str] = []
+    for digits in range(6, 18):
+        names = [_range_name(*(_written(end, digits) for end in each)) for each in ends]
+        if len({*names}) == len(names):
+            break
+    return names
+
+
+def _written(value: float, digits: int) -> str:
+    return f"{value + 0.0:.0f}" if value.is_integer() and abs(value) < 2**53 else f"{value:.{digits}g}"
+
+
+def _range_name(low: str, high: str) -> str:
+    return low if low == high else f"{low} to {high}"
 
 
 def _edges(present_K: Array) -> Array:

@@ -3,6 +3,7 @@
 Shape suffixes: N rows, L labels, E errors.
 """
 
+from collections.abc import Set
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -148,28 +149,35 @@ def _reasons(finder: ReasonFinder, rows: pa.Table, *, decoded: bool) -> list[lis
         return []
     (found,) = finder.find(rows, REASONS, "rows to explain")
     plain = [[Reason(**reason) for reason in row] for row in found.to_pylist()]
-    return [[replace(each, value=_shown_of(each)) for each in row] for row in plain] if decoded else plain
+    if not decoded:
+        return plain
+    numbers = {name for name in rows.column_names if pa.types.is_floating(rows.schema.field(name).type)}
+    return [[replace(each, value=_shown_of(each, numbers)) for each in row] for row in plain]
 
 
-def _shown_of(reason: Reason) -> str | None:
-    """Write the value of a column, or those of a pair, that were read back from the encoding."""
-    if reason.value is None or CROSS not in reason.column:
-        return _shown(reason.value)
-    return CROSS.join(_shown(part) or "" for part in reason.value.split(CROSS))
+def _shown_of(reason: Reason, numbers: Set[str]) -> str | None:
+    """Write the value of a column, or those of a pair, that were read back from the encoding.
 
-
-def _shown(value: str | None) -> str | None:
-    """Write a value that was read back from the encoding: only so exact as it is known.
-
-    >>> _shown("21"), _shown("0.123456789"), _shown("Aa Bb")
-    ('21', '0.1235', 'Aa Bb')
+    >>> _shown_of(Reason(column="age x kind", value="0.12345 x 0.12345", log_odds=0.5), {"age"})
+    '0.1235 x 0.12345'
     """
-    if value is None:
+    if reason.value is None:
         return None
+    columns, values = reason.column.split(CROSS), reason.value.split(CROSS)
+    if len(columns) != len(values):
+        return reason.value
+    return CROSS.join(_shown(value, column in numbers) for column, value in zip(columns, values, strict=True))
+
+
+def _shown(value: str, is_number: bool) -> str:
+    """Write a value that was read back from the encoding: a number only so exact as it is known.
+
+    >>> _shown("21", True), _shown("0.123456789", True), _shown("0.123456789", False)
+    ('21', '0.1235', '0.123456789')
+    """
     if value.startswith(UNKNOWN):
         return RARE_LEVEL
-    try:
-        number = float(value)
-    except ValueError:
+    if not is_number or value == "":
         return value
+    number = float(value)
     return value if number.is_integer() and abs(number) < 1e15 else f"{number:.4g}"

@@ -25,14 +25,25 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def model(data: Path) -> Path:
     """Return a model whose terms are random."""
+    return random_model(data, "model", pairs="2")
+
+
+@pytest.fixture(scope="module")
+def monotone_model(data: Path) -> Path:
+    """Return a model whose terms are random, but for two whose curves were trained to rise and to fall."""
+    return random_model(data, "monotone", pairs="0", monotone=("z:+", "count:-"))
+
+
+def random_model(data: Path, name: str, **settings: Any) -> Path:
+    """Write a model whose terms are random beside the data; return its folder."""
     manifest = read_manifest(data)
     with open_split(data, manifest, "train") as reader:
-        config = choose_architecture(reader, manifest, resolved(labels=2, model="additive", pairs="2", members=3))
+        config = choose_architecture(reader, manifest, resolved(labels=2, model="additive", members=3, **settings))
         module = AdditiveFastKAN(config)
         torch.manual_seed(0)
         torch.nn.init.normal_(module.table)
         final = purified(trained_terms(module, count_codes(module, reader))).to_model()
     metrics: dict[str, Any] = {"labels": {name: {"threshold": 0.5} for name in manifest.labels}}
     metrics |= {"epoch": 1, "step": 1, "average_precision": 0.5}
-    save_model(data.parent / "model", final, final.config, manifest.preprocessor, metrics)
-    return data.parent / "model"
+    save_model(data.parent / name, final, final.config, manifest.preprocessor, metrics)
+    return data.parent / name
