@@ -14,6 +14,7 @@ from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.errors import GateError
 from dkan_core.evaluation.drift.counting import CountsSchema, DriftCounts, Reference, count_rows
 from dkan_core.evaluation.drift.measures import Drift, measure
+from dkan_core.evaluation.drift.unseen import UnseenValues
 
 ROWS = 5000
 
@@ -97,6 +98,32 @@ def test_many_categories_are_pooled() -> None:
     encoding = fit_preprocessor(rows, [], ["city"], "uint8", "rows")
     shuffled = pa.table({"city": np.random.default_rng(0).choice(rows["city"].to_pylist(), 600).tolist()})
     assert (drift_of(shuffled, encoding)[0].max_psi or 0) < 0.1, "300 bins of two rows would be noise"
+
+
+@pytest.mark.parametrize("values", [300, 3_000, 30_000])
+def test_new_rare_values_are_as_many_as_rare_values_of_training_let_expect(values: int) -> None:
+    rng = np.random.default_rng(0)
+    old, new = (pa.table({"user": rng.integers(0, values, size).astype(str).tolist()}) for size in (4_000, 1_500))
+    encoding = fit_preprocessor(old, [], ["user"], "uint8", "rows")
+    drift, columns = drift_of(new, encoding)
+    assert (drift.max_psi or 0) < 0.05 and abs(columns["user"].unseen - columns["user"].unseen_in_training) < 0.05
+    found = UnseenValues(encoding)
+    found.count(encoding.transform(new, "rows"))
+    assert found.warnings() == []
+    moved = pa.table({"user": [*new["user"].to_pylist()[:750], *(f"new {number}" for number in range(750))]})
+    found.count(encoding.transform(moved, "rows"))
+    assert len(found.warnings()) == 1
+
+
+def test_scores_whose_distribution_is_not_known_are_named(
+    encoding: Preprocessor, caplog: pytest.LogCaptureFixture
+) -> None:
+    reference = Reference.from_model(encoding, {"labels": {"late": {"threshold": 0.5}}})
+    drift = measure(counted(make_rows(1), reference), reference)
+    (score,) = [column for column in drift.columns if column.kind == "score"]
+    assert (score.name, score.psi) == ("late", None) and Drift.from_dict(drift.to_dict()) == drift
+    drift.check(0.2)
+    assert "not compared, as the model does not know its distribution in training: score 'late'" in caplog.text
 
 
 def test_counts_of_parts_add_up_in_any_order(encoding: Preprocessor) -> None:

@@ -187,4 +187,4 @@ def test_values_that_the_model_does_not_know_are_counted_by_column(
     predict(trained.model, moved, tmp_path / "moved.parquet")
     (text,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     share = f"100 of {len(table)} rows ({100 / len(table):.2%})"
-    assert text == f"column 'site': {share} hold a value that the model does not know; 0.00% in training"
+    assert text == f"column 'site': {share} hold a value that the model does not know; 0.00% expected from training"

@@ -1,6 +1,6 @@
 """Counts of new rows, and of their scores, in the bins that are known of training."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -10,12 +10,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dkan_core.data.encoding.histograms import Int64, count_up_to, count_values
-from dkan_core.data.encoding.preprocessor import UNSEEN, Preprocessor
+from dkan_core.data.encoding.preprocessor import FIRST_CODE, UNSEEN, CategoryFeature, Preprocessor
 from dkan_core.model.model_folder import SCORES
 from dkan_core.utils.schemas import Schema
 
 # Enough to see what kind of values are new; with all of them, a column of identifiers would fill the record of a part.
 EXAMPLES = 5
+# Rows of the least frequent value that has a code.
+MIN_COUNT = 2
 
 
 class CountsSchema(Schema):
@@ -79,6 +81,9 @@ class Reference:
     scores: Mapping[str, Mapping[str, list[Any]]]
     """By label, the ``knots`` of the model's validation scores and the ``rows`` in the bins they make."""
 
+    unknown_scores: Sequence[str] = ()
+    """Labels whose scores on validation are not known: of models of an earlier dkan, or that were edited since."""
+
     @classmethod
     def from_model(cls, preprocessor: Preprocessor, metrics: Mapping[str, Any]) -> Self:
         """Return what a model folder knows; an earlier dkan wrote neither counts nor scores."""
@@ -86,7 +91,32 @@ class Reference:
         return cls(
             preprocessor=preprocessor,
             scores={name: facts[SCORES] for name, facts in labels.items() if SCORES in facts},
+            unknown_scores=[name for name, facts in labels.items() if SCORES not in facts],
         )
+
+
+def expected_counts(feature: CategoryFeature, counts: Sequence[int]) -> Int64:
+    """Return the training rows of a category by code as other rows of the same source would be distributed.
+
+    Training rows decide which values have a code, those that occur twice, so fewer of them than of other rows are
+    unseen. Here each row counts by the values of all rows but itself, as estimates of what was never seen do (Good
+    1953, Biometrika 40): without one of its two rows, a value would have no code.
+
+    Args:
+        feature: The category.
+        counts: As of ``count_values``.
+
+    >>> expected_counts(CategoryFeature(name="city", vocabulary=["Oslo", "Rome"]), [1, 0, 5, 2]).tolist()
+    [3, 0, 5, 0]
+    """
+    found = np.array(counts, np.int64)
+    values = found[FIRST_CODE:]
+    # Other rows decided which values an encoding has that also has some of fewer rows.
+    if feature.buckets or (values < MIN_COUNT).any():
+        return found
+    found[UNSEEN] += values[values == MIN_COUNT].sum()
+    values[values == MIN_COUNT] = 0
+    return found
 
 
 def count_rows(

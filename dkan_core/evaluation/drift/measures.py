@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from dkan_core.data.encoding.histograms import Int64
-from dkan_core.data.encoding.preprocessor import FIRST_CODE, MISSING, UNSEEN, Preprocessor
+from dkan_core.data.encoding.preprocessor import FIRST_CODE, MISSING, UNSEEN, CategoryFeature, Preprocessor
 from dkan_core.errors import ConfigError, GateError
-from dkan_core.evaluation.drift.counting import EXAMPLES, DriftCounts, Reference
+from dkan_core.evaluation.drift.counting import EXAMPLES, DriftCounts, Reference, expected_counts
 from dkan_core.utils.hints import some_of
 
 # Tenths are what the limits below were made for: more bins give a larger index to the same difference.
@@ -61,6 +61,7 @@ class ColumnDrift:
     """Share of the new rows."""
 
     unseen_in_training: float | None = None
+    """Share of the training rows whose value occurs at most once in the other ones, which is what to expect."""
 
     examples: tuple[str, ...] = ()
     """Some of those categories."""
@@ -98,6 +99,9 @@ class Drift:
         above = [
             f"{column.kind} {column.name!r} has {column.psi:.4f}" for column in known if (column.psi or 0) > max_psi
         ]
+        if unknown := [f"{column.kind} {column.name!r}" for column in self.columns if column.psi is None]:
+            text = "max_psi %g: not compared, as the model does not know its distribution in training: %s"
+            logger.warning(text, max_psi, some_of(unknown, EXAMPLES))
         if above:
             raise GateError(f"PSI above max_psi {max_psi:g}: {some_of(above, EXAMPLES)}")
 
@@ -154,12 +158,16 @@ def measure(counts: DriftCounts, reference: Reference) -> Drift:
         for feature in reference.preprocessor.numeric
     ]
     columns += [
-        _category(feature.name, counts.columns[feature.name], old.get(feature.name), counts.unseen)
+        _category(feature, counts.columns[feature.name], old.get(feature.name), counts.unseen)
         for feature in reference.preprocessor.coded
         if feature.kind == "category"
     ]
     columns += [
         _number(label, "score", counts.scores[label], reference.scores[label]["rows"]) for label in counts.scores
+    ]
+    columns += [
+        ColumnDrift(name=label, kind="score", psi=None, ks=None, missing=0.0, missing_in_training=None)
+        for label in reference.unknown_scores
     ]
     return Drift(rows=counts.rows, columns=tuple(sorted(columns, key=lambda column: (-(column.psi or 0), column.name))))
 
@@ -186,10 +194,12 @@ def _number(name: str, kind: str, new: Int64, old: list[int] | None) -> ColumnDr
     )
 
 
-def _category(name: str, new: Int64, old: list[int] | None, unseen: Mapping[str, list[str]]) -> ColumnDrift:
-    trained = None if old is None else np.array(old, np.int64)
+def _category(
+    feature: CategoryFeature, new: Int64, old: list[int] | None, unseen: Mapping[str, list[str]]
+) -> ColumnDrift:
+    trained = None if old is None else expected_counts(feature, old)
     return ColumnDrift(
-        name=name,
+        name=feature.name,
         kind="category",
         psi=None if trained is None else _psi(_category_bins(trained), trained, new),
         ks=None,
@@ -198,7 +208,7 @@ def _category(name: str, new: Int64, old: list[int] | None, unseen: Mapping[str,
         unseen_rows=int(new[UNSEEN]),
         unseen=_share(new, UNSEEN),
         unseen_in_training=None if trained is None else _share(trained, UNSEEN),
-        examples=tuple(unseen.get(name, ())),
+        examples=tuple(unseen.get(feature.name, ())),
     )
 
 

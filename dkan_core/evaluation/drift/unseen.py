@@ -10,6 +10,7 @@ import numpy as np
 from dkan_core.data.encoding.preprocessor import UNSEEN, Preprocessor
 from dkan_core.data.encoding.sparse import EMPTY
 from dkan_core.data.format.shard_writer import Arrays
+from dkan_core.evaluation.drift.counting import expected_counts
 
 # Standard errors by which a share is above that of the training rows, some of whose values were too rare to be kept.
 MIN_ERRORS = 3.0
@@ -28,7 +29,7 @@ class UnseenValues:
 
     def __init__(self, preprocessor: Preprocessor) -> None:
         self._places = [place for place, each in enumerate(preprocessor.coded) if each.kind == "category"]
-        self._names = [preprocessor.coded[place].name for place in self._places]
+        self._categories = [each for each in preprocessor.coded if each.kind == "category"]
         self._trained = preprocessor.counts or {}
         self._rows, self._unseen = 0, np.zeros(len(self._places), np.int64)
         self._sparse = preprocessor.sparse
@@ -48,13 +49,14 @@ class UnseenValues:
     def warnings(self) -> list[str]:
         """Return a sentence for each column that holds more unknown values than in training, the worst first."""
         found = []
-        for name, unseen in zip(self._names, self._unseen.tolist(), strict=True):
-            share, trained = unseen / max(1, self._rows), self._share_in_training(name)
-            error = math.sqrt(trained * (1 - trained) / max(1, self._rows))
-            if share > trained + MIN_ERRORS * error:
+        for category, unseen in zip(self._categories, self._unseen.tolist(), strict=True):
+            counts = expected_counts(category, self._trained.get(category.name) or [0] * category.cardinality)
+            share, expected = unseen / max(1, self._rows), counts[UNSEEN] / max(1, counts.sum())
+            error = math.sqrt(expected * (1 - expected) * (1 / max(1, self._rows) + 1 / max(1, counts.sum())))
+            if share > expected + MIN_ERRORS * error:
                 rows = f"{unseen:,} of {self._rows:,} rows ({share:.2%})"
-                text = f"column {name!r}: {rows} hold a value that the model does not know; {trained:.2%} in training"
-                found.append((unseen, text))
+                text = f"column {category.name!r}: {rows} hold a value that the model does not know"
+                found.append((unseen, f"{text}; {expected:.2%} expected from training"))
         for feature, known in zip(self._sparse, self._ids.tolist(), strict=True):
             ones = known / max(1, self._rows)
             if ones < FEW_IDS * feature.ones:
@@ -63,7 +65,3 @@ class UnseenValues:
         texts = [text for _, text in sorted(found, key=lambda pair: -pair[0])]
         more = [f"{len(texts) - MAX_NAMED} more columns hold such values"] if len(texts) > MAX_NAMED else []
         return texts[:MAX_NAMED] + more
-
-    def _share_in_training(self, name: str) -> float:
-        counts = self._trained.get(name, [])
-        return counts[UNSEEN] / max(1, sum(counts)) if counts else 0.0
