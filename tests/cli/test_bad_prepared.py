@@ -22,9 +22,12 @@ def first_shard(data: Path) -> Path:
     return min((data / "train").iterdir())
 
 
-def other_format(data: Path) -> None:
-    plain = json.loads((data / "manifest.json").read_text())
-    (data / "manifest.json").write_text(json.dumps({**plain, "format_version": 4}))
+def other_format(version: int) -> Change:
+    def change(data: Path) -> None:
+        plain = json.loads((data / "manifest.json").read_text())
+        (data / "manifest.json").write_text(json.dumps({**plain, "format_version": version}))
+
+    return change
 
 
 def a_folder_instead(path: Path) -> None:
@@ -65,7 +68,8 @@ PREPARED: dict[str, tuple[Change, str]] = {
         lambda data: (data / "manifest.json").write_text('{"format'),
         r"manifest\.json: Invalid JSON",
     ),
-    "other format": (other_format, r"manifest\.json: has format version 4; this dkan reads 1 to 3"),
+    "later format": (other_format(4), r"manifest\.json: has format version 4; this dkan reads 2 and 3"),
+    "earlier format": (other_format(1), r"manifest\.json: has format version 1; this dkan reads 2 and 3"),
     "vanished shard": (lambda data: first_shard(data).unlink(), r"train/00000-of-00001\.safetensors: .*No such file"),
     "truncated shard": (
         lambda data: os.truncate(first_shard(data), 99),
@@ -210,23 +214,6 @@ def test_verify_names_every_damaged_block(
     check(code, capsys.readouterr().err, "has no tests split; it has train, valid, test")
     shard.unlink()
     check(dkan("verify", data, monkeypatch=monkeypatch), capsys.readouterr().err, rf"{shard}: cannot be read")
-
-
-def test_data_of_format_version_1_are_read(prepared: Path, tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
-    """Version 1 lists no blocks: a shard is verified as a whole when it is first read."""
-    shutil.copytree(prepared, tmp_path / "data")
-    plain = json.loads((tmp_path / "data/manifest.json").read_text())
-    for split in plain["splits"].values():
-        for shard in split["shards"]:
-            del shard["blocks"]
-    (tmp_path / "data/manifest.json").write_text(json.dumps(sealed({**plain, "format_version": 1})))
-    options = ["--device", "cpu", "--epochs", "1"]
-    assert dkan("train", tmp_path / "data", "--out", tmp_path / "run", *options, monkeypatch=monkeypatch) == 0
-    capsys.readouterr()
-    shard = first_shard(tmp_path / "data")
-    shard.write_bytes(shard.read_bytes()[:-1] + b"\x07")
-    code = dkan("train", tmp_path / "data", "--out", tmp_path / "again", *options, monkeypatch=monkeypatch)
-    check(code, capsys.readouterr().err, r"train/00000-of-00001\.safetensors: block 0 .* is damaged or was altered")
 
 
 PREDICT: dict[str, tuple[list[str], str]] = {

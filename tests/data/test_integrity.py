@@ -61,14 +61,7 @@ def read_all(root: Path, found: list[Shard], content: Content = CONTENT) -> Arra
     return {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
 
 
-def older(found: list[Shard]) -> list[Shard]:
-    """Return shards as format version 1 lists them: with the hash of the whole file alone."""
-    return [shard.model_copy(update={"blocks": ()}) for shard in found]
-
-
-@pytest.mark.parametrize("version", [1, 2])
-def test_every_flipped_bit_is_noticed(tmp_path: Path, written: list[Shard], version: int) -> None:
-    listed = older(written) if version == 1 else written
+def test_every_flipped_bit_is_noticed(tmp_path: Path, written: list[Shard]) -> None:
     path = tmp_path / written[1].path
     content, rng = path.read_bytes(), np.random.default_rng(0)
     for place in [0, 7, 8, 50, *rng.integers(100, len(content), 40).tolist(), len(content) - 1]:
@@ -76,11 +69,11 @@ def test_every_flipped_bit_is_noticed(tmp_path: Path, written: list[Shard], vers
         damaged[place] ^= 1 << int(rng.integers(8))
         path.write_bytes(damaged)
         with pytest.raises(DataError, match=str(path)) as error:
-            read_all(tmp_path, listed)
-        if version == 2 and place >= 500:  # behind the header, whose damage may be found before its hash is looked at
+            read_all(tmp_path, written)
+        if place >= 500:  # behind the header, whose damage may be found before its hash is looked at
             assert f"block {place // BLOCK} " in str(error.value)
     path.write_bytes(content)
-    np.testing.assert_array_equal(np.sort(read_all(tmp_path, listed)["weight"]), np.sort(make_arrays()["weight"]))
+    np.testing.assert_array_equal(np.sort(read_all(tmp_path, written)["weight"]), np.sort(make_arrays()["weight"]))
 
 
 CHANGES: dict[str, Callable[[Arrays], object]] = {
@@ -101,14 +94,11 @@ def rewrite(root: Path, shard: Shard, change: Callable[[Arrays], object]) -> byt
     return content
 
 
-@pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize("case", CHANGES)
-def test_other_values_of_the_same_size_are_noticed(
-    tmp_path: Path, written: list[Shard], case: str, version: int
-) -> None:
+def test_other_values_of_the_same_size_are_noticed(tmp_path: Path, written: list[Shard], case: str) -> None:
     rewrite(tmp_path, written[0], CHANGES[case])
     with pytest.raises(DataError, match=r"train/00000-of-00002\.safetensors: block \d+ .* is damaged or was altered"):
-        read_all(tmp_path, older(written) if version == 1 else written)
+        read_all(tmp_path, written)
 
 
 def put(name: str, place: Any, value: float) -> Callable[[Arrays], object]:
@@ -129,16 +119,13 @@ WRONG: dict[str, tuple[Callable[[Arrays], object], str]] = {
 }
 
 
-@pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize("case", WRONG)
-def test_values_that_the_encoding_cannot_give_are_named(
-    tmp_path: Path, written: list[Shard], case: str, version: int
-) -> None:
+def test_values_that_the_encoding_cannot_give_are_named(tmp_path: Path, written: list[Shard], case: str) -> None:
     change, message = WRONG[case]
     content = rewrite(tmp_path, written[0], change)
     (tmp_path / "hashed").write_bytes(content)
     with (tmp_path / "hashed").open("rb") as file:
-        blocks = tuple(integrity.block_hashes(file)) if version == 2 else ()
+        blocks = tuple(integrity.block_hashes(file))
     whole = hashlib.sha256(content).hexdigest()
     listed = [written[0].model_copy(update={"sha256": whole, "blocks": blocks}), *written[1:]]
     with pytest.raises(DataError, match=message):

@@ -324,7 +324,7 @@ def test_place_that_nodes_cannot_reach_is_refused(nodes: NodesConfig, prepared_:
 def test_data_that_are_not_there_are_named(shared: Path, nodes: NodesConfig) -> None:
     with pytest.raises(DataError, match=r"no manifest\.json there"):
         train_on_nodes(shared / "nothing", shared / "run", CONFIG, nodes)
-    (shared / "data" / "manifest.json").write_text(json.dumps({"format_version": 1}))
+    (shared / "data" / "manifest.json").write_text(json.dumps({"format_version": 2}))
     with pytest.raises(DataError, match="is not a dkan manifest"):
         train_on_nodes(shared / "data", shared / "run", CONFIG, nodes)
 

@@ -41,7 +41,7 @@ class CachedShard(Schema):
     """Size of the file."""
 
     blocks: int
-    """Those that have a hash: all, or one, the whole file, in format version 1."""
+    """How many it has."""
 
 
 class RemoteSource(Schema):
@@ -67,7 +67,7 @@ def create_cache(folder: Path, uri: str, shards: Sequence[Shard], cache_bytes: i
         cache_bytes: Limit. Default: half of what is free there.
     """
     limit = int(shutil.disk_usage(folder).free * FREE_SHARE) if cache_bytes is None else cache_bytes
-    cached = [CachedShard(path=each.path, bytes=each.bytes, blocks=max(1, len(each.blocks))) for each in shards]
+    cached = [CachedShard(path=each.path, bytes=each.bytes, blocks=len(each.blocks)) for each in shards]
     source = RemoteSource(uri=uri.rstrip("/"), cache_bytes=limit, shards=cached)
     for shard in shards:
         path = path_inside(folder, shard.path)

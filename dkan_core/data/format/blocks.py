@@ -8,6 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from dkan_core.data.format import integrity
+
 Int64 = npt.NDArray[np.int64]
 
 
@@ -15,12 +17,10 @@ class VerifiedBlocks:
     """The blocks of all shards, with a mark on those that were verified.
 
     Args:
-        block_bytes: Bytes of a block in each shard.
         counts: Blocks of each shard.
     """
 
-    def __init__(self, block_bytes: Sequence[int], counts: Sequence[int]) -> None:
-        self._block_bytes = np.array(block_bytes, np.int64)
+    def __init__(self, counts: Sequence[int]) -> None:
         self._first = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
         self._verified_B = np.zeros(int(self._first[-1]), bool)
         self.is_complete = False
@@ -43,8 +43,8 @@ class VerifiedBlocks:
             start_N: Its first byte.
             stop_N: The one past its last; there is at least one.
         """
-        size_N, base_N = self._block_bytes[shard_N], self._first[shard_N]
-        first_N, last_N = base_N + start_N // size_N, base_N + (stop_N - 1) // size_N
+        base_N, size = self._first[shard_N], integrity.BLOCK_BYTES
+        first_N, last_N = base_N + start_N // size, base_N + (stop_N - 1) // size
         count_N = last_N - first_N + 1
         skipped_N = np.cumsum(count_N) - count_N
         touched = np.repeat(first_N - skipped_N, count_N) + np.arange(count_N.sum())

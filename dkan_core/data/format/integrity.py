@@ -123,7 +123,7 @@ class BlockVerifier:
     Args:
         path: The file or its URI, for messages.
         size: Its bytes.
-        hashes: SHA-256 of each block; a single one is that of the whole file.
+        hashes: SHA-256 of each block.
         fields: Where its arrays lie.
         content: What they hold.
     """
@@ -134,14 +134,11 @@ class BlockVerifier:
         self.path: Path | str = path
         self.size = size
         self.hashes, self.fields, self.content = hashes, fields, content
-        # Format version 1 has a single hash; so has a shard of version 2 with a single block, which is the whole file,
-        # too.
-        self.block_bytes = BLOCK_BYTES if len(hashes) > 1 else size
 
     def extent(self, block: int) -> tuple[int, int]:
         """Return the first byte of a block and the one past its last."""
-        start = block * self.block_bytes
-        return start, min(start + self.block_bytes, self.size)
+        start = block * BLOCK_BYTES
+        return start, min(start + BLOCK_BYTES, self.size)
 
     def verify(self, block: int, read: ReadBytes) -> None:
         """Verify a block that ``read`` reads.
@@ -150,17 +147,13 @@ class BlockVerifier:
             DataError: It does not match its hash, or holds a value that the encoding cannot give.
         """
         start, stop = self.extent(block)
-        digest, wrong = hashlib.sha256(), ""
-        # The only block of format version 1 is the whole file: it is read in pieces.
-        for position in range(start, stop, BLOCK_BYTES):
-            piece = read(position, min(BLOCK_BYTES, stop - position))
-            digest.update(piece)
-            wrong = wrong or self._wrong_value(piece, position)
-        if digest.hexdigest() != self.hashes[block]:
+        content = read(start, stop - start)
+        if hashlib.sha256(content).hexdigest() != self.hashes[block]:
             raise DataError(
                 f"{self.path}: block {block} (bytes {start:,} to {stop:,}) is damaged or was altered: it does not "
                 "match its hash in the manifest; restore the file or prepare the data again"
             )
+        wrong = self._wrong_value(content, start)
         if wrong:
             raise DataError(f"{self.path}: {wrong}; prepare the data again")
 

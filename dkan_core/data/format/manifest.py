@@ -27,8 +27,7 @@ from dkan_core.utils.storage.paths import check_name, is_remote, local_path
 from dkan_core.utils.storage.scratch import scratch_folder
 from dkan_core.utils.storage.staging import finish_interrupted
 
-# 3 has columns of lists or bit vectors, in arrays of their own; without such columns data are written as 2, which lists
-# the hash of each block of a shard. 1 has those of whole shards alone. All are read.
+# 3 has columns of lists or bit vectors, in arrays of their own; without such columns data are written as 2.
 FORMAT_VERSION: Final = 2
 SPARSE_VERSION: Final = 3
 
@@ -57,8 +56,8 @@ class _Manifest(Schema):
     hashed: dict[str, float] = Field(default_factory=dict)
     """By column, which share of the train sample's rows has a code by its value's hash alone."""
 
-    format_version: Literal[1, 2, 3] = FORMAT_VERSION
-    """Version of the format; 1 has no hashes of blocks, 3 has columns of lists or bit vectors."""
+    format_version: Literal[2, 3] = FORMAT_VERSION
+    """Version of the format; 3 has columns of lists or bit vectors."""
 
     labels: Annotated[list[Name], Field(min_length=1)]
     """Label names, in the order of the arrays."""
@@ -111,7 +110,6 @@ class PreparedData(_Manifest):
         return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
 
     def _content(self) -> dict[str, Any]:
-        left_out = {"shards": {"__all__": {"blocks"}}} if self.format_version == 1 else None
         # Only where there is one, so that the fingerprints of fitted data stay.
         taken: dict[str, Any] = {} if self.encoding_from is None else {"encoding_from": self.encoding_from}
         if self.split_hints:
@@ -126,7 +124,7 @@ class PreparedData(_Manifest):
             "features": _features(self.preprocessor).model_dump(exclude_defaults=True),
             "labels": self.labels,
             "weight": self.weight,
-            "splits": {name: split.model_dump(mode="json", exclude=left_out) for name, split in self.splits.items()},
+            "splits": {name: split.model_dump(mode="json") for name, split in self.splits.items()},
             "split_rule": self.split_rule,
             "seed": self.seed,
             "invalid": self.invalid,
@@ -302,7 +300,7 @@ class _ManifestFile(_Manifest):
     location: Name | None = None
     """Folder or URI of the data, in a manifest that only points to them."""
 
-    format_version: Literal[1, 2, 3]
+    format_version: Literal[2, 3]
 
     features: _Features
     """The columns that are features."""
@@ -329,7 +327,7 @@ class _ManifestFile(_Manifest):
             if list(split.classes) != self.labels:
                 raise ValueError(f"splits.{name}.classes are of {list(split.classes)}, labels are {self.labels}")
             for shard in split.shards:
-                blocks = block_count(shard.bytes) if self.format_version > 1 else 0
+                blocks = block_count(shard.bytes)
                 if not shard.path.startswith(f"{name}/"):
                     raise ValueError(f"splits.{name}.shards: {shard.path!r} is of another split")
                 if len(shard.blocks) != blocks:
@@ -342,9 +340,9 @@ class _ManifestFile(_Manifest):
 
 def _read_file(text: str | bytes, path: str) -> _ManifestFile:
     version = read_json(_Version, text, path).format_version
-    # Looked at first, so that a file of a later version is not reported as one with unknown keys.
-    if version not in (1, FORMAT_VERSION, SPARSE_VERSION):
-        raise DataError(f"{path}: has format version {version}; this dkan reads 1 to {SPARSE_VERSION}")
+    # Looked at first, so that a file of another version is not reported as one with unknown keys.
+    if version not in (FORMAT_VERSION, SPARSE_VERSION):
+        raise DataError(f"{path}: has format version {version}; this dkan reads {FORMAT_VERSION} and {SPARSE_VERSION}")
     return read_json(_ManifestFile, text, path)
 
 

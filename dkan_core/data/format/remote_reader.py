@@ -7,9 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
+from dkan_core.data.format import integrity
 from dkan_core.data.format.block_cache import BlockCache, CachedShard, RemoteSource, create_cache
 from dkan_core.data.format.blocks import Int64
-from dkan_core.data.format.integrity import BLOCK_BYTES, Content, block_count
+from dkan_core.data.format.integrity import Content, block_count
 from dkan_core.data.format.shard_reader import ShardReader
 from dkan_core.data.format.shard_writer import Arrays, Shard
 from dkan_core.errors import DataError
@@ -100,7 +101,7 @@ def fetch_ranges(names: Sequence[str], starts: Sequence[int], stops: Sequence[in
     for name, start, stop, content in zip(names, starts, stops, found, strict=True):
         if len(content) != stop - start:
             place = start + len(content)
-            raise DataError(f"{name}: is truncated at byte {place:,}, in block {place // BLOCK_BYTES}")
+            raise DataError(f"{name}: is truncated at byte {place:,}, in block {place // integrity.BLOCK_BYTES}")
     return found
 
 
@@ -199,8 +200,7 @@ class RemoteShardReader(ShardReader):
         return not self._uncached and super()._copy_natively(pieces, arrays)
 
     def _read(self, shard: int, buffer: memoryview, offset: int) -> None:
-        size = self._verifiers[shard].block_bytes
-        position = 0
+        size, position = integrity.BLOCK_BYTES, 0
         while position < len(buffer):
             block, inside = divmod(offset + position, size)
             count = min(size - inside, len(buffer) - position)

@@ -16,6 +16,7 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
+from dkan_core.data.format import integrity
 from dkan_core.data.format.blocks import Int64, VerifiedBlocks
 from dkan_core.data.format.integrity import (
     INDICES,
@@ -72,15 +73,12 @@ class ShardReader:
             every = [_read_header(path, handle, shard, content.layout) for path, handle, shard in opened]
             self._closer = stack.pop_all()
         self._verifiers = [
-            BlockVerifier(path, shard.bytes, shard.blocks or (shard.sha256,), fields, content)
+            BlockVerifier(path, shard.bytes, shard.blocks, fields, content)
             for (path, _, shard), fields in zip(opened, every, strict=True)
         ]
         self.fields = [{name: field for name, field in fields.items() if name in content.layout} for fields in every]
         self._sparse = self._sparse_rows(every, content.layout)
-        self._verified = VerifiedBlocks(
-            [verifier.block_bytes for verifier in self._verifiers],
-            [len(verifier.hashes) for verifier in self._verifiers],
-        )
+        self._verified = VerifiedBlocks([len(shard.blocks) for shard in shards])
         self._copier = PieceCopier(self.starts, self.handles, self.fields, list(self.fields[0]))
         self._memory: list[npt.NDArray[np.uint8]] = []
         self.threads = 1
@@ -216,7 +214,7 @@ class ShardReader:
             except OSError as error:
                 raise DataError(f"{self.paths[shard]}: cannot be read ({error.strerror})") from error
             if count == 0:
-                block = offset // self._verifiers[shard].block_bytes
+                block = offset // integrity.BLOCK_BYTES
                 raise DataError(
                     f"{self.paths[shard]}: is truncated at byte {offset:,}, in block {block}; prepare the data again"
                 )

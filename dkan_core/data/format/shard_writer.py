@@ -55,8 +55,8 @@ class Shard(Schema):
     sha256: SHA256
     """SHA-256 of the file."""
 
-    blocks: tuple[SHA256, ...] = ()
-    """SHA-256 of each block of ``BLOCK_BYTES``; format version 1 has none."""
+    blocks: tuple[SHA256, ...]
+    """SHA-256 of each block of ``BLOCK_BYTES``."""
 
 
 def array_layout(preprocessor: Preprocessor, labels: int, *, weighted: bool, grouped: bool) -> Layout:

@@ -91,8 +91,6 @@ def _read_earlier(place: SharedFolder, like: str | Path | None) -> PreparedData:
     earlier = earlier_result(place)
     if earlier is None:
         raise DataError(f"{place.uri}: no {MANIFEST} there; expected a folder that `dkan prepare` wrote")
-    if earlier.format_version == 1:
-        raise DataError(f"{place.uri}: has format version 1, to which rows cannot be appended; prepare the data again")
     if place.read_json(PLAN) is not None:
         raise OutputError(f"{place.uri}: a preparation is in progress there, or was interrupted")
     if like is not None and read_reference(str(like)).preprocessor != earlier.preprocessor:
