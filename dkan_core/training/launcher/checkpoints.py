@@ -12,8 +12,6 @@ from dkan_core.training.state.checkpoint_file import Checkpoint
 from dkan_core.training.state.checkpoint_store import load_checkpoint, source_of
 from dkan_core.utils.hints import flag
 
-LATER_SETTINGS = ("init_optimizer", "freeze", "lr_multipliers", "schedule_epochs")
-
 logger = logging.getLogger(__name__)
 
 
@@ -30,11 +28,6 @@ def checkpoint_folder(config: TrainConfig, data: str) -> str:
     """
     settings = settings_of_course(asdict(config))
     fixed = {name: value for name, value in settings.items() if name not in PLACE_SETTINGS}
-    # A setting that is younger than the runs: at its default it changes none of them.
-    defaults = asdict(TrainConfig())
-    fixed = {name: value for name, value in fixed.items() if name not in LATER_SETTINGS or value != defaults[name]}
-    if not config.architecture_search:
-        del fixed["architecture_search"]  # as in runs that are older than it
     run = hashlib.sha256(json.dumps([data, fixed]).encode()).hexdigest()[:16]
     return (config.checkpoint_uri or "").replace("{run}", run).rstrip("/")
 
