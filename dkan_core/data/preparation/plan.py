@@ -26,8 +26,8 @@ from dkan_core.utils.hints import some_of
 from dkan_core.utils.storage.outputs import PARTIAL, check_free, entries
 from dkan_core.utils.storage.shared_folder import WORK, SharedFolder
 
-# 2 has the digest of each footer.
-FORMAT_VERSION = 2
+# A plan of another version is refused: it is made again.
+FORMAT_VERSION = 3
 
 # Written first and removed first: while it is there, a preparation is in progress.
 PLAN = f"{WORK}/plan.json"
@@ -54,12 +54,11 @@ class PreparationPlan:
     def _content(self) -> dict[str, Any]:
         return {
             "format_version": FORMAT_VERSION,
-            "config": _plain(self.task.config),
+            "config": asdict(self.task.config),
             "files": [file.model_dump() for file in self.task.files],
-            "schema": _plain(self.task.schema),
-            # Only where there are some, so that plans of other splits stay what they were.
-            **({} if self.task.bounds is None else {"bounds": asdict(self.task.bounds)}),
-            **({"hints": dict(self.task.hints)} if self.task.hints else {}),
+            "schema": asdict(self.task.schema),
+            "bounds": None if self.task.bounds is None else asdict(self.task.bounds),
+            "hints": dict(self.task.hints),
             "encoding": None if self.task.encoding is None else self.task.encoding.to_dict(),
             "parts": [[_plain_fragment(fragment) for fragment in fragments] for fragments in self.parts],
         }
@@ -74,7 +73,7 @@ class PreparationPlan:
         roles: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value for name, value in plain["schema"].items()
         }
-        encoding, bounds = plain.get("encoding"), plain.get("bounds")
+        encoding, bounds = plain["encoding"], plain["bounds"]
         config = build_config(PrepareConfig, plain["config"])
         task = PreparationTask(
             config=config,
@@ -83,19 +82,13 @@ class PreparationPlan:
             encoding=None if encoding is None else Preprocessor.from_dict(encoding),
             bounds=None if bounds is None else TimeBounds(**{**bounds, "stretches": tuple(bounds["stretches"])}),
             grouped=config.has_groups,
-            hints=plain.get("hints", {}),
+            hints=plain["hints"],
         )
         return cls(task=task, parts=[[_fragment(fragment) for fragment in fragments] for fragments in plain["parts"]])
 
     def record(self, stage: str, part: int) -> str:
         """Return the name of what says that a part is through a stage, without a suffix."""
         return f"{self.folder}/{stage}/{part:05d}"
-
-
-def _plain(roles: PrepareConfig | Schema) -> dict[str, Any]:
-    """Return the fields; those of later versions only where they hold something: other plans stay what they were."""
-    later = ("positive", "sparse", "common", "keys", "has_new_keys")
-    return {name: value for name, value in asdict(roles).items() if name not in later or value}
 
 
 def _plain_fragment(fragment: Fragment) -> dict[str, Any]:
