@@ -28,7 +28,6 @@ from dkan_core.training.state.shared_memory import MAX_SLOTS, Snapshot
 from dkan_core.training.state.snapshots import StateSnapshot
 from dkan_core.utils.schemas import Schema, read_json
 
-# Formats 1 and 2 had a checksum of the state alone and are refused: no released version wrote them.
 FORMAT = "3"
 
 # Of a safetensors file: the length of its header, before the header itself.
@@ -255,12 +254,9 @@ def _verified(content: bytes, where: str) -> tuple[_Header, memoryview]:
         metadata = header["__metadata__"]
         # The digest is of a header without it.
         wanted = metadata.pop("sha256", None)
-        is_old = "dkan" in metadata
         found = _digest(header, [body])
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise DataError(f"{where}: is not a complete dkan checkpoint ({error})") from None
-    if is_old:
-        raise DataError(f"{where}: is of an earlier dkan; this one reads format {FORMAT}: train again")
     if found != wanted:
         raise DataError(f"{where}: is damaged (its SHA-256 does not match)")
     return read_json(_Header, json.dumps(header), where), body

@@ -202,12 +202,6 @@ def test_what_is_no_checkpoint_is_refused(content: bytes) -> None:
         decode(content, "file")
 
 
-def test_earlier_format_is_refused_by_name() -> None:
-    text = json.dumps({"__metadata__": {"dkan": "{}"}}).encode()
-    with pytest.raises(DataError, match=r"^file: is of an earlier dkan; this one reads format 3"):
-        decode(len(text).to_bytes(8, "little") + text, "file")
-
-
 @pytest.mark.parametrize(
     ("name", "value"),
     [("step", 24), ("units_done", 24), ("units_done", 1 << 60), ("next_unit", 26), ("rows", 0), ("digest", 5)],
