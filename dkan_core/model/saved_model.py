@@ -120,29 +120,33 @@ def model_card(config: ModelConfig, preprocessor: Preprocessor, metrics: dict[st
     )
 
 
+def asides(folder: Path) -> tuple[Path, Path]:
+    """Return where a model is made and where an earlier one waits to be removed: a killed command may leave both."""
+    return folder.with_name(f".{folder.name}.partial"), folder.with_name(f".{folder.name}.old")
+
+
 @contextmanager
 def _replaced(folder: Path) -> Iterator[Path]:
     """Yield an empty folder that takes the place of ``folder`` when the block ends well."""
-    aside = folder.with_name(f".{folder.name}.partial")
+    aside, old = asides(folder)
     try:
         remove(aside)
         aside.mkdir(parents=True)
         yield aside
-        _swap(aside, folder)
+        _swap(aside, folder, old)
     except OSError as error:
         raise output_error(folder, error) from error
     finally:
         remove(aside)
 
 
-def _swap(aside: Path, folder: Path) -> None:
-    """Put ``aside`` in the place of ``folder``; on Linux both names change hands in one step."""
+def _swap(aside: Path, folder: Path, old: Path) -> None:
+    """Put ``aside`` in the place of ``folder``; on Linux both names change hands in one step, elsewhere by ``old``."""
     if not folder.exists():
         aside.rename(folder)
     elif not _exchange(aside, folder):
         # For file systems that cannot exchange, such as NFS: for a moment there is no model, and a kill in it leaves
         # both.
-        old = folder.with_name(f".{folder.name}.old")
         remove(old)
         folder.rename(old)
         aside.rename(folder)

@@ -10,7 +10,7 @@ from dkan_core.config import TrainConfig
 from dkan_core.config.saving import BEGINNING as BEGINNING_OF_SETTINGS
 from dkan_core.errors import OutputError
 from dkan_core.model.model_folder import MODEL_FILES, MODEL_FOLDER, check_model_is_ours
-from dkan_core.model.saved_model import write_model_files
+from dkan_core.model.saved_model import asides, write_model_files
 from dkan_core.tracking.mlflow.record import RECORD
 from dkan_core.tracking.tensorboard import EVENTS, TENSORBOARD
 from dkan_core.training.history import BEGINNING, HISTORY
@@ -19,7 +19,7 @@ from dkan_core.training.state.checkpoint_file import Checkpoint
 from dkan_core.training.state.checkpoint_store import CHECKPOINTS, check_no_checkpoints
 from dkan_core.utils.storage.failures import failure_inside
 from dkan_core.utils.storage.files import read_if_there, remove
-from dkan_core.utils.storage.outputs import PARTIAL, check_file_is_ours, check_free, entries, leftovers
+from dkan_core.utils.storage.outputs import PARTIAL, check_file_is_ours, check_free, entries
 from dkan_core.utils.storage.paths import is_remote, local_path
 from dkan_core.utils.storage.remote import replace_remote
 from dkan_core.utils.storage.scratch import scratch_folder
@@ -36,7 +36,7 @@ OWN_NAMES = {
     LOGS: r"(server|evaluator|train|(worker|rank|member)-\d+)\.log",
     TENSORBOARD: EVENTS,
     REFIT: f"{MODEL_FOLDER}|{HISTORY}|{LOGS}|{CHECKPOINTS}",
-    MODEL_FOLDER: "|".join(map(re.escape, {*MODEL_FILES, *(name for file in MODEL_FILES for name in leftovers(file))})),
+    MODEL_FOLDER: "|".join(map(re.escape, MODEL_FILES)),
 }
 """What a folder of a run may hold, as patterns."""
 
@@ -50,7 +50,8 @@ def check_run_folder(run: str | Path, *, overwrite: bool) -> None:
         run: Local path or fsspec URI.
         overwrite: Whether there may be an earlier run at all.
     """
-    check_free(run, ours=OUTPUTS, overwrite=overwrite)
+    left = [path.name for path in asides(Path(MODEL_FOLDER))]
+    check_free(run, ours=OUTPUTS, overwrite=overwrite, leftovers=left)
     there = entries(run)
     for name in OWN_NAMES.keys() & there:
         for entry in sorted(entries(f"{run}/{name}") - {PARTIAL}):
@@ -152,8 +153,7 @@ def make_ready(folder: Path, checkpoint: Checkpoint | None, *, keep_refit: bool 
     gone = resumed if checkpoint is not None else tuple(name for name in reversed(WRITTEN) if name != LOGS)
     for name in gone:
         remove(folder / name)
-    for name in WRITTEN:
-        for entry in leftovers(name):
-            remove(folder / entry)
+    for path in asides(folder / MODEL_FOLDER):
+        remove(path)
     if checkpoint is not None and checkpoint.model:
         write_model_files(folder / MODEL_FOLDER, checkpoint.model)

@@ -23,11 +23,6 @@ HEAD_BYTES = 1 << 16
 PAGE_BEGINNING = b"<!DOCTYPE html>"
 
 
-def leftovers(name: str) -> set[str]:
-    """Return what a killed command may leave beside ``name``."""
-    return {f".{name}.partial", f".{name}.old"}
-
-
 def entries(out: str | Path) -> set[str]:
     """Return the names of what lies in a folder, local or remote; an absent one is empty.
 
@@ -52,15 +47,16 @@ def entries(out: str | Path) -> set[str]:
         raise output_error(out, error) from error
 
 
-def check_free(out: str | Path, *, ours: Collection[str], overwrite: bool) -> None:
+def check_free(out: str | Path, *, ours: Collection[str], overwrite: bool, leftovers: Collection[str] = ()) -> None:
     """Raise OutputError unless ``out`` is absent, empty, or holds a result of ours that may be overwritten.
 
     Args:
         out: Local path or fsspec URI of a folder.
         ours: Names that the command itself writes there.
         overwrite: Whether an earlier result may be replaced.
+        leftovers: Names of what else a killed command may leave there.
     """
-    names = entries(out) - OWN_FOLDERS.union(*map(leftovers, ours))
+    names = entries(out) - OWN_FOLDERS.union(leftovers)
     # Files of a killed process are nobody's, and are removed by whoever writes that file next.
     names = {name for name in names if not any(is_aside(name, own) for own in ours)}
     foreign = sorted(names - set(ours))

@@ -238,7 +238,7 @@ def test_what_a_killed_run_left_is_replaced(prepared: Path, tmp_path: Path) -> N
     run = tmp_path / "run"
     for name in (".model.partial", ".model.old"):
         (run / name).mkdir(parents=True)
-    (run / ".metrics.json.partial").write_text("{")
+    (run / ".metrics.json.0123456789abcdef.partial").write_text("{")
     train(prepared, run, replace(SMALL, epochs=1, seed=2**63 - 1))
     assert not list(run.glob(".*"))
 

@@ -58,7 +58,6 @@ def test_run_is_known_again_also_where_it_was_killed(trained: TrainResult, tmp_p
     check_run_folder(run, overwrite=True)
     (run / "history.jsonl").write_text('{"epo')
     (run / "metrics.json").unlink()
-    (run / "model" / ".metrics.json.partial").write_text("")
     (run / "tensorboard").mkdir()
     (run / "tensorboard" / "events.out.tfevents.1.host").write_text("")
     check_run_folder(run, overwrite=True)
