@@ -270,9 +270,7 @@ def restore(memory: SharedMemory, checkpoint: Checkpoint, schedule: Schedule) ->
     memory.buffers_2KP[0] = state_KP[:own]
     memory.moments_W2P[:] = state_KP[own:].reshape(memory.moments_W2P.shape)
     # The clock starts with the first step: what the processes need to get ready is no time of training.
-    ledger = replace(
-        checkpoint.ledger.with_stopped_clock(), active_buffer=0, ended=0, acked_rank=-1, acked_lease=0, checksum=0
-    )
+    ledger = replace(checkpoint.ledger.with_stopped_clock(), active_buffer=0, ended=0, acked_lease=0, checksum=0)
     memory.ledger.write(ledger)
     save_restore_point(memory, ledger)
     for each in waiting_snapshots(checkpoint, schedule):

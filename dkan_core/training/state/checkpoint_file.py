@@ -68,7 +68,7 @@ class Checkpoint:
 
 
 class LedgerFacts(Schema):
-    """A ``Ledger``: every field, and none of them optional."""
+    """A ``Ledger``: every field, none of them optional, and one that ledgers no longer have."""
 
     version: Count
     active_buffer: Annotated[int, Field(ge=0, le=1, alias=STORED_NAMES["active_buffer"])]
@@ -90,9 +90,11 @@ class LedgerFacts(Schema):
     since_weight: Amount
     published: Count
     ended: Annotated[int, Field(ge=0, lt=len(ENDINGS))]
-    acked_rank: Annotated[int, Field(ge=-1, lt=1 << 63)]
     acked_lease: Count
     checksum: Count
+
+    acked_rank: Annotated[int, Field(exclude=True)] = -1
+    """Of files of version 0.2.0; nothing needs it."""
 
 
 class SnapshotFacts(Schema):

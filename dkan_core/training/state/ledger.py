@@ -68,7 +68,6 @@ class Ledger:
     ended: int = 0
     """Why no further step follows, as an index of ``ENDINGS``."""
 
-    acked_rank: int = -1
     acked_lease: int = 0
     """The lease that this commit took in, where one commit takes one."""
 

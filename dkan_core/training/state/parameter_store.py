@@ -197,7 +197,6 @@ class ParameterStore:
             step=self.rules.work_plan.step_after_units(done),
             digest=add_to_digest(ledger.digest, units),
             next_unit=max(ledger.next_unit, 1 + max(units)),
-            acked_rank=updates[-1].rank,
             acked_lease=updates[-1].lease,
         )
 
