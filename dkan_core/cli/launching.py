@@ -76,7 +76,7 @@ def _check(prepared: str, out: str, config: TrainConfig, count: int, *, overwrit
     place = TorchRun.read(
         {
             **{name: str(count) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE")},
-            **dict.fromkeys(("RANK", "LOCAL_RANK", "MASTER_PORT"), "0"),
+            **dict.fromkeys(("RANK", "MASTER_PORT"), "0"),
             "MASTER_ADDR": "localhost",
         }
     )

@@ -35,7 +35,6 @@ class TorchRun:
 
     rank: int
     size: int
-    local_rank: int
     local_size: int
     host: str
     port: int
@@ -61,11 +60,9 @@ class TorchRun:
         size = int(variables.get("WORLD_SIZE", "1"))
         if size == 1 or not {"RANK", "MASTER_ADDR", "MASTER_PORT"} <= variables.keys():
             return None
-        rank = int(variables["RANK"])
         return cls(
-            rank=rank,
+            rank=int(variables["RANK"]),
             size=size,
-            local_rank=int(variables.get("LOCAL_RANK", rank)),
             local_size=int(variables.get("LOCAL_WORLD_SIZE", size)),
             host=variables["MASTER_ADDR"],
             port=int(variables["MASTER_PORT"]),

@@ -36,7 +36,7 @@ CONFIG = TrainConfig(
     learning_rate=0.02,
     dropout=0.0,
 )
-TWO = TorchRun(rank=0, size=2, local_rank=0, local_size=2, host="localhost", port=1, agent_has_store=True, attempt="0")
+TWO = TorchRun(rank=0, size=2, local_size=2, host="localhost", port=1, agent_has_store=True, attempt="0")
 
 
 def torchrun(prepared: Path, run: Path, config: TrainConfig, *options: str, **env: str) -> subprocess.Popen[str]:

@@ -242,7 +242,7 @@ def test_rows_of_valid_are_known_to_the_model(rows: Path, tmp_path: Path, caplog
 
 
 def test_torchrun_is_refused(rows: Path) -> None:
-    place = TorchRun(rank=0, size=2, local_rank=0, local_size=2, host="node", port=1, agent_has_store=True, attempt="0")
+    place = TorchRun(rank=0, size=2, local_size=2, host="node", port=1, agent_has_store=True, attempt="0")
     with pytest.raises(ConfigError, match="refit: under torchrun there is no second training"):
         resolve_for(replace(CONFIG, refit=True), read_manifest(rows), place)
 
