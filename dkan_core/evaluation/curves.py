@@ -18,28 +18,31 @@ ALERT_RATES = (0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
 # Thresholds to choose among: half a percent of a class apart.
 EXPLORED = 400
 
+# Of a curve, at most.
+ROC_POINTS = GAIN_POINTS = 200
+RECALL_POINTS = 400
+
 
 def _spread(sorted_K: Array, limit: int) -> Array:
     """Pick at most ``limit`` evenly ranked values, both ends among them."""
     return sorted_K[np.linspace(0, sorted_K.size - 1, min(limit, sorted_K.size)).astype(np.int64)]
 
 
-def roc_points(labels_N: Array, scores_N: Array, limit: int = 200) -> tuple[list[float], list[float], list[float]]:
+def roc_points(labels_N: Array, scores_N: Array) -> tuple[list[float], list[float], list[float]]:
     """Return (false positive rate, true positive rate, threshold) from (0, 0) to (1, 1).
 
-    At most ``limit`` points, evenly spread over both rates, each exact. The first threshold, where nothing is an
+    At most ``ROC_POINTS``, evenly spread over both rates, each exact. The first threshold, where nothing is an
     alert, is 1.0 and not infinite. Three empty lists where only one class was measured.
 
     Args:
         labels_N: 0, 1 or 255 (not measured).
         scores_N: Probabilities.
-        limit: How many points to return at most.
     """
     ranking = rank_scores(labels_N, scores_N)
     if not ranking.has_both_classes:
         return [], [], []
     # Half of the points by the scores of each class: with few positives, evenly ranked rows would hardly meet one.
-    share = (limit - 1) // 2
+    share = (ROC_POINTS - 1) // 2
     picked = np.concatenate([_spread(ranking.positives_P, share), _spread(ranking.negatives_M, share)])
     thresholds_T = np.unique(picked)[::-1]
     true_T, false_T = ranking.counts(thresholds_T)
@@ -50,23 +53,20 @@ def roc_points(labels_N: Array, scores_N: Array, limit: int = 200) -> tuple[list
     )
 
 
-def precision_recall_points(
-    labels_N: Array, scores_N: Array, limit: int = 400
-) -> tuple[list[float], list[float], list[float]]:
+def precision_recall_points(labels_N: Array, scores_N: Array) -> tuple[list[float], list[float], list[float]]:
     """Return (recall, precision, threshold) with recall rising to 1.
 
-    At most ``limit`` points, evenly spread over recall, each exact; the last alerts on every row. Three empty
+    At most ``RECALL_POINTS``, evenly spread over recall, each exact; the last alerts on every row. Three empty
     lists where there is no positive.
 
     Args:
         labels_N: 0, 1 or 255 (not measured).
         scores_N: Probabilities.
-        limit: How many points to return at most.
     """
     ranking = rank_scores(labels_N, scores_N)
     if ranking.positives_P.size == 0:
         return [], [], []
-    picked = np.concatenate([_spread(ranking.positives_P, limit - 1), ranking.negatives_M[:1]])
+    picked = np.concatenate([_spread(ranking.positives_P, RECALL_POINTS - 1), ranking.negatives_M[:1]])
     thresholds_T = np.unique(picked)[::-1]
     true_T, false_T = ranking.counts(thresholds_T)
     # a negative below every positive ends the curve; one in between would be a point of its own
@@ -75,21 +75,20 @@ def precision_recall_points(
     return recall_T[kept_T].tolist(), precision_T[kept_T].tolist(), thresholds_T[kept_T].tolist()
 
 
-def gain_points(labels_N: Array, scores_N: Array, limit: int = 200) -> tuple[list[float], list[float], list[float]]:
+def gain_points(labels_N: Array, scores_N: Array) -> tuple[list[float], list[float], list[float]]:
     """Return (share of rows alerted on, share of positives found, threshold) from (0, 0) to (1, 1).
 
     Their quotient is the lift: how many times more positives are among the alerts than among as many rows at random.
-    At most ``limit`` points, evenly spread over the rows, each exact. Three empty lists where there is no positive.
+    At most ``GAIN_POINTS``, evenly spread over the rows, each exact. Three empty lists where there is no positive.
 
     Args:
         labels_N: 0, 1 or 255 (not measured).
         scores_N: Probabilities.
-        limit: How many points to return at most.
     """
     ranking = rank_scores(labels_N, scores_N)
     if ranking.positives_P.size == 0:
         return [], [], []
-    counts = {round(rank) for rank in np.linspace(1, ranking.rows, min(limit - 1, ranking.rows))}
+    counts = {round(rank) for rank in np.linspace(1, ranking.rows, min(GAIN_POINTS - 1, ranking.rows))}
     thresholds_T = np.unique(ranking.alert_thresholds(counts))[::-1]
     true_T, false_T = ranking.counts(thresholds_T)
     return (

@@ -35,6 +35,8 @@ SHIFT_ROWS = 12
 PAIR_ROWS = 10
 # Columns in the table of all labels.
 COMPARED_COLUMNS = 20
+# Of the summed squared effects: how many columns make it up is counted.
+EFFECT_SHARE = 0.9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,7 +174,7 @@ def _facts(found: Explanation | LabelExplanation) -> list[tuple[str, str, str]]:
         facts.append(("Strongest pair", _size(pair.strength), f"log-odds: {pair.first} × {pair.second}"))
     # Squared, as variances add up where effects do not.
     most = _columns_for([importance.effect**2 for importance in found.importance])
-    facts.append(("Columns for 90%", f"{most:,}", "of the summed squared effects"))
+    facts.append((f"Columns for {EFFECT_SHARE:.0%}", f"{most:,}", "of the summed squared effects"))
     if found.average_precision is not None:
         facts.append(("Average precision", f"{found.average_precision:.4f}", "on these rows, each counted once"))
     return facts
@@ -187,8 +189,8 @@ def _size(effect: float) -> str:
     return f"{effect:.2f}" if effect >= 0.1 else f"{effect:.2g}"
 
 
-def _columns_for(squares: Sequence[float], share: float = 0.9) -> int:
-    """Return how many of the falling values make up a share of their sum.
+def _columns_for(squares: Sequence[float]) -> int:
+    """Return how many of the falling values make up ``EFFECT_SHARE`` of their sum.
 
     >>> _columns_for([8.0, 1.5, 0.5])
     2
@@ -196,7 +198,7 @@ def _columns_for(squares: Sequence[float], share: float = 0.9) -> int:
     total, summed = sum(squares), 0.0
     for count, square in enumerate(squares, 1):
         summed += square
-        if summed >= share * total:
+        if summed >= EFFECT_SHARE * total:
             return count
     return len(squares)
 

@@ -22,13 +22,15 @@ class Schema(BaseModel):
 SchemaT = TypeVar("SchemaT", bound=BaseModel)
 
 
-def parse_json(text: str | bytes, where: str, *, error: type[UserError] = DataError) -> Any:
+def parse_json(text: str | bytes, where: str) -> Any:
     """Return what JSON text holds.
 
     Args:
         text: What was read; bytes must be UTF-8.
         where: File that messages name.
-        error: Raised when the text is not JSON.
+
+    Raises:
+        DataError: The text is not JSON.
 
     >>> parse_json('{"rows": 1}', "manifest.json")
     {'rows': 1}
@@ -39,9 +41,9 @@ def parse_json(text: str | bytes, where: str, *, error: type[UserError] = DataEr
     try:
         return json.loads(text if isinstance(text, str) else text.decode())
     except RecursionError:
-        raise error(f"{where}: is nested too deeply to be read") from None
+        raise DataError(f"{where}: is nested too deeply to be read") from None
     except ValueError as problem:
-        raise error(f"{where}: is not valid JSON ({problem})") from None
+        raise DataError(f"{where}: is not valid JSON ({problem})") from None
 
 
 def read_json(schema: type[SchemaT], text: str | bytes, where: str, *, error: type[UserError] = DataError) -> SchemaT:

@@ -89,11 +89,11 @@ def test_curve_points_are_exact_at_their_thresholds(sample: tuple[Array, Array])
 @pytest.mark.parametrize("prevalence", [0.002, 0.02, 0.5, 0.98])
 def test_thinned_curves_keep_their_area(prevalence: float) -> None:
     labels, scores = imbalanced(prevalence=prevalence)
-    false_rate, true_rate, thresholds = curves.roc_points(labels, scores, limit=200)
+    false_rate, true_rate, thresholds = curves.roc_points(labels, scores)
     assert len(false_rate) == len(true_rate) == len(thresholds) <= 200
     assert np.isfinite(thresholds).all()
     assert np.trapezoid(true_rate, false_rate) == pytest.approx(reference.roc_auc_score(labels, scores), abs=1e-2)
-    recall, precision, thresholds = curves.precision_recall_points(labels, scores, limit=400)
+    recall, precision, thresholds = curves.precision_recall_points(labels, scores)
     assert len(recall) == len(precision) == len(thresholds) <= 400
     area = np.sum(np.diff(recall, prepend=0.0) * precision)
     assert area == pytest.approx(metrics.average_precision(labels, scores), abs=1e-2)

@@ -165,7 +165,7 @@ class Supervisor:
         """Tell the server which process of a worker's rank counts from now on, also before it has started."""
         if record.role == "worker":
             self.memory.worker_generations[record.rank].write(WorkerGeneration(generation=record.generation))
-            self._notify("server")
+            self._notify_server()
 
     def _handle_channel(self, child: Child) -> None:
         # Of processes that are heard of at once, an earlier one's death may have ended this one, too.
@@ -265,11 +265,11 @@ class Supervisor:
             return  # the next turn raises KeyboardInterrupt
         logger.warning("interrupted: one last evaluation, then the run ends; press Ctrl-C again to stop at once")
         self.memory.control.write(Control(stop=1))
-        self._notify("server")
+        self._notify_server()
 
-    def _notify(self, name: str) -> None:
-        if name in self.wakeups:
-            self.wakeups[name].notify()
+    def _notify_server(self) -> None:
+        if "server" in self.wakeups:  # there is none where the processes exchange gradients among themselves
+            self.wakeups["server"].notify()
 
     def _stop_and_checkpoint(self) -> None:
         """Stop everything where it is, and write a checkpoint of that."""

@@ -18,7 +18,7 @@ from dkan_core.data.format.manifest import PreparedData
 from dkan_core.data.loading.loader import RowReader
 from dkan_core.model.architecture import ModelConfig
 from dkan_core.training.compute.gradient import untrained_model
-from dkan_core.training.setup.sizing import DEPTH_SEARCH_ROWS, NO_DROPOUT, SEARCH_ROWS, deepened, refined
+from dkan_core.training.setup.sizing import DEPTH_SEARCH_ROWS, NO_DROPOUT, deepened, refined
 from dkan_core.training.setup.trials import (
     HIDDEN,
     Proof,
@@ -59,7 +59,7 @@ def search_architecture(
         config: Settings of the run.
     """
     columns = architecture.num_numeric + len(architecture.cardinalities) + prepared.preprocessor.row_codes
-    sample = sample_of(reader, columns, SEARCH_ROWS)
+    sample = sample_of(reader, columns)
     if sample is None:
         return config
     rows, fold_N = len(sample["labels"]), folds_of(sample)

@@ -24,7 +24,6 @@ from dkan_core.explanation.columns import Column, redrawn, source_columns
 from dkan_core.explanation.model_answers import ModelAnswers
 from dkan_core.model.architecture import ModelConfig, ignoring
 from dkan_core.model.base import TabularModel
-from dkan_core.training.setup.sizing import SEARCH_ROWS
 from dkan_core.training.setup.trials import (
     CPU,
     FOLDS,
@@ -78,7 +77,7 @@ def select_features(
     mixes_inputs = architecture.sketch_rank > 0 or architecture.input_norm != "none"
     if len(prepared.labels) > 1 or mixes_inputs or reader.rows > min(MAX_ROWS, MAX_VALUES // values):
         return architecture
-    sample = sample_of(reader, values, SEARCH_ROWS)
+    sample = sample_of(reader, values)
     if sample is None:
         return architecture
     fold_N = folds_of(sample)

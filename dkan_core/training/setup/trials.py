@@ -31,6 +31,7 @@ from dkan_core.training.compute.gradient import cell_weights, decayed_ranges, fl
 from dkan_core.training.compute.local_steps import HostSteps
 from dkan_core.training.setup.defaults import resolve
 from dkan_core.training.setup.model_parts import learning_rate_factors
+from dkan_core.training.setup.sizing import SEARCH_ROWS
 from dkan_core.training.state.adamw import AdamState
 from dkan_core.training.state.parameter_store import Rules
 
@@ -61,16 +62,15 @@ class Proof:
     """Share of the log loss: with many rows or labels, far less is significant, and worth nothing."""
 
 
-def sample_of(reader: RowReader, columns: int, least: int) -> Arrays | None:
-    """Return the first rows of the train split, as many as trials take; None where these are too few.
+def sample_of(reader: RowReader, columns: int) -> Arrays | None:
+    """Return the first rows of the train split, as many as trials take; None where these are too few to tell.
 
     Args:
         reader: The train split.
         columns: Values of a row.
-        least: Rows below which nothing can be told.
     """
     rows = min(reader.rows, SAMPLE_ROWS, SAMPLE_VALUES // columns)
-    return next(all_batches(FirstRows(reader, rows), rows)) if rows >= least else None
+    return next(all_batches(FirstRows(reader, rows), rows)) if rows >= SEARCH_ROWS else None
 
 
 def folds_of(sample: Arrays) -> Int64:

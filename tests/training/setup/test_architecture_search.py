@@ -189,7 +189,7 @@ def test_nothing_is_searched_where_it_is_given(prepared: Path, always: list[int]
 @pytest.fixture
 def small_search(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have architectures compared on a hundred rows or more, and depth as well."""
-    for module in (sizing, architecture_search):
+    for module in (sizing, trials):
         monkeypatch.setattr(module, "SEARCH_ROWS", 100)
     monkeypatch.setattr(architecture_search, "DEPTH_SEARCH_ROWS", 100)
 

@@ -31,7 +31,7 @@ from dkan_core.data.loading.loader import all_batches, open_split
 from dkan_core.model.architecture import ModelConfig, features_of, ignoring
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.model.tabular import TabularFastKAN
-from dkan_core.training.setup import architecture, feature_selection, sizing
+from dkan_core.training.setup import architecture, feature_selection, sizing, trials
 from dkan_core.training.setup.architecture import choose_architecture
 from dkan_core.training.setup.defaults import resolve_for
 from dkan_core.training.setup.weight_transfer import reading_all
@@ -101,9 +101,14 @@ def test_all_are_read_where_no_column_is_useless_or_none_is_looked_for(noisy: Pa
         assert not chosen(noisy / "data", **settings).ignored_features
 
 
-@pytest.mark.parametrize("limit", ["MAX_ROWS", "MAX_VALUES", "SEARCH_ROWS"])
-def test_nothing_is_tried_on_too_many_rows_or_too_few(limit: str, noisy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feature_selection, limit, 10_000 if limit == "SEARCH_ROWS" else 1_000)
+@pytest.mark.parametrize(
+    ("module", "limit", "rows"),
+    [(feature_selection, "MAX_ROWS", 1_000), (feature_selection, "MAX_VALUES", 1_000), (trials, "SEARCH_ROWS", 10_000)],
+)
+def test_nothing_is_tried_on_too_many_rows_or_too_few(
+    module: Any, limit: str, rows: int, noisy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, limit, rows)
     monkeypatch.setattr(feature_selection, "trained", lambda *_: pytest.fail("a network was trained"))
     assert not chosen(noisy / "data").ignored_features
 
