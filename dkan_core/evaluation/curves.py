@@ -98,13 +98,13 @@ def gain_points(labels_N: Array, scores_N: Array) -> tuple[list[float], list[flo
     )
 
 
-def threshold_counts(labels_N: Array, scores_N: Array, operating: float | None = None) -> dict[str, Any]:
+def threshold_counts(labels_N: Array, scores_N: Array, operating: float | None) -> dict[str, Any]:
     """Count true and false alerts at many thresholds, for whoever wants to choose one by what errors cost.
 
     Args:
         labels_N: 0, 1 or 255 (not measured).
         scores_N: Probabilities.
-        operating: A threshold that is to be among them.
+        operating: A threshold that is to be among them, if there is one.
 
     Returns:
         ``thresholds``, falling: None, which no row reaches, and scores down to the lowest; ``true`` and ``false``

@@ -51,7 +51,7 @@ def slice_metrics(
     columns: Sequence[Column],
     labels_N: Array,
     scores_N: Array,
-    weight_N: Array | None = None,
+    weight_N: Array | None,
 ) -> dict[str, list[dict[str, Any]]]:
     """Return the metrics of each level of some columns; the rows are read once more.
 
@@ -61,7 +61,7 @@ def slice_metrics(
         columns: Those to slice by.
         labels_N: Of one label: 0, 1 or 255 (not measured).
         scores_N: Its probabilities.
-        weight_N: Weights of the rows. Default: every row counts alike.
+        weight_N: Weights of the rows. None: every row counts alike.
 
     Returns:
         By column, a list of levels: ``level``, ``rows``, ``prevalence``, ``mean_probability``, ``average_precision``

@@ -77,7 +77,7 @@ class Layers(NamedTuple):
     """Of the weights of binary features."""
 
 
-def find_layers(model: TabularFastKAN, *, bf16: bool = False) -> Layers | None:
+def find_layers(model: TabularFastKAN, *, bf16: bool) -> Layers | None:
     """Return the layers of a model whose steps one call computes; None for others."""
     first, hidden = model.first_layer, _only_hidden(model)
     if first is None or hidden is None or first.layernorm is not None or model.encoder.sparse is not None:

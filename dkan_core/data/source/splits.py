@@ -48,7 +48,7 @@ def read_split_batches(
     schema: Schema,
     config: PrepareConfig,
     on_rows: Callable[[int], None],
-    bounds: TimeBounds | None = None,
+    bounds: TimeBounds | None,
 ) -> Iterator[SplitBatch]:
     """Yield every row once, in the order of the fragments, with its number and its split.
 

@@ -55,7 +55,7 @@ def mean_contributions(module: TabularModel, preprocessor: Preprocessor, device:
 
 
 def contributions_frame(
-    module: TabularModel, preprocessor: Preprocessor, arrays: Arrays, device: torch.device, index: Any = None
+    module: TabularModel, preprocessor: Preprocessor, arrays: Arrays, device: torch.device, index: Any
 ) -> Any:
     """Return a ``DataFrame`` with a column for each source column, or pair of an additive model, and the baseline.
 
@@ -64,7 +64,7 @@ def contributions_frame(
         preprocessor: Its encoding.
         arrays: Prepared rows.
         device: Where to compute.
-        index: That of the rows' own ``DataFrame``. Default: their numbers.
+        index: That of the rows' own ``DataFrame``. None: their numbers.
 
     Shape:
         - Output: ``(N, C + 1)``; of several labels ``(N, L * (C + 1))``, with labels above the columns

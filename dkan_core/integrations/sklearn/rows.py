@@ -183,12 +183,12 @@ def hold_out_rows(
     return train, held_out
 
 
-def fit_encoding(table: pa.Table, base: Preprocessor | None = None) -> Preprocessor:
+def fit_encoding(table: pa.Table, base: Preprocessor | None) -> Preprocessor:
     """Choose the encoding as ``prepare`` does; columns that say nothing are left out with a warning.
 
     Args:
         table: The rows.
-        base: Encoding that its columns keep; others are added to it. Default: none.
+        base: Encoding that its columns keep; others are added to it. None: there is none.
 
     Raises:
         DataError: A column of the base is missing, or of another kind.

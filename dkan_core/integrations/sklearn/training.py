@@ -84,8 +84,8 @@ def train_on_arrays(
     positive: dict[str, str],
     preprocessor: Preprocessor,
     config: TrainConfig,
-    initial: InitialModel | None = None,
-    on_evaluation: Callable[[Mapping[str, Any]], None] | None = None,
+    initial: InitialModel | None,
+    on_evaluation: Callable[[Mapping[str, Any]], None] | None,
 ) -> tuple[SingleResult, str]:
     """Train in this process; return the result, and the fingerprint of the data.
 
@@ -95,8 +95,8 @@ def train_on_arrays(
         positive: By label, the value that counts as 1, as text; none where it is 0 or 1.
         preprocessor: The encoding.
         config: Settings for one worker.
-        initial: What to start from. Default: an untrained model.
-        on_evaluation: Called with each evaluation. Default: nothing is.
+        initial: What to start from. None: an untrained model.
+        on_evaluation: Called with each evaluation. None: nothing is.
 
     Raises:
         ConfigError: A setting is wrong for these rows.

@@ -154,15 +154,13 @@ def byte_layer(
     return gpu_layers.byte_layer(stored_BI, *weights, centers_G, width)
 
 
-def can_compute_input_layer(bias_O: Tensor, kernel: Kernel = "auto") -> bool:
+def can_compute_input_layer(bias_O: Tensor, kernel: Kernel) -> bool:
     """Tell whether ``native_input.input_layer`` computes a layer with weights of the type of this bias."""
     takes_native = kernel not in PLAIN and native.can_compute(bias_O)
     return takes_native and verified_native.input_layer_is_right()
 
 
-def can_compute_step(
-    weight_OK: Tensor, shape: tuple[int, int, int, int], kernel: Kernel = "auto", *, bf16: bool = False
-) -> bool:
+def can_compute_step(weight_OK: Tensor, shape: tuple[int, int, int, int], kernel: Kernel, *, bf16: bool) -> bool:
     """Tell whether ``native_step.training_step`` computes a model whose first layer has these weights.
 
     Args:
@@ -188,7 +186,7 @@ def table_sum(places_BT: Tensor, table_VH: Tensor, kernel: Kernel = "auto") -> T
     return native.table_sum(places_BT, table_VH)
 
 
-def can_sum_tables(table_VH: Tensor, kernel: Kernel = "auto") -> bool:
+def can_sum_tables(table_VH: Tensor, kernel: Kernel) -> bool:
     """Tell whether the native extension sums the rows of such a table."""
     takes_native = kernel not in PLAIN and native.can_compute(table_VH)
     return takes_native and verified_native.table_sum_is_right()

@@ -41,7 +41,7 @@ HALF_A_ROW = 0.5
 HOVERED = 32
 
 
-def precision_recall_figure(labels_N: Array, scores_N: Array, threshold: float | None = None) -> Markup:
+def precision_recall_figure(labels_N: Array, scores_N: Array, threshold: float | None) -> Markup:
     """Draw precision over recall with the no-skill line and the operating point.
 
     Args:
@@ -64,7 +64,7 @@ def precision_recall_figure(labels_N: Array, scores_N: Array, threshold: float |
     return page_element(to_svg(panel.canvas), "Precision-recall curve")
 
 
-def roc_figure(labels_N: Array, scores_N: Array, threshold: float | None = None) -> Markup:
+def roc_figure(labels_N: Array, scores_N: Array, threshold: float | None) -> Markup:
     """Draw the true over the false positive rate with the diagonal and the operating point.
 
     Args:

@@ -132,7 +132,7 @@ def to_tensors(arrays: Arrays, device: torch.device) -> dict[str, Tensor]:
     return {name: tensor.pin_memory().to(device, non_blocking=True) for name, tensor in tensors.items()}
 
 
-def cell_weights(labels_BL: Tensor, weight_B: Tensor | None, label_weights: Sequence[float] = ()) -> Tensor:
+def cell_weights(labels_BL: Tensor, weight_B: Tensor | None, label_weights: Sequence[float]) -> Tensor:
     """Return what each label of each row counts in the loss: 0 where it is not measured.
 
     Shape:

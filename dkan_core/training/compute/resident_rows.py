@@ -39,7 +39,7 @@ def may_lie_on_device(config: ResolvedTrainConfig, device: torch.device) -> bool
 
 
 def rows_on_device(
-    reader: RowReader, config: ResolvedTrainConfig, device: torch.device, on_chunk: Callable[[], None] = lambda: None
+    reader: RowReader, config: ResolvedTrainConfig, device: torch.device, on_chunk: Callable[[], None]
 ) -> "ResidentRows | None":
     """Copy all rows of a split to a device; return None where they do not fit there.
 

@@ -69,9 +69,9 @@ def open_run(
     architecture: ModelConfig,
     *,
     checkpoints: str,
-    checkpoint: Checkpoint | None = None,
+    checkpoint: Checkpoint | None,
+    initial: InitialModel | None,
     ranks: Ranks | None = None,
-    initial: InitialModel | None = None,
     choices: Choices | None = None,
 ) -> Iterator["Run"]:
     """Yield a run that is ready to be executed: its memory filled, its wake-ups and its rendezvous made.
@@ -84,8 +84,8 @@ def open_run(
         architecture: That of the model, as ``architecture_of_run`` returns it.
         checkpoints: Folder or URI for checkpoints.
         checkpoint: To resume from.
+        initial: Model to start from, where there is no checkpoint. None: an untrained one.
         ranks: The other launchers, under torchrun.
-        initial: Model to start from, where there is no checkpoint. Default: an untrained one.
         choices: Those of an earlier training, of which this is a refit.
 
     Raises:

@@ -157,7 +157,7 @@ class Ranks:
 
 
 def run_following_rank(
-    ranks: Ranks, data: Path, manifest: PreparedData, config: ResolvedTrainConfig, logs: str = ""
+    ranks: Ranks, data: Path, manifest: PreparedData, config: ResolvedTrainConfig, logs: str
 ) -> dict[str, Any]:
     """Run this rank's collective worker, if there is something to train; return the result as rank 0 tells it.
 
@@ -166,7 +166,7 @@ def run_following_rank(
         data: Prepared folder.
         manifest: What is in it.
         config: Resolved settings.
-        logs: Folder of the run for what libraries write when they are debugged. Default: none, as that is remote.
+        logs: Folder of the run for what libraries write when they are debugged. Empty: none, as that is remote.
 
     Raises:
         UserError: The collective worker found the data wrong.

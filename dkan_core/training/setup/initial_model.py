@@ -160,7 +160,7 @@ def starting_architecture(
     prepared: PreparedData,
     config: ResolvedTrainConfig,
     initial: InitialModel | None,
-    choices: Choices | None = None,
+    choices: Choices | None,
 ) -> ModelConfig:
     """Return the architecture that training starts with: that of ``init_from``, with what its data did not have.
 

@@ -34,7 +34,7 @@ def undivided(config: TrainConfig) -> TrainConfig:
     return replace(config, strategy="auto", tensor_parallel_size=None, architecture_search=False)
 
 
-def check_division(config: ResolvedTrainConfig, torchrun: TorchRun | None = None) -> None:
+def check_division(config: ResolvedTrainConfig, torchrun: TorchRun | None) -> None:
     """Check that workers can divide a model as the strategy says, where it does.
 
     Raises:
