@@ -79,7 +79,7 @@ def describe_training(prepared: str, out: str, config: "TrainConfig", *, overwri
     from dkan_core.training.setup.defaults import resolve_for
     from dkan_core.training.state.schedule import Schedule
 
-    check_run_folder(out, overwrite=overwrite or config.resume != "never")
+    check_run_folder(out, config.checkpoint_uri, overwrite=overwrite or config.resume != "never")
     with open_prepared(prepared, "train", "valid") as (_, manifest):
         rows = manifest.splits["train"].rows
         found = resolve_for(config, manifest)

@@ -80,6 +80,6 @@ def _check(prepared: str, out: str, config: TrainConfig, count: int, *, overwrit
             "MASTER_ADDR": "localhost",
         }
     )
-    check_run_folder(out, overwrite=overwrite or config.resume != "never")
+    check_run_folder(out, config.checkpoint_uri, overwrite=overwrite or config.resume != "never")
     with open_prepared(prepared, "train", "valid") as (_, manifest):
         resolve_for(config, manifest, place)

@@ -151,7 +151,7 @@ def _result(run: str) -> TrainResult:
 
 
 def _copy(run: str, folder: str | Path) -> None:
-    check_run_folder(folder, overwrite=True)
+    check_run_folder(folder, None, overwrite=True)
     with staged_folder(folder, names=WRITTEN, overwrite=True) as staging:
         download_folder(run, staging, WRITTEN)
 

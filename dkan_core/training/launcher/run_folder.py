@@ -16,7 +16,7 @@ from dkan_core.tracking.tensorboard import EVENTS, TENSORBOARD
 from dkan_core.training.history import BEGINNING, HISTORY
 from dkan_core.training.launcher.run import LOGS
 from dkan_core.training.state.checkpoint_file import Checkpoint
-from dkan_core.training.state.checkpoint_store import CHECKPOINTS, check_no_checkpoints
+from dkan_core.training.state.checkpoint_store import CHECKPOINT_FILE, CHECKPOINTS, check_no_checkpoints
 from dkan_core.utils.storage.failures import failure_inside
 from dkan_core.utils.storage.files import read_if_there, remove
 from dkan_core.utils.storage.outputs import PARTIAL, check_file_is_ours, check_free, entries
@@ -41,16 +41,19 @@ OWN_NAMES = {
 """What a folder of a run may hold, as patterns."""
 
 
-def check_run_folder(run: str | Path, *, overwrite: bool) -> None:
+def check_run_folder(run: str | Path, checkpoints: str | None, *, overwrite: bool) -> None:
     """Raise OutputError unless a folder is absent, empty, or holds a run, or what is left of one.
 
     What is removed when a run begins must be a run's, and not only have the names: ``model`` may be somebody's own.
 
     Args:
         run: Local path or fsspec URI.
+        checkpoints: Folder or URI for checkpoints, as the settings name it, which may lie in the run's.
         overwrite: Whether there may be an earlier run at all.
     """
+    own = _checkpoint_names(str(run).rstrip("/"), checkpoints.rstrip("/")) if checkpoints else ""
     left = [path.name for path in asides(Path(MODEL_FOLDER))]
+    left += [name for name in entries(run) if re.fullmatch(own, name)]
     check_free(run, ours=OUTPUTS, overwrite=overwrite, leftovers=left)
     there = entries(run)
     for name in OWN_NAMES.keys() & there:
@@ -70,6 +73,22 @@ def check_run_folder(run: str | Path, *, overwrite: bool) -> None:
         check_file_is_ours(f"{run}/{SETTINGS}", beginning=BEGINNING_OF_SETTINGS.encode())
     if METRICS in there:
         check_file_is_ours(f"{run}/{METRICS}", beginning=b"{", mark=b'"average_precision"')
+
+
+def _checkpoint_names(run: str, checkpoints: str) -> str:
+    """Return a pattern of the names in a run's folder that are of checkpoints, or of the folder that they lie in."""
+    if not _lies_in(checkpoints, run):
+        return ""
+    if _lies_in(run, checkpoints):
+        # A killed process leaves one that it was writing.
+        return rf"\.?({CHECKPOINT_FILE.pattern})(\.[0-9a-f]{{16}}\.partial)?"
+    if is_remote(run):
+        first = checkpoints.removeprefix(f"{run}/").split("/")[0]
+    else:
+        first = local_path(checkpoints).resolve().relative_to(local_path(run).resolve()).parts[0]
+    if first in WRITTEN:
+        raise OutputError(f"checkpoint_uri {checkpoints}: a run replaces its {first}; choose another folder")
+    return re.escape(first).replace(re.escape("{run}"), "[0-9a-f]{16}")
 
 
 def replaces_checkpoints(run: str | Path, where: str, config: TrainConfig, *, overwrite: bool) -> bool:

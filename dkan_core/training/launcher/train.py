@@ -117,7 +117,7 @@ def train(
     ranks = Ranks(torchrun, config.exchange_timeout) if torchrun else None
     if ranks is not None and ranks.place.rank:
         return _follow_rank_0(prepared, run, config, ranks)
-    check_run_folder(run, overwrite=overwrite or config.resume in OWN_CHECKPOINTS)
+    check_run_folder(run, config.checkpoint_uri, overwrite=overwrite or config.resume in OWN_CHECKPOINTS)
     with (
         output_lock(run),
         capture_log() as write_log,

@@ -22,6 +22,8 @@ CHECKPOINTS = "checkpoints"
 # The checkpoint of the best evaluation's step, beside those of the newest steps.
 BEST_FILE = "best.safetensors"
 
+CHECKPOINT_FILE = re.compile(rf"step-\d{{12}}\.safetensors|{re.escape(BEST_FILE)}")
+
 # The newest, and the one before it in case the newest turns out to be damaged.
 KEPT_FILES = 2
 
@@ -178,7 +180,7 @@ def _names(folder: str) -> list[str]:
         found = fs.ls(root, detail=False) if fs.exists(root) else []
     names = (name.rstrip("/").rsplit("/", 1)[-1] for name in found)
     # Twelve digits: the names sort as the steps do. Whatever else lies there is not touched.
-    return sorted(name for name in names if re.fullmatch(r"step-\d{12}\.safetensors", name))
+    return sorted(name for name in names if name != BEST_FILE and CHECKPOINT_FILE.fullmatch(name))
 
 
 def _read(uri: str) -> Checkpoint:

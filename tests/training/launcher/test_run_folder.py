@@ -55,14 +55,14 @@ def test_what_is_somebodys_own_is_named_and_stays(
 def test_run_is_known_again_also_where_it_was_killed(trained: TrainResult, tmp_path: Path) -> None:
     run = tmp_path / "run"
     shutil.copytree(Path(trained.model).parent, run)
-    check_run_folder(run, overwrite=True)
+    check_run_folder(run, None, overwrite=True)
     (run / "history.jsonl").write_text('{"epo')
     (run / "metrics.json").unlink()
     (run / "tensorboard").mkdir()
     (run / "tensorboard" / "events.out.tfevents.1.host").write_text("")
-    check_run_folder(run, overwrite=True)
+    check_run_folder(run, None, overwrite=True)
     with pytest.raises(OutputError, match="--overwrite"):
-        check_run_folder(run, overwrite=False)
+        check_run_folder(run, None, overwrite=False)
 
 
 @pytest.mark.parametrize("resume", ["here/step-000000000001.safetensors", "./here/", "{cwd}/here", "{cwd}/x/../here"])
@@ -118,6 +118,27 @@ def test_two_runs_do_not_share_a_folder_of_checkpoints(prepared: Path, tmp_path:
     # The run's own folder is held already.
     own = replace(CONFIG, epochs=1, checkpoint_uri=str(tmp_path / "run"))
     assert Path(train(prepared, tmp_path / "run", own).checkpoint or "").parent == tmp_path / "run"
+
+
+@pytest.mark.parametrize("below", ["", "kept", "kept/{run}", "kept-{run}", "checkpoints/again"])
+def test_checkpoints_may_lie_in_the_folder_of_their_run(prepared: Path, tmp_path: Path, below: str) -> None:
+    run = tmp_path / "run"
+    config = replace(CONFIG, epochs=1, checkpoint_uri=str(run / below))
+    first = train(prepared, run, config)
+    where = Path(first.checkpoint or "").parent
+    (where / ".step-000000000007.safetensors.0123456789abcdef.partial").touch()
+    longer = replace(config, epochs=2, resume="auto", checkpoint_uri=str(where))
+    assert train(prepared, run, longer).history[: len(first.history)] == first.history
+    train(prepared, run, config, overwrite=True)
+    (run / "notes.txt").touch()
+    with pytest.raises(OutputError, match=r"already holds something else \(notes.txt\)"):
+        train(prepared, run, config, overwrite=True)
+
+
+def test_checkpoints_do_not_lie_where_a_run_writes_something_else(prepared: Path, tmp_path: Path) -> None:
+    for run in (str(tmp_path / "run"), "memory://run"):
+        with pytest.raises(OutputError, match="a run replaces its model; choose another folder"):
+            train(prepared, run, replace(CONFIG, checkpoint_uri=f"{run}/model/checkpoints"))
 
 
 def test_damaged_metrics_are_those_of_a_finished_run(prepared: Path, tmp_path: Path) -> None:
