@@ -157,6 +157,18 @@ CASES: dict[str, Case] = {
         None,
         r"weight column 'w' is 0 in every row of valid",
     ),
+    "weight 0 in all positive rows of a split": (
+        both(
+            lambda t: put(
+                put(t, "w", [0 if one and row % 4 > 1 else 2 for row, one in enumerate(t["label"].to_pylist())]),
+                "part",
+                ["train", "train", "valid", "valid"] * 100,
+            )
+        ),
+        [*LABEL, "--weight", "w", "--split-column", "part"],
+        None,
+        r"label column 'label' has one class only in valid among rows whose 'w' is above 0: 0 in \d+ rows; let column",
+    ),
     "weight of text": (
         nothing,
         [*LABEL, "--weight", "city"],

@@ -5,7 +5,7 @@ stays within some 512 MB.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -22,7 +22,7 @@ from dkan_core.data.hashing import salted
 from dkan_core.data.preparation.sampling import BottomK, Sample, smallest_keys_limit
 from dkan_core.data.source.partition import Fragment
 from dkan_core.data.source.roles import Schema
-from dkan_core.data.source.splits import read_split_batches, split_of_keys
+from dkan_core.data.source.splits import SplitBatch, read_split_batches, split_of_keys
 from dkan_core.data.source.time_split import TimeBounds
 from dkan_core.errors import DataError
 from dkan_core.utils.hints import counted, flag
@@ -57,27 +57,29 @@ class Counts:
     weights: list[float] = field(default_factory=lambda: [0.0] * len(SPLITS))
     """Sum of the rows' weights, of each split."""
 
+    excluded: dict[str, list[Counter[object]]] = field(default_factory=dict)
+    """The same as ``labels`` of the rows whose weight is 0; empty where there are no weights."""
+
     longest: dict[str, int] = field(default_factory=dict)
     """For each column of lists or bit vectors, the ids of the longest row."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plain form that is saved as JSON; labels hold 0, 1 and null alone."""
-        labels = {name: [[counter[value] for value in BINARY] for counter in self.labels[name]] for name in self.labels}
+        labels, excluded = (_plain_counters(counters) for counters in (self.labels, self.excluded))
         plain = {"rows": self.rows, "labels": labels, "invalid": self.invalid, "weights": self.weights}
-        return {**plain, "longest": self.longest} if self.longest else plain
+        also = {"excluded": excluded, "longest": self.longest}
+        return plain | {name: found for name, found in also.items() if found}
 
     @classmethod
     def from_dict(cls, plain: dict[str, Any]) -> "Counts":
         """Rebuild counts from their plain form."""
-        labels = {
-            name: [
-                Counter[object]({value: count for value, count in zip(BINARY, counts, strict=True) if count})
-                for counts in split
-            ]
-            for name, split in plain["labels"].items()
-        }
         kept = {name: plain[name] for name in ("rows", "invalid", "weights")}
-        return cls(**kept, labels=labels, longest=plain.get("longest", {}))
+        labels, excluded = (_counters(plain.get(name, {})) for name in ("labels", "excluded"))
+        return cls(**kept, labels=labels, excluded=excluded, longest=plain.get("longest", {}))
+
+    def weighted(self, name: str, index: int) -> Counter[object]:
+        """Return how often each value of a label occurs in a split, in rows with a weight above 0."""
+        return self.labels[name][index] - (self.excluded[name][index] if self.excluded else Counter())
 
     def classes(self, index: int) -> dict[str, dict[str, int]]:
         """Return how often each label is 0, 1 and not measured in a split."""
@@ -87,12 +89,21 @@ class Counts:
         }
 
 
+def _plain_counters(counters: Mapping[str, Sequence[Counter[object]]]) -> dict[str, list[list[int]]]:
+    return {name: [[counter[value] for value in BINARY] for counter in splits] for name, splits in counters.items()}
+
+
+def _counters(plain: Mapping[str, Sequence[Sequence[int]]]) -> dict[str, list[Counter[object]]]:
+    def counter(counts: Sequence[int]) -> Counter[object]:
+        return Counter({value: count for value, count in zip(BINARY, counts, strict=True) if count})
+
+    return {name: [counter(counts) for counts in splits] for name, splits in plain.items()}
+
+
 def merge_counts(parts: Sequence[Counts], schema: Schema) -> Counts:
     """Add up the counts of parts; the result does not depend on how rows were cut into them."""
-    labels = {
-        name: [sum((part.labels[name][index] for part in parts), Counter[object]()) for index in range(len(SPLITS))]
-        for name in schema.labels
-    }
+    labels = _added([part.labels for part in parts])
+    excluded = _added([part.excluded for part in parts])
     found = {name for part in parts for name in part.invalid}
     invalid = {
         name: {kind: sum(part.invalid.get(name, {}).get(kind, 0) for part in parts) for kind in ("nan", "inf")}
@@ -102,7 +113,14 @@ def merge_counts(parts: Sequence[Counts], schema: Schema) -> Counts:
     rows = [sum(part.rows[index] for part in parts) for index in range(len(SPLITS))]
     weights = [sum(part.weights[index] for part in parts) for index in range(len(SPLITS))]
     longest = {name: max(part.longest.get(name, 0) for part in parts) for name in schema.sparse}
-    return Counts(rows=rows, labels=labels, invalid=invalid, weights=weights, longest=longest)
+    return Counts(rows=rows, labels=labels, excluded=excluded, invalid=invalid, weights=weights, longest=longest)
+
+
+def _added(parts: Sequence[Mapping[str, Sequence[Counter[object]]]]) -> dict[str, list[Counter[object]]]:
+    return {
+        name: [sum((part[name][index] for part in parts), Counter[object]()) for index in range(len(SPLITS))]
+        for name in parts[0]
+    }
 
 
 def sample_rows(columns: int) -> int:
@@ -156,10 +174,9 @@ def collect_statistics(
         The counts, and of the train split at most ``sample_rows`` rows, feature columns only.
     """
     sample = BottomK(sample_rows(len(schema.features)), salted(config.seed, "sample"), limit)
-    counts = Counts(
-        rows=[0] * len(SPLITS),
-        labels={name: [Counter() for _ in SPLITS] for name in schema.labels},
-    )
+    counts = Counts(rows=[0] * len(SPLITS), labels=_no_labels(schema))
+    if schema.weight is not None:
+        counts.excluded = _no_labels(schema)
     for batch in read_split_batches(fragments, schema, config, on_rows, bounds):
         for index in range(len(SPLITS)):
             mask = pa.array(batch.split == index)
@@ -170,11 +187,24 @@ def collect_statistics(
             if any(len(counter) > VALUES_REMEMBERED for counter in counts.labels[name]):
                 raise _not_binary(name, counts.labels[name], batch.path)
         if schema.weight is not None:
-            weight = _checked_weights(batch.rows.column(schema.weight), schema.weight, batch.path)
-            for index in range(len(SPLITS)):
-                counts.weights[index] += float(pc.sum(weight.filter(pa.array(batch.split == index))).as_py() or 0)
+            _count_weights(counts, batch, schema.weight)
         sample.add(_counted(batch.features(), counts, schema, batch.path), batch.row_ids, batch.split == 0)
     return counts, sample.sample()
+
+
+def _no_labels(schema: Schema) -> dict[str, list[Counter[object]]]:
+    return {name: [Counter() for _ in SPLITS] for name in schema.labels}
+
+
+def _count_weights(counts: Counts, batch: SplitBatch, name: str) -> None:
+    weight = _checked_weights(batch.rows.column(name), name, batch.path)
+    for index in range(len(SPLITS)):
+        mask = pa.array(batch.split == index)
+        counts.weights[index] += float(pc.sum(weight.filter(mask)).as_py() or 0)
+        without = pc.and_(mask, pc.equal(weight, 0))
+        if pc.any(without).as_py():
+            for label, counters in counts.excluded.items():
+                _count_values(counters[index], batch.rows.column(label).filter(without))
 
 
 def _counted(blocks: Iterable[pa.RecordBatch], counts: Counts, schema: Schema, path: str) -> Iterator[pa.RecordBatch]:
@@ -251,15 +281,17 @@ def check_counts(counts: Counts, schema: Schema, where: str) -> None:
         if counts.rows[index] == 0 and split != "test":
             missing = f"no rows in the {split} split, of {sum(counts.rows):,} in all"
             raise DataError(f"{where}: {missing}; {_split_advice(schema, split, 'some rows')}")
-        lacking = [name for name, counters in counts.labels.items() if not (counters[index][0] and counters[index][1])]
+        classes = {name: counts.weighted(name, index) for name in counts.labels}
+        lacking = [name for name, counter in classes.items() if not (counter[0] and counter[1])]
         needed = 1 if split == "train" else len(counts.labels)
         if counts.rows[index] and len(lacking) >= needed:
-            raise _one_class(lacking[0], counts.labels[lacking[0]], split, schema, where)
+            raise _one_class(lacking[0], counts, split, schema, where)
 
 
-def _one_class(name: str, counters: Sequence[Counter[object]], split: str, schema: Schema, where: str) -> DataError:
+def _one_class(name: str, counts: Counts, split: str, schema: Schema, where: str) -> DataError:
     """Describe a label that has one class only in a split, and say what may help."""
-    found = [(value, count) for value, count in counters[SPLITS.index(split)].items() if value is not None]
+    counters, index = counts.labels[name], SPLITS.index(split)
+    found = [(value, count) for value, count in counts.weighted(name, index).items() if value is not None]
     seen = " and ".join(f"{value!r} in {counted(count, 'row')}" for value, count in found) or "no measured value"
     everywhere = sum(counters, Counter[object]())
     if everywhere[0] and everywhere[1]:
@@ -267,7 +299,8 @@ def _one_class(name: str, counters: Sequence[Counter[object]], split: str, schem
     else:
         value = schema.positive.get(name)
         hint = "" if value is None else f"; the positive value {value!r} must match exactly"
-    return DataError(f"{where}: label column {name!r} has one class only in {split}: {seen}{hint}")
+    among = f" among rows whose {schema.weight!r} is above 0" if counts.weighted(name, index) != counters[index] else ""
+    return DataError(f"{where}: label column {name!r} has one class only in {split}{among}: {seen}{hint}")
 
 
 def _split_advice(schema: Schema, split: str, what: str) -> str:
