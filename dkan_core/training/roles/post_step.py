@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from dkan_core.training.communication.wakeup import Wakeup
-from dkan_core.training.state.ledger import ENDINGS, Ledger
+from dkan_core.training.state.ledger import Ledger
 from dkan_core.training.state.parameter_store import ParameterStore, copy_for_checkpoint, save_restore_point
 from dkan_core.training.state.snapshots import newest_snapshot, publish_snapshot
 
@@ -78,7 +78,7 @@ class PostStepHooks:
         """
         # Committed first: the ledger in the snapshot and in the restore point says by it that they are the last ones.
         if ending:
-            self.commit(ended=ENDINGS.index(ending))
+            self.store.commit(self.store.ledger.with_end(ending))
         self.publish_snapshot_if_due()
         if self._restore_point_is_due:
             save_restore_point(self.memory, self.store.ledger)

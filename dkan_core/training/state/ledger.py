@@ -104,6 +104,14 @@ class Ledger:
         """Return the ledger with its clock standing still: what a checkpoint holds."""
         return replace(self, used=self.seconds, started=0.0, since=0.0)
 
+    def with_end(self, ending: str) -> Self:
+        """Return the ledger of a run that ends now: what the last evaluation takes is no time of training.
+
+        Args:
+            ending: Why, one of ``ENDINGS``.
+        """
+        return replace(self, ended=ENDINGS.index(ending), used=self.seconds, started=0.0)
+
     def facts(self, steps_per_epoch: int) -> dict[str, float]:
         """Return how far the run is, its mean loss and rows per second since these began to be counted."""
         return {

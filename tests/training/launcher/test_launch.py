@@ -24,6 +24,7 @@ from dkan_core.training.roles.in_process import SingleResult, train_single
 from dkan_core.training.setup.defaults import resolve
 from dkan_core.training.setup.placement import threads_per_worker
 from dkan_core.training.setup.sizing import MAX_EPOCHS
+from dkan_core.training.state.checkpoint_store import load_checkpoint
 from dkan_core.training.state.shared_memory import Snapshot
 from dkan_core.utils.torch_resources import torch_threads
 from tests.training.processes import Background, alive, wait_until
@@ -142,6 +143,9 @@ def test_max_seconds_ends_the_run_with_the_final_model_evaluated(prepared: Path,
     check_ended_in_time(result.history, 1.0)
     assert result.metrics["training"]["ended"] == "time"
     assert (tmp_path / "run" / "metrics.json").exists()
+    # Waiting for the last evaluation is no time of training, which a run that resumes would miss.
+    _, checkpoint = load_checkpoint(result.checkpoint or "") or ("", None)
+    assert checkpoint is not None and checkpoint.ledger.used == result.history[-1]["seconds"]
 
 
 def test_several_evaluations_an_epoch(prepared: Path, tmp_path: Path) -> None:
