@@ -24,6 +24,7 @@ Group = Literal["Data", "Model", "Training", "Distribution", "Server", "Batching
 STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=True, use_attribute_docstrings=True)
 
 TYPE_WORDS = {int: "a whole number (int)", float: "a number (float)", bool: "true or false", str: "text"}
+ITEM_WORDS = {int: "whole numbers", float: "numbers", str: "texts"}
 
 OUT_OF_RANGE = ("greater_than", "greater_than_equal", "less_than", "less_than_equal", "finite_number")
 
@@ -213,6 +214,8 @@ def _expected(expected: Any, metadata: list[Any], error: str, value: Any) -> str
     if get_origin(expected) is Literal:
         return f"one of {', '.join(get_args(expected))}"
     plain = without_none(expected)
+    if item := ITEM_WORDS.get(item_type(expected)):
+        return f"a tuple of {item} (a list in a file)"
     return TYPE_WORDS.get(plain, plain.__name__ if isinstance(plain, type) else str(plain))
 
 
@@ -224,5 +227,9 @@ def _short(number: Any) -> str:
 
 
 def _found(value: Any, error: ErrorDetails) -> str:
-    lone = isinstance(value, str | int | float) and error["type"] == "tuple_type"
-    return f"{value!r}; write ({value!r},)" if lone else repr(value)
+    if error["type"] != "tuple_type":
+        return repr(value)
+    if isinstance(value, list):
+        return f"{value!r}; write {tuple(value)!r}"
+    lone = isinstance(value, str | int | float)
+    return f"{value!r}; write ({value!r},), or [{value!r}] in a file" if lone else repr(value)

@@ -117,7 +117,9 @@ class TrainConfig:
     blend: bool = setting(True, "Model", form=True)
     """Average the network of model auto with an additive model of the same rows; validation AP chooses the weight."""
 
-    init_from: str | None = setting(None, "Model", form=INITIAL_MODEL)
+    init_from: Annotated[str | None, Field(pattern=r"\S"), Expected("a path or a URI")] = setting(
+        None, "Model", form=INITIAL_MODEL
+    )
     """Model (path or URI) whose architecture and weights to start from; prepare the data with `--like` this model."""
 
     init_optimizer: Literal["fresh", "kept"] = setting("fresh", "Model", advanced=True)
@@ -157,9 +159,9 @@ class TrainConfig:
     ] = setting("auto", "Distribution")
     """Where the workers compute: auto, cpu, cuda, or one device per worker, such as cuda:0,cuda:0,cpu."""
 
-    slice_weights: Annotated[tuple[Annotated[float, Field(gt=0, allow_inf_nan=False)], ...], Expected("positive")] = (
-        setting((), "Distribution", advanced=True)
-    )
+    slice_weights: Annotated[
+        tuple[Annotated[float, Field(gt=0, le=1e9)], ...], Expected("positive, and at most 1e9")
+    ] = setting((), "Distribution", advanced=True)
     """Relative share of a step's rows that each worker takes, one number per worker: more for a faster device.
 
     `dkan plan --device cuda:0,cpu` measures which numbers to use. Default: equal shares.
@@ -277,7 +279,9 @@ class TrainConfig:
     checkpoint_uri: str | None = setting(None, "Output")
     """Folder or URI for checkpoints; {run} becomes a digest of data and settings. Default: inside the run's folder."""
 
-    resume: str = setting("never", "Training")
+    resume: Annotated[str, Field(pattern=r"\S"), Expected("auto, best, never, or a path or a URI")] = setting(
+        "never", "Training"
+    )
     """"auto" resumes from the newest checkpoint, if any, "best" from that of the best evaluation; or a path or URI."""
 
     tensorboard: bool = setting(False, "Output")

@@ -71,7 +71,7 @@ def test_configs_are_frozen_and_keyword_only() -> None:
             {"label_weights": [1, -1.0]},
             "label_weights must be non-negative, and at least one positive, got",
         ),
-        (TrainConfig, {"slice_weights": [1, 0.0]}, "slice_weights must be positive, got"),
+        (TrainConfig, {"slice_weights": [1, 0.0]}, "slice_weights must be positive, and at most 1e9, got"),
         (TrainConfig, {"model": "fastkan", "members": 2}, "members must be 1 with model fastkan"),
         (TrainConfig, {"precision": "fp16"}, "precision must be one of fp32, bf16, got 'fp16'"),
         (TrainConfig, {"lr_scaling": "cubic"}, "lr_scaling must be one of none, sqrt, linear"),
@@ -148,13 +148,30 @@ def test_number_of_pairs_may_be_a_number() -> None:
 def test_number_that_no_json_file_can_hold_is_refused(number: Any) -> None:
     with pytest.raises(ConfigError, match=re.escape(f"learning_rate must be a number (float), got {number!r}")):
         TrainConfig(learning_rate=number)
-    with pytest.raises(ConfigError, match=re.escape(f"slice_weights must be tuple[float, ...], got (1, {number!r})")):
+    with pytest.raises(
+        ConfigError,
+        match=re.escape(f"slice_weights must be a tuple of numbers (a list in a file), got (1, {number!r})"),
+    ):
         TrainConfig(slice_weights=(1, number))
 
 
 def test_lone_string_is_not_taken_for_its_letters() -> None:
-    with pytest.raises(ConfigError, match=r"label must be tuple.*got 'outcome'; write \('outcome',\)"):
+    with pytest.raises(ConfigError, match=r"label must be a tuple.*got 'outcome'; write \('outcome',\)"):
         PrepareConfig(label="outcome")  # type: ignore[arg-type]
+
+
+def test_one_number_or_a_list_is_told_how_to_write_it() -> None:
+    wanted = "hidden must be a tuple of whole numbers (a list in a file), got "
+    with pytest.raises(ConfigError, match=re.escape(f"{wanted}64; write (64,), or [64] in a file")):
+        build_config(TrainConfig, {"hidden": 64})
+    with pytest.raises(ConfigError, match=re.escape(f"{wanted}[64, 32]; write (64, 32)")):
+        TrainConfig(hidden=[64, 32])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("name", "value"), [("resume", ""), ("init_from", " "), ("slice_weights", (1e308, 1.0))])
+def test_value_that_no_run_can_use_is_refused(name: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=rf"{name} must be (auto, best|a path or|positive, and)"):
+        build_config(TrainConfig, {name: value})
 
 
 @pytest.mark.parametrize(
