@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from dkan_core.config import TrainConfig
 from dkan_core.config.saving import BEGINNING as BEGINNING_OF_SETTINGS
@@ -19,6 +20,7 @@ from dkan_core.training.state.checkpoint_file import Checkpoint
 from dkan_core.training.state.checkpoint_store import CHECKPOINT_FILE, CHECKPOINTS, check_no_checkpoints
 from dkan_core.utils.storage.failures import failure_inside
 from dkan_core.utils.storage.files import read_if_there, remove
+from dkan_core.utils.storage.locks import is_aside
 from dkan_core.utils.storage.outputs import PARTIAL, check_file_is_ours, check_free, entries
 from dkan_core.utils.storage.paths import is_remote, local_path
 from dkan_core.utils.storage.remote import replace_remote
@@ -32,10 +34,12 @@ REFIT = "refit"
 OWN_CHECKPOINTS = ("auto", "best")
 WRITTEN = (MODEL_FOLDER, HISTORY, LOGS, TENSORBOARD, RECORD, REFIT, SETTINGS, METRICS)
 OUTPUTS = (CHECKPOINTS, *WRITTEN)
+# What a killed process leaves: a folder of a model that is not whole, or that was being replaced.
+MODEL_ASIDES = [path.name for path in asides(Path(MODEL_FOLDER))]
 OWN_NAMES = {
     LOGS: r"(server|evaluator|train|(worker|rank|member)-\d+)\.log",
     TENSORBOARD: EVENTS,
-    REFIT: f"{MODEL_FOLDER}|{HISTORY}|{LOGS}|{CHECKPOINTS}",
+    REFIT: "|".join(map(re.escape, (MODEL_FOLDER, HISTORY, LOGS, CHECKPOINTS, *MODEL_ASIDES))),
     MODEL_FOLDER: "|".join(map(re.escape, MODEL_FILES)),
 }
 """What a folder of a run may hold, as patterns."""
@@ -52,13 +56,12 @@ def check_run_folder(run: str | Path, checkpoints: str | None, *, overwrite: boo
         overwrite: Whether there may be an earlier run at all.
     """
     own = _checkpoint_names(str(run).rstrip("/"), checkpoints.rstrip("/")) if checkpoints else ""
-    left = [path.name for path in asides(Path(MODEL_FOLDER))]
-    left += [name for name in entries(run) if re.fullmatch(own, name)]
-    check_free(run, ours=OUTPUTS, overwrite=overwrite, leftovers=left)
+    left = [name for name in entries(run) if re.fullmatch(own, name)]
+    check_free(run, ours=OUTPUTS, overwrite=overwrite, leftovers=[*MODEL_ASIDES, *left])
     there = entries(run)
     for name in OWN_NAMES.keys() & there:
         for entry in sorted(entries(f"{run}/{name}") - {PARTIAL}):
-            if not re.fullmatch(OWN_NAMES[name], entry):
+            if not (re.fullmatch(OWN_NAMES[name], entry) or is_aside(entry, HISTORY)):
                 raise OutputError(
                     f"{run}/{name}/{entry}: was not written by a run of dkan, and {run}/{name} would be replaced; "
                     "choose an empty or new folder"
@@ -114,10 +117,21 @@ def replaces_checkpoints(run: str | Path, where: str, config: TrainConfig, *, ov
 
 def _has_no_step(metrics: str) -> bool:
     """Tell whether metrics are those of a run that was interrupted before its first step."""
+    return bool(_training_fact(metrics, "steps") == 0)
+
+
+def replaced_processes(run: str | Path) -> dict[str, int]:
+    """Return how many processes of each role a run has replaced, by its metrics; empty where there are none."""
+    found = _training_fact(read_if_there(f"{run}/{METRICS}") or "", "replaced")
+    return found if isinstance(found, dict) else {}
+
+
+def _training_fact(metrics: str, name: str) -> Any:
+    """Return what metrics say of the training; None where they are damaged."""
     try:
-        return bool(json.loads(metrics)["training"]["steps"] == 0)
+        return json.loads(metrics)["training"][name]
     except (ValueError, LookupError, TypeError):
-        return False
+        return None
 
 
 def _lies_in(uri: str, folder: str) -> bool:

@@ -37,6 +37,7 @@ from dkan_core.training.launcher.run_folder import (
     local_run_folder,
     make_logs_ready,
     make_ready,
+    replaced_processes,
     replaces_checkpoints,
 )
 from dkan_core.training.launcher.run_log import FITTED, LOG, Ending, capture_log
@@ -219,6 +220,7 @@ def _train_in(
             )
             # What is wrong with data or settings has been said once a run is open: until then an earlier one stays.
             with nullcontext() if ending else ready_run as execution:
+                replaced = replaced_processes(start.run)
                 _make_way(folder, start)
                 write_atomic(folder / SETTINGS, settings_text(start.given, found))
                 tracker = stack.enter_context(follow_run(_tracked_run(folder, start, found)))
@@ -226,7 +228,7 @@ def _train_in(
                     outcome = execution.execute(fork_server(), end, tracker)
                 else:
                     assert checkpoint is not None, "nothing else has an ending"
-                    outcome = _take_over(folder, checkpoint, ending, start.ranks, is_fitted=fitted)
+                    outcome = _take_over(folder, checkpoint, ending, start.ranks, replaced, is_fitted=fitted)
             metrics = _write_metrics(folder, found, outcome)
             if config.refit and may_refit(ENDINGS[outcome.ledger.ended]):
                 outcome = refit(
@@ -306,7 +308,15 @@ def _tracked_run(folder: Path, start: _Start, found: ResolvedTrainConfig) -> Tra
     )
 
 
-def _take_over(folder: Path, checkpoint: Checkpoint, ending: str, ranks: Ranks | None, *, is_fitted: bool) -> Outcome:
+def _take_over(
+    folder: Path,
+    checkpoint: Checkpoint,
+    ending: str,
+    ranks: Ranks | None,
+    replaced: dict[str, int],
+    *,
+    is_fitted: bool,
+) -> Outcome:
     """Write what a finished run has left in its checkpoint; nothing is trained."""
     how = FITTED if is_fitted else HOW_TO_CONTINUE[ending]
     logger.info("%s is the end of a finished run: nothing to train; %s", checkpoint.source, how)
@@ -314,7 +324,7 @@ def _take_over(folder: Path, checkpoint: Checkpoint, ending: str, ranks: Ranks |
         ranks.publish_value("plan", None)
     lines = "".join(json.dumps(entry) + "\n" for entry in checkpoint.history)
     write_atomic(folder / HISTORY, lines)
-    return Outcome(checkpoint.history, replace(checkpoint.ledger, ended=ENDINGS.index(ending)), {})
+    return Outcome(checkpoint.history, replace(checkpoint.ledger, ended=ENDINGS.index(ending)), replaced)
 
 
 def _write_metrics(folder: Path, config: ResolvedTrainConfig, outcome: Outcome) -> dict[str, Any]:

@@ -60,6 +60,9 @@ def test_run_is_known_again_also_where_it_was_killed(trained: TrainResult, tmp_p
     (run / "metrics.json").unlink()
     (run / "tensorboard").mkdir()
     (run / "tensorboard" / "events.out.tfevents.1.host").write_text("")
+    for name in (".model.partial", ".model.old", "model"):
+        (run / "refit" / name).mkdir(parents=True)
+    (run / "refit/.history.jsonl.0123456789abcdef.partial").touch()
     check_run_folder(run, None, overwrite=True)
     with pytest.raises(OutputError, match="--overwrite"):
         check_run_folder(run, None, overwrite=False)
