@@ -82,26 +82,16 @@ def log_model(folder: Path) -> None:
 def signature_of(saved: SavedModel) -> Any:
     """Return the columns that a model reads and writes, as MLflow's ``ModelSignature``.
 
-    MLflow refuses whole numbers where it is told "double", and a preprocessor does not say what type a column had:
-    columns that may have held whole numbers or booleans take any type, and are checked as ``dkan predict`` checks them.
+    Every column is of the type "any". MLflow would refuse whole numbers where it is told "double", and pandas
+    categories where it is told "string", which the encoding takes; ``predict`` checks columns as ``dkan predict`` does.
     """
     from mlflow.models import ModelSignature
     from mlflow.types.schema import AnyType, ColSpec, Schema
 
     anything: Any = AnyType
-    types: dict[str, Any] = {}
-    for feature in saved.preprocessor.numeric:
-        if feature.time is not None:
-            types[feature.time.column] = anything()
-            continue
-        types[feature.name] = anything() if all(map(float.is_integer, feature.knots)) else "double"
-    for coded in saved.preprocessor.coded:
-        if coded.kind == "category":
-            types[coded.name] = anything() if BOOLEANS.issuperset(coded.vocabulary) else "string"
-    types |= {feature.name: anything() for feature in saved.preprocessor.sparse}
-    outputs = {probability_column(label): "float" for label in saved.config.labels}
-    inputs, found = (Schema([ColSpec(kind, name) for name, kind in each.items()]) for each in (types, outputs))
-    return ModelSignature(inputs=inputs, outputs=found)
+    inputs = Schema([ColSpec(anything(), name) for name in example_of(saved.preprocessor).columns])
+    outputs = Schema([ColSpec("float", probability_column(label)) for label in saved.config.labels])
+    return ModelSignature(inputs=inputs, outputs=outputs)
 
 
 def example_of(preprocessor: Preprocessor) -> Any:
