@@ -126,8 +126,9 @@ def _read_file(path: Path) -> dict[str, Any]:
 
 def _spec(inputs: dict[str, Any], name: str, where: str) -> dict[str, Any]:
     if name not in inputs:
-        hint = nearest(name, inputs)
-        raise ArgumentError(f"{where}unknown parameter {name!r}{hint}; expected one of {', '.join(sorted(inputs))}")
+        # There are some sixty: after a guess, their list would only hide it.
+        hint = nearest(name, inputs) or f"; expected one of {', '.join(sorted(inputs))}"
+        raise ArgumentError(f"{where}unknown parameter {name!r}{hint}")
     spec: dict[str, Any] = inputs[name]
     return spec
 

@@ -6,7 +6,7 @@ differ, the field says so in its ``Form``. ``python -m pipelines signatures`` wr
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from types import MappingProxyType
 from typing import Any, Literal, get_args, get_origin
@@ -91,10 +91,24 @@ def config_from_form(
     >>> from dkan_core.config import TrainConfig
     >>> config_from_form(TrainConfig, {"epochs": 0, "hidden": "32,16", "image": "dkan"}, {"seed": 1}).hidden
     (32, 16)
+    >>> config_from_form(TrainConfig, {"model_kind": "tree"})
+    Traceback (most recent call last):
+    dkan_core.errors.ConfigError: model_kind must be one of auto, fastkan, additive, got 'tree'
     """
-    given = [field for field in form_fields(kind) if field.name in values and not field.is_open(values[field.name])]
+    shown = form_fields(kind)
+    given = [field for field in shown if field.name in values and not field.is_open(values[field.name])]
     settings = {field.setting: values[field.name] for field in given}
-    return build_config(kind, {**settings, **changes})
+    try:
+        return build_config(kind, {**settings, **changes})
+    except ConfigError as error:
+        raise ConfigError(_in_form(str(error), shown)) from None
+
+
+def _in_form(message: str, shown: Sequence[FormField]) -> str:
+    """Return a message about settings that calls them as the form does."""
+    for field in shown:
+        message = re.sub(rf"(^|requires ){field.setting}\b", rf"\g<1>{field.name}", message)
+    return message
 
 
 def training_from_form(values: Mapping[str, Any], changes: Mapping[str, Any] = MappingProxyType({})) -> TrainConfig:

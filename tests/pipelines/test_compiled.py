@@ -185,10 +185,8 @@ def test_arguments_take_the_type_of_their_parameter() -> None:
 @pytest.mark.parametrize(
     ("assignments", "message"),
     [
-        (
-            [*REQUIRED, "epoch=3"],
-            r"unknown parameter 'epoch' \(did you mean 'epochs'\?\); expected one of architecture_search, batch_size",
-        ),
+        ([*REQUIRED, "epoch=3"], r"unknown parameter 'epoch' \(did you mean 'epochs'\?\)$"),
+        ([*REQUIRED, "model_kind=tree"], "model_kind must be one of auto, fastkan, additive, got 'tree'"),
         ([*REQUIRED, "batch-size=8"], r"unknown parameter 'batch-size' \(did you mean 'batch_size'\?\)"),
         ([*REQUIRED, "epochs=few"], "parameter 'epochs' must be a whole number, got 'few'"),
         ([*REQUIRED, "dropout=low"], "parameter 'dropout' must be a number, got 'low'"),
