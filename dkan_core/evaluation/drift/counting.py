@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dkan_core.data.encoding.fitting import MIN_CATEGORY_ROWS
 from dkan_core.data.encoding.histograms import Int64, count_up_to, count_values
 from dkan_core.data.encoding.preprocessor import FIRST_CODE, UNSEEN, CategoryFeature, Preprocessor
 from dkan_core.model.model_folder import SCORES
@@ -16,8 +17,6 @@ from dkan_core.utils.schemas import Schema
 
 # Enough to see what kind of values are new; with all of them, a column of identifiers would fill the record of a part.
 EXAMPLES = 5
-# Rows of the least frequent value that has a code.
-MIN_COUNT = 2
 
 
 class CountsSchema(Schema):
@@ -112,10 +111,10 @@ def expected_counts(feature: CategoryFeature, counts: Sequence[int]) -> Int64:
     found = np.array(counts, np.int64)
     values = found[FIRST_CODE:]
     # Other rows decided which values an encoding has that also has some of fewer rows.
-    if feature.buckets or (values < MIN_COUNT).any():
+    if feature.buckets or (values < MIN_CATEGORY_ROWS).any():
         return found
-    found[UNSEEN] += values[values == MIN_COUNT].sum()
-    values[values == MIN_COUNT] = 0
+    found[UNSEEN] += values[values == MIN_CATEGORY_ROWS].sum()
+    values[values == MIN_CATEGORY_ROWS] = 0
     return found
 
 
