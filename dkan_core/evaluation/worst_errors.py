@@ -172,12 +172,15 @@ def _shown_of(reason: Reason, numbers: Set[str]) -> str | None:
 def _shown(value: str, is_number: bool) -> str:
     """Write a value that was read back from the encoding: a number only so exact as it is known.
 
-    >>> _shown("21", True), _shown("0.123456789", True), _shown("0.123456789", False)
-    ('21', '0.1235', '0.123456789')
+    >>> _shown("21", True), _shown("0.123456789", True), _shown("Sun", True), _shown("0.123456789", False)
+    ('21', '0.1235', 'Sun', '0.123456789')
     """
     if value.startswith(UNKNOWN):
         return RARE_LEVEL
-    if not is_number or value == "":
+    if not is_number:
         return value
-    number = float(value)
+    try:
+        number = float(value)
+    except ValueError:  # a weekday, or the missing part of a pair
+        return value
     return value if number.is_integer() and abs(number) < 1e15 else f"{number:.4g}"

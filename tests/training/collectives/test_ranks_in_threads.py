@@ -201,7 +201,7 @@ def train_in_threads(
 
 def test_update_that_is_no_number_is_refused_by_all(prepared: Path) -> None:
     stores, _ = train_in_threads(prepared, reduced(Spoilt))
-    ledgers: list[Ledger] = [replace(stores[rank].ledger, started=0.0, since=0.0) for rank in range(2)]
+    ledgers: list[Ledger] = [replace(stores[rank].ledger, used=0.0, started=0.0, since=0.0) for rank in range(2)]
     assert ledgers[0] == ledgers[1] and ledgers[0].step == stores[0].rules.schedule.steps
     assert (ledgers[0].refused, ledgers[0].backoffs) == (REFUSED_BEFORE_BACKOFF, 1)
     assert np.array_equal(stores[0].state_KP, stores[1].state_KP) and np.isfinite(stores[0].state_KP).all()
