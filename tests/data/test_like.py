@@ -130,6 +130,23 @@ def test_earlier_result_is_reused_only_with_the_same_encoding(trained: TrainResu
     assert read_manifest(tmp_path / "data").encoding_from is None
 
 
+def test_columns_to_ignore_may_be_in_some_files_only(
+    trained: TrainResult, newer: pa.Table, raw: Path, tmp_path: Path
+) -> None:
+    config = PrepareConfig(like=trained.model, split=SPLIT)
+    whole = prepare(raw, tmp_path / "whole", config)
+    (tmp_path / "parts").mkdir()
+    pq.write_table(newer.slice(0, 200).drop_columns("row"), tmp_path / "parts/a.parquet")
+    second = newer.slice(200).append_column("user_id", pa.array(np.arange(200) % 20))
+    pq.write_table(put(second, "note", pa.array([1.5] * 200)), tmp_path / "parts/b.parquet")
+    parts = prepare(tmp_path / "parts", tmp_path / "out", config)
+    assert parts.splits == whole.splits and parts.split_hints == whole.split_hints
+
+
+def put(table: pa.Table, name: str, values: pa.Array) -> pa.Table:
+    return table.set_column(table.schema.names.index(name), name, values)
+
+
 def drop(*names: str) -> Callable[[pa.Table], pa.Table]:
     return lambda table: table.drop_columns(list(names))
 

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -173,6 +174,28 @@ def test_numbers_may_differ_in_type_between_files(tmp_path: Path, caplog: pytest
     pq.write_table(mixed[2].set_column(x, "x", pa.array(["a"] * 750)), tmp_path / "mixed" / "part-2.parquet")
     with pytest.raises(DataError, match=r"part-2\.parquet: column 'x' is string; .*; write all files with one type"):
         prepare(tmp_path / "mixed", tmp_path / "refused", CONFIG)
+
+
+def test_dropped_columns_may_differ_between_files(tmp_path: Path) -> None:
+    """Be it in type, or that only some files have them, in the names of their folders or not."""
+    table = make_rows()
+    first, second = table.slice(0, 1500), table.slice(1500)
+    extra, dates = (pa.array(np.arange(1500) % 50).cast(kind) for kind in (pa.int64(), pa.int32()))
+    raw = tmp_path / "raw"
+    (raw / "year=2024").mkdir(parents=True)
+    pq.write_table(first.append_column("when", dates.cast(pa.date32())), raw / "a.parquet")
+    second = second.append_column("when", extra.cast(pa.string())).append_column("user id", extra)
+    pq.write_table(second, raw / "year=2024/b.parquet")
+    made = prepare(raw, tmp_path / "out", replace(CONFIG, drop=("when", "user id", "year")))
+    plain = prepare(write(table, tmp_path / "plain", files=2), tmp_path / "plain-out", CONFIG)
+    assert made.preprocessor == plain.preprocessor and made.splits == plain.splits
+    assert inspect_data(raw, replace(CONFIG, drop=("when", "user id", "year"))).rows == {
+        split: info.rows for split, info in plain.splits.items()
+    }
+    with pytest.raises(DataError, match=r"'user id' is missing; .*, or leave it out with --drop 'user id'$"):
+        prepare(raw, tmp_path / "refused", replace(CONFIG, drop=("when", "year")))
+    with pytest.raises(DataError, match=r"column 'user id' is missing; .* with nulls where it has no values$"):
+        prepare(raw, tmp_path / "refused", replace(CONFIG, drop=("when", "year"), group="user id"))
 
 
 @pytest.mark.parametrize("same_stamp", [False, True])

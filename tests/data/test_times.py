@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
@@ -129,6 +130,33 @@ def test_hours_are_those_of_the_zone_of_training(saved: SavedModel) -> None:
     elsewhere = rows.set_column(0, "departure", departure.cast(pa.timestamp("ns", "UTC")))
     before, after = (saved.preprocessor.transform(table, "rows") for table in (rows, elsewhere))
     assert all(np.array_equal(before[name], after[name]) for name in before)
+
+
+def in_two_zones(rows: pa.Table, folder: Path) -> Path:
+    """Write rows as two files, whose times of departure are in two time zones."""
+    there = rows.set_column(0, "departure", rows["departure"].cast(pa.timestamp("ns", "America/New_York")))
+    half = len(rows) // 2
+    folder.mkdir()
+    for index, part in enumerate((there.slice(0, half), rows.slice(half))):
+        pq.write_table(part, folder / f"part-{index}.parquet")
+    return folder
+
+
+def test_files_in_several_zones_are_read_in_that_of_the_encoding(source: list[Path], tmp_path: Path) -> None:
+    prepare(source, tmp_path / "first", CONFIG)
+    like = PrepareConfig(like=str(tmp_path / "first"))
+    raw = in_two_zones(make_rows(), tmp_path / "raw")
+    wanted, found = prepare(source, tmp_path / "wanted", like), prepare(raw, tmp_path / "found", like)
+    assert found.splits == wanted.splits
+
+
+def test_files_in_several_zones_are_refused_where_a_feature_depends_on_it(tmp_path: Path) -> None:
+    rows = make_rows().filter(pc.field("departure").is_valid())
+    raw, plain = in_two_zones(rows, tmp_path / "raw"), write(rows, tmp_path / "plain")
+    with pytest.raises(DataError, match=r"'departure' is .*Berlin.*New_York.*; convert both to one time zone: month,"):
+        prepare(raw, tmp_path / "out", CONFIG)
+    by_time = PrepareConfig(label=("y",), split_by_time="departure")
+    assert prepare(raw, tmp_path / "out", by_time).splits == prepare(plain, tmp_path / "plain-out", by_time).splits
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from dkan_core.data.source.columns import Footer, read_sources
 from dkan_core.data.source.files import source_paths
 from dkan_core.data.source.folders import FOLDER_TEXT, folder_values
 from dkan_core.data.source.partition import Fragment, whole_files
-from dkan_core.data.source.roles import Schema, assign_roles, split_keys
+from dkan_core.data.source.roles import Schema, assign_roles, split_keys, wanted_columns
 from dkan_core.data.source.split_hints import find_split_hints, split_warnings
 from dkan_core.data.source.time_split import find_time_bounds
 from dkan_core.errors import ConfigError
@@ -119,12 +119,13 @@ def find_task(
     reference = None if config.like is None else read_reference(config.like)
     if reference is not None:
         config = reference.complete(config)
-    found = read_sources(chosen, reference.preprocessor.source_types if reference else None)
+    found = read_sources(chosen, reference.wanted(config) if reference else wanted_columns(config))
     files, types, footers = found.files, found.types, found.footers
     where = describe_files(files)
     hints = {}
     if config.splits_at_random:
-        hints = find_split_hints(types, {*config.label, *filter(None, [config.weight])}, files[0].path)
+        taken = {*config.label, *filter(None, [config.weight]), *found.partial}
+        hints = find_split_hints(types, taken, files[0].path)
     in_folders = [name for name in folder_values(files[0].path) if name in types]
     folders = {name: str(types[name]) for name in in_folders}
     task = partial(PreparationTask, config=config, files=files, grouped=config.has_groups, hints=hints)

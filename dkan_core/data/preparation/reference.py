@@ -14,7 +14,8 @@ from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.data.encoding.source_check import check_features
 from dkan_core.data.format.manifest import MANIFEST, manifest_text, parse_manifest
 from dkan_core.data.source.positive import differing_positive
-from dkan_core.data.source.roles import Schema, check_roles, feature_columns, special_columns
+from dkan_core.data.source.roles import Schema, check_roles, feature_columns, special_columns, wanted_columns
+from dkan_core.data.source.wanted import Wanted
 from dkan_core.errors import ConfigError, DataError
 from dkan_core.utils.hints import listed_names
 from dkan_core.utils.schemas import read_json
@@ -83,6 +84,12 @@ class Reference:
         return replace(
             config, label=labels, positive=positive, numeric_dtype=self.preprocessor.numeric_dtype, like=None
         )
+
+    def wanted(self, config: PrepareConfig) -> Wanted:
+        """Return which columns the source files must have, for settings as ``complete`` returns them."""
+        roles = wanted_columns(config)
+        needed = {*roles.needed, *self.preprocessor.columns}
+        return replace(roles, needed=needed, others=config.extend, types=self.preprocessor.source_types)
 
     def assign_roles(self, types: dict[str, pa.DataType], config: PrepareConfig, where: str) -> Schema:
         """Give every column its role, and name in the log what is ignored, or with ``extend`` is added to the features.

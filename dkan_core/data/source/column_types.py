@@ -105,15 +105,32 @@ def is_sparse(kind: pa.DataType) -> bool:
     return is_id_list(kind) or bool(pa.types.is_fixed_size_binary(kind))
 
 
-def common_type(name: str, kind: pa.DataType, earlier: pa.DataType, path: str, first: str) -> pa.DataType:
+def common_type(
+    name: str, kind: pa.DataType, earlier: pa.DataType, path: str, first: str, zone: str | None = None
+) -> pa.DataType:
     """Return the type that holds a column's values in both of two files.
 
     Writers choose a type by the values at hand: integers of which one is missing are floats to pandas, and a column
     without any value has no type.
 
+    Args:
+        name: The column.
+        kind: Its type in one file.
+        earlier: Its type in the other.
+        path: The one file.
+        first: The other.
+        zone: The time zone that times of two zones are read in; None where it is not known.
+
     Raises:
         DataError: There is none.
     """
+    differs = f"{path}: column {name!r} is {kind}; in {first} it is {earlier}"
+    if is_zoned(kind) and is_zoned(earlier) and kind.tz != earlier.tz:
+        if zone is None:
+            raise DataError(
+                f"{differs}; convert both to one time zone: month, day, weekday and hour are features, and depend on it"
+            )
+        kind, earlier = (pa.timestamp(each.unit, zone) for each in (kind, earlier))
     if FOLDER_TEXT not in (kind, earlier):
         with suppress(pa.ArrowInvalid, pa.ArrowTypeError, ValueError):
             schemas = [pa.schema([(name, each)]) for each in (earlier, kind)]
@@ -125,7 +142,12 @@ def common_type(name: str, kind: pa.DataType, earlier: pa.DataType, path: str, f
             common = pa.float64() if pa.types.is_decimal(common) else common
             if alike and _by_alias(str(common)) == common:
                 return common
-    raise DataError(f"{path}: column {name!r} is {kind}; in {first} it is {earlier}; write all files with one type")
+    raise DataError(f"{differs}; write all files with one type")
+
+
+def is_zoned(kind: pa.DataType) -> bool:
+    """Tell whether a column of this type holds times with a time zone."""
+    return bool(pa.types.is_timestamp(kind)) and kind.tz is not None
 
 
 def _by_alias(alias: str) -> pa.DataType:

@@ -25,9 +25,10 @@ from dkan_core.data.source.column_types import (
 )
 from dkan_core.data.source.files import find_partitioned, stamp
 from dkan_core.data.source.folders import FOLDER_TEXT, add_folder_columns, folder_values, infer_type
+from dkan_core.data.source.wanted import Wanted
 from dkan_core.errors import DataError, UnreadableError
 from dkan_core.utils import schemas
-from dkan_core.utils.hints import first_line
+from dkan_core.utils.hints import drop_advice, first_line
 from dkan_core.utils.storage.failures import readable
 from dkan_core.utils.storage.files import check_regular
 from dkan_core.utils.storage.paths import filesystem, is_remote
@@ -80,6 +81,9 @@ class Sources:
 
     footers: list["Footer"]
     """Of each file."""
+
+    partial: set[str]
+    """The columns that only some files have, none of which is used."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,23 +141,24 @@ def footer_digest(parquet: pq.ParquetFile) -> str:
     return hashlib.sha256(content.getvalue()).hexdigest()
 
 
-def read_sources(sources: Sequence[str], wanted: Mapping[str, pa.DataType] | None = None) -> Sources:
+def read_sources(sources: Sequence[str], wanted: Wanted | None = None) -> Sources:
     """Read every footer and check that all files have the same columns, of types that one type can hold.
 
     Args:
         sources: Files and folders.
-        wanted: What columns are to be, where that is known: floats without any value are texts where these are wanted.
+        wanted: What columns are for; those that are not used are not compared. Default: all may be features.
 
     Raises:
         DataError: A file is missing, broken or empty of columns, or differs from the first in a column.
     """
+    wanted = wanted or Wanted()
     files, footers, reference, reference_path, differing = [], [], {}, "", set[str]()
-    unnamed, without_values = set[str](), set[str]()
+    unnamed, without_values, partial = set[str](), set[str](), set[str]()
     found = find_partitioned(sources)
     for path, folders in found.items():
         parquet = open_parquet(path)
         types = column_types(path, parquet.schema_arrow)
-        empty = {name for name, kind in value_types(path, parquet, wanted or {}).items() if kind != types[name]}
+        empty = {name for name, kind in value_types(path, parquet, wanted.types).items() if kind != types[name]}
         without_values |= empty
         types |= dict.fromkeys(empty, pa.string())
         types = {name: kind for name, kind in types.items() if kind != FOLDER_TEXT or name in folders}
@@ -161,11 +166,14 @@ def read_sources(sources: Sequence[str], wanted: Mapping[str, pa.DataType] | Non
         types = {name: kind for name, kind in types.items() if name not in unnamed}
         if not reference_path:
             reference, reference_path = types, path
-        _check_names(path, types, reference_path, reference)
-        for name, kind in types.items():
-            if kind != reference[name]:
-                differing.add(name)
-                reference[name] = common_type(name, kind, reference[name], path, reference_path)
+        _check_names(path, types, reference_path, reference, wanted)
+        partial |= {*types} ^ {*reference}
+        reference |= {name: kind for name, kind in types.items() if name not in reference}
+        for name in (name for name, kind in types.items() if kind != reference[name] and wanted.uses(name)):
+            differing.add(name)
+            reference[name] = common_type(
+                name, types[name], reference[name], path, reference_path, zone=wanted.zone(name)
+            )
         size, modified = stamp(path)
         metadata = parquet.metadata
         files.append(SourceFile(path=path, rows=metadata.num_rows, bytes=size, modified=modified))
@@ -174,30 +182,37 @@ def read_sources(sources: Sequence[str], wanted: Mapping[str, pa.DataType] | Non
     # Single files without rows are fine: a job with many writers often leaves some.
     if sum(file.rows for file in files) == 0:
         raise DataError(f"{files[0].path}: no rows in any source file")
-    for name in (name for name, kind in reference.items() if kind == FOLDER_TEXT):
-        reference[name] = pa.type_for_alias(infer_type(folder_values(path)[name] for path in found))
-        logger.info("column %r is in the names of folders, and read as %s", name, reference[name])
+    reference |= _folder_types(list(found), [name for name, kind in reference.items() if kind == FOLDER_TEXT])
     for name in sorted(unnamed):
         logger.info("column %r is the index of a pandas frame, without a name, and is left out", name)
     for name in sorted(differing):
         logger.info("column %r differs in type between files, and is read as %s", name, reference[name])
     common = {name: str(reference[name]) for name in reference if name in differing | without_values}
-    return Sources(files=files, types=reference, common=common, footers=footers)
+    return Sources(files=files, types=reference, common=common, footers=footers, partial=partial)
 
 
-def _check_names(path: str, types: dict[str, pa.DataType], first: str, expected: dict[str, pa.DataType]) -> None:
-    for name in expected:
-        if name not in types:
-            raise _lacking(name, path, first)
-    for name in types:
-        if name not in expected:
-            raise _lacking(name, first, path)
+def _folder_types(paths: Sequence[str], names: Sequence[str]) -> dict[str, pa.DataType]:
+    """Return what columns in the names of folders are read as, and log it."""
+    values = [folder_values(path) for path in paths]
+    types = {name: pa.type_for_alias(infer_type(each[name] for each in values if name in each)) for name in names}
+    for name, kind in types.items():
+        logger.info("column %r is in the names of folders, and read as %s", name, kind)
+    return types
 
 
-def _lacking(name: str, path: str, other: str) -> DataError:
-    return DataError(
-        f"{path}: column {name!r} is missing; {other} has it: write it to all files, with nulls where it has no values"
-    )
+def _check_names(
+    path: str, types: dict[str, pa.DataType], first: str, expected: dict[str, pa.DataType], wanted: Wanted
+) -> None:
+    """Raise DataError where one of two files lacks a column of the other."""
+    for lacking, having, columns in ((path, first, expected), (first, path, types)):
+        for name in columns:
+            if (name in types and name in expected) or not wanted.uses(name):
+                continue
+            advice = "" if name in wanted.needed else f", or {drop_advice([name])}"
+            raise DataError(
+                f"{lacking}: column {name!r} is missing; {having} has it: write it to all files, with nulls where it "
+                f"has no values{advice}"
+            )
 
 
 def read_batches(

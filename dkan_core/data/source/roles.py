@@ -9,6 +9,7 @@ import pyarrow as pa
 from dkan_core.config.prepare import PrepareConfig
 from dkan_core.data.source.column_types import is_bytes, is_number, is_sparse, is_text, is_uuid
 from dkan_core.data.source.times import is_duration, is_time, time_parts
+from dkan_core.data.source.wanted import Wanted
 from dkan_core.errors import DataError
 from dkan_core.utils.hints import SHOWN, Advice, drop_advice, hint
 
@@ -109,6 +110,12 @@ def split_keys(types: dict[str, pa.DataType], config: PrepareConfig, features: S
 def special_columns(config: PrepareConfig) -> dict[str, Any]:
     """Return by role the column that has it, of those that are neither label nor feature; None where there is none."""
     return {role: getattr(config, role) for role in ROLES}
+
+
+def wanted_columns(config: PrepareConfig) -> Wanted:
+    """Return which columns the source files must have, and which are left out."""
+    needed = {*config.label, *filter(None, special_columns(config).values())}
+    return Wanted(needed=needed, dropped=config.drop)
 
 
 def check_roles(types: dict[str, pa.DataType], config: PrepareConfig, where: str) -> None:

@@ -1,0 +1,34 @@
+"""What columns of source files are for: which must be in every file, and which are left out."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """What the columns of the source files are for, as far as that is known before these are read."""
+
+    needed: Collection[str] = ()
+    """Columns that cannot be left out, such as labels."""
+
+    dropped: Collection[str] = ()
+    """Columns that are not used, whatever they are."""
+
+    others: bool = True
+    """Whether all other columns are used, as features."""
+
+    types: Mapping[str, pa.DataType] = field(default_factory=dict)
+    """What columns are to be: floats without any value are texts where these are wanted, and times of several zones are
+    in that zone."""
+
+    def uses(self, name: str) -> bool:
+        """Tell whether a column must be in every file, of a type that fits that of the others."""
+        return name in self.needed or (self.others and name not in self.dropped)
+
+    def zone(self, name: str) -> str | None:
+        """Return the time zone that times of several zones are read in; None where it would decide what is learned."""
+        if name in self.types:
+            return getattr(self.types[name], "tz", None)
+        return "UTC" if name in self.needed else None
