@@ -7,13 +7,14 @@ from dkan_core.utils.hints import counted, some_of
 
 if TYPE_CHECKING:
     from dkan_core.config import PrepareConfig, ResolvedTrainConfig, TrainConfig
+    from dkan_core.data.source.roles import Schema
 
 # Columns of each kind.
 SHOWN = 8
 
 
 def describe_preparation(sources: Sequence[str], out: str, config: "PrepareConfig", *, overwrite: bool) -> str:
-    """Return what ``dkan prepare`` would do; schemas are checked, rows are not read.
+    """Return what ``dkan prepare`` would do; settings and schemas are checked, values are not.
 
     Args:
         sources: Files, folders, globs or fsspec URIs.
@@ -38,8 +39,7 @@ def describe_preparation(sources: Sequence[str], out: str, config: "PrepareConfi
         f"would prepare {counted(task.rows, 'row')} of {counted(len(task.files), 'file')} "
         f"({size / 1e6:,.1f} MB) into {out}",
         f"labels: {', '.join(_label_text(name, task.schema.positive) for name in task.schema.labels)}",
-        f"numeric features ({len(task.schema.numeric)}): {_listed(task.schema.numeric)}",
-        f"categorical features ({len(task.schema.categorical)}): {_listed(task.schema.categorical)}",
+        *_feature_lines(task.schema),
         split or describe_split(rule),
         *(f"warning: {text}" for text in split_warnings(task.hints)),
     ]
@@ -48,6 +48,14 @@ def describe_preparation(sources: Sequence[str], out: str, config: "PrepareConfi
 
 def _label_text(name: str, positive: Mapping[str, str]) -> str:
     return f"{name} (1 where it is {positive[name]!r})" if name in positive else name
+
+
+def _feature_lines(schema: "Schema") -> list[str]:
+    """Return the names of the features by kind; dates, times and IDs are named only where there are some."""
+    kinds = {"numeric features": schema.numeric, "categorical features": schema.categorical}
+    rarer = {"dates and times": schema.times, "lists of IDs": schema.sparse}
+    kinds |= {kind: names for kind, names in rarer.items() if names}
+    return [f"{kind} ({len(names)}): {_listed(names)}" for kind, names in kinds.items()]
 
 
 def _described_model(config: "ResolvedTrainConfig") -> str:

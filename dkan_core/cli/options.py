@@ -43,7 +43,13 @@ Model = Annotated[str, typer.Argument(metavar="RUN/model", help="Model folder or
 Out = Annotated[str, option("--out", help="Folder or fsspec URI to write the results to.", group="Output")]
 Overwrite = Annotated[bool, option("--overwrite", help="Replace an earlier result.", group="Output")]
 DryRun = Annotated[
-    bool, option("--dry-run", help="Check the input, say what would be done, and write nothing.", group="Output")
+    bool,
+    option(
+        "--dry-run",
+        help="Say what would be done, and write nothing. This checks settings and schemas, but reads no rows: values "
+        "of labels are not checked.",
+        group="Output",
+    ),
 ]
 JsonFile = Annotated[
     str | None,

@@ -164,6 +164,18 @@ def test_dry_runs_say_what_would_be_done_and_write_nothing(
     assert sorted(here.rglob("*")) == before
 
 
+def test_dry_run_of_a_preparation_names_features_of_every_kind(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    rows = pq.read_table(here / "rows/a.parquet")
+    when = pa.array(range(len(rows)), pa.int32()).cast(pa.date32())
+    wider = rows.append_column("when", when).append_column("tags", pa.array([[1, 2]] * len(rows)))
+    pq.write_table(wider, here / "wider.parquet")
+    assert dkan("prepare", "wider.parquet", *PREPARE, "--label", "late", "--dry-run", monkeypatch=monkeypatch) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert "dates and times (1): when" in said and "lists of IDs (1): tags" in said
+
+
 def test_dry_run_of_an_additive_model_names_its_kind(
     here: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:

@@ -69,7 +69,7 @@ class _Manifest(Schema):
     """How rows were split."""
 
     split_hints: dict[str, str] = Field(default_factory=dict)
-    """Columns by which rows that were split at random could have been split, as "time" and "group"."""
+    """Columns by which rows that were split at random could have been split, as "time", "times" and "group"."""
 
     seed: int
     """Decided split, sample and shuffle."""

@@ -11,7 +11,8 @@ import pyarrow.compute as pc
 
 from dkan_core.data.source.column_types import is_number, is_text
 from dkan_core.data.source.columns import read_batches
-from dkan_core.utils.hints import flag
+from dkan_core.data.source.times import is_time
+from dkan_core.utils.hints import flag, listed_names
 
 # Of a split rule by time, what was found in the rows: the first time of each later split.
 TIME_BOUNDS = ("valid from", "test from")
@@ -32,7 +33,7 @@ MAX_DISTINCT = 0.9
 
 
 def find_split_hints(types: Mapping[str, pa.DataType], taken: set[str], path: str) -> dict[str, str]:
-    """Return the columns that rows could be split by, as "time" and "group".
+    """Return the columns that rows could be split by, as "time" and "group"; several that may be the time as "times".
 
     Args:
         types: Type of each column.
@@ -40,17 +41,22 @@ def find_split_hints(types: Mapping[str, pa.DataType], taken: set[str], path: st
         path: A file of them.
     """
     free = {name: kind for name, kind in types.items() if name not in taken}
-    typed = [name for name, kind in free.items() if pa.types.is_date(kind) or pa.types.is_timestamp(kind)]
+    typed = [name for name, kind in free.items() if is_time(kind) and not OTHER_TIMES.search(_plain(name))]
     named = [
-        name for name, kind in free.items() if TIMES.fullmatch(_plain(name)) and (is_number(kind) or is_text(kind))
+        name
+        for name, kind in free.items()
+        if TIMES.fullmatch(_plain(name)) and (is_number(kind) or is_text(kind)) and not OTHER_TIMES.search(_plain(name))
     ]
-    times = [name for name in (*typed, *named) if not OTHER_TIMES.search(_plain(name))]
+    # Of several dates, such as that of the sign-up, one called event_time says when a row arose.
+    best = [name for name in typed if TIMES.fullmatch(_plain(name))] or named
+    times = best[:1] or typed
     groups = [
         name
         for name, kind in free.items()
         if GROUPS.fullmatch(_plain(name)) and (is_text(kind) or pa.types.is_integer(kind)) and _repeats(name, path)
     ]
-    return {key: found[0] for key, found in (("time", times), ("group", groups)) if found}
+    found = {"times": listed_names(times)} if len(times) > 1 else dict(zip(["time"], times, strict=False))
+    return found | dict(zip(["group"], groups, strict=False))
 
 
 def _plain(name: str) -> str:
@@ -96,12 +102,18 @@ def split_warnings(hints: Mapping[str, str]) -> list[str]:
     >>> split_warnings({"time": "sold on"})
     ["rows were split at random, although 'sold on' looks like a time: scores on later rows may be lower than here; \
 see --split-by-time 'sold on'"]
+    >>> split_warnings({"times": "'signup', 'first call'"})
+    ["rows were split at random, although 'signup', 'first call' look like times: scores on later rows may be lower \
+than here; see --split-by-time"]
     """
-    options = {"time": "split-by-time", "group": "group"}
-    texts = {
-        "time": "rows were split at random, although {name!r} looks like a time: scores on later rows may be lower "
-        "than here; see {option}",
-        "group": "rows were split at random, although rows that share a value of {name!r} may be alike: scores on new "
-        "ones may be lower than here; see {option}",
+    why = {
+        "time": "{name!r} looks like a time: scores on later rows may be lower than here; see {time}",
+        "times": "{name} look like times: scores on later rows may be lower than here; see --split-by-time",
+        "group": "rows that share a value of {name!r} may be alike: scores on new ones may be lower than here; see "
+        "{group}",
     }
-    return [texts[kind].format(name=name, option=flag(options[kind], name)) for kind, name in hints.items()]
+    return [
+        "rows were split at random, although "
+        + why[kind].format(name=name, time=flag("split-by-time", name), group=flag("group", name))
+        for kind, name in hints.items()
+    ]
