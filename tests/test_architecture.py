@@ -18,7 +18,7 @@ PACKAGE = ROOT / "dkan_core"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 LAYERS = [
-    {"errors", "utils.resources", "native"},
+    {"errors", "utils.resources", "utils.hints", "native"},
     {"config", "utils"},
     {"training.breakdown"},
     {"training.history", "evaluation.metrics"},

@@ -7,6 +7,7 @@ from pydantic.dataclasses import dataclass
 
 from dkan_core.config.schema import INITIAL_MODEL, STRICT, reports_config_errors, setting
 from dkan_core.errors import ConfigError
+from dkan_core.utils.hints import hint
 
 # In the order of the shares in ``split``; arrays of the preparation have an entry for each in this order, too.
 SPLITS = ("train", "valid", "test")
@@ -113,14 +114,19 @@ class PrepareConfig:
             # A name may hold a sign of equality, too: the longest that fits is meant.
             named = max((label for label in self.label if text.startswith(f"{label}=")), key=len, default=None)
             if named is None and len(self.label) > 1:
-                raise ConfigError(
-                    f"positive {text!r}: with several labels write LABEL=VALUE, such as '{self.label[0]}={text}'"
-                )
+                raise ConfigError(f"positive {text!r}: {self._advice(text)}")
             label, value = (self.label[0], text) if named is None else (named, text[len(named) + 1 :])
             if label in found:
                 raise ConfigError(f"positive: label {label!r} has two values, {found[label]!r} and {value!r}; name one")
             found[label] = value
         return found
+
+    def _advice(self, positive: str) -> str:
+        """Return what to write instead of a value that none of several labels is named with."""
+        name, sign, _ = positive.partition("=")
+        if sign:
+            return f"{name!r} is not a label; {hint(name, self.label, self.label)}"
+        return f"with several labels write LABEL=VALUE, such as '{self.label[0]}={positive}'"
 
     @property
     def split_percent(self) -> tuple[int, int, int]:

@@ -101,7 +101,7 @@ def test_bad_rows_are_named_by_their_own_file(tmp_path: Path) -> None:
     uri = str(tmp_path / "out")
     plan_preparation(paths, uri, CONFIG, parts=3)
     prepare_part(uri, "survey", 0)
-    with pytest.raises(DataError, match=r"part-002\.parquet: label column 'y' must hold 0, 1 or null; .*7 1 time;"):
+    with pytest.raises(DataError, match=r"part-002\.parquet: label column 'y' must hold 0, 1 or null; .*7 \(1 row\);"):
         prepare_part(uri, "survey", 2)
 
 

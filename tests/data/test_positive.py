@@ -23,6 +23,7 @@ from dkan_core import (
     train,
 )
 from dkan_core.data.format.manifest import read_manifest
+from dkan_core.data.preparation import statistics
 
 ROWS = 600
 IS_LATE = np.random.default_rng(0).random(ROWS) < 0.3
@@ -159,6 +160,43 @@ def test_numbers_that_are_not_measured_are_no_value(tmp_path: Path, caplog: pyte
     assert "label 'outcome': '2' counts as 1, '1' as 0" in caplog.text
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_values_that_count_as_0_are_listed_and_near_ones_warned_of(
+    workers: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    other = np.where(X > 0, "no", np.where(X > -1, "N", "Y"))
+    raw = write(tmp_path / "raw", pa.array(np.where(IS_LATE, "yes", other)))
+    caplog.set_level("INFO", "dkan_core")
+    settings = PrepareConfig(label=("outcome",), positive=("yes",))
+    prepare(raw, tmp_path / "out", settings, workers=workers)
+    rows = {value: int(((other == value) & ~IS_LATE).sum()) for value in ("no", "N", "Y")}
+    listed = ", ".join(f"'{value}' ({rows[value]} rows)" for value in sorted(rows, key=lambda each: -rows[each]))
+    assert f"label 'outcome': 'yes' ({IS_LATE.sum()} rows) counts as 1, {listed} as 0" in caplog.text
+    (warning,) = (each for each in caplog.records if "may mean" in each.message)
+    assert warning.levelname == "WARNING" and warning.message == (
+        f"label 'outcome': 'Y' counts as 0 ({rows['Y']} rows), although it may mean 'yes'; if it does, write both alike"
+    )
+    caplog.clear()
+    append_rows(write(tmp_path / "more", pa.array(["yes", "f"] * (ROWS // 2))), tmp_path / "out")
+    assert "'yes' (300 rows) counts as 1, 'f' (300 rows) as 0" in caplog.text and "may mean" not in caplog.text
+
+
+def test_of_very_many_values_that_count_as_0_some_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(statistics, "VALUES_REMEMBERED", 20)
+    raw = write(tmp_path / "raw", pa.array(np.where(IS_LATE, "yes", np.arange(ROWS).astype(str))))
+    caplog.set_level("INFO", "dkan_core")
+    prepare(raw, tmp_path / "out", PrepareConfig(label=("outcome",), positive=("yes",)))
+    assert f"(1 row) and 12 more, and others in {(~IS_LATE).sum() - 20} rows as 0" in caplog.text
+
+
+def test_spellings_of_a_label_that_differ_in_case_are_named(tmp_path: Path) -> None:
+    raw = write(tmp_path / "raw", pa.array(np.where(IS_LATE, np.where(X > 0, "late", "Late "), "on time")))
+    with pytest.raises(DataError, match=r"found 'on time' \(\d+ rows\), .*; '\w+ ?' and '\w+ ?' differ only"):
+        prepare(raw, tmp_path / "out", PrepareConfig(label=("outcome",)))
+
+
 def test_each_of_several_labels_has_a_value_of_its_own(tmp_path: Path) -> None:
     raw = write(tmp_path / "raw", KINDS["text"][0], paid=pa.array(["yes", "no"] * (ROWS // 2)), fine=[0, 1] * 300)
     settings = PrepareConfig(label=("outcome", "paid", "fine"), positive=("paid=yes", "outcome=late"))
@@ -177,7 +215,11 @@ def test_each_of_several_labels_has_a_value_of_its_own(tmp_path: Path) -> None:
             ("Late",),
             r"label column 'outcome' holds 'late', and 'Late' is the value that counts as 1; spell both",
         ),
-        ("text", ("delayed",), r"one class only in train: 0 .*; the positive value 'delayed' must match exactly"),
+        (
+            "text",
+            ("delayed",),
+            r"one class only in train: 0 in \d+ rows; no row holds 'delayed': the column holds 'on time' \(\d",
+        ),
         ("codes", ("late",), r"label column 'outcome' is int64, which cannot hold the positive value 'late'"),
         ("text of three values", (), r"a label column of 0 and 1, or name it with --positive"),
     ],
@@ -193,6 +235,7 @@ def test_mistake_in_a_value_is_named(label: str, positive: tuple[str, ...], mess
     ("positive", "message"),
     [
         (("late",), r"positive 'late': with several labels write LABEL=VALUE, such as 'outcome=late'"),
+        (("outcom=late",), "positive 'outcom=late': 'outcom' is not a label; did you mean 'outcome'?"),
         (("paid=yes", "paid=no"), "positive: label 'paid' has two values, 'yes' and 'no'; name one"),
     ],
 )

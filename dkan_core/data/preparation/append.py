@@ -24,7 +24,14 @@ from dkan_core.data.preparation.prepare import find_task, log_prepared
 from dkan_core.data.preparation.reference import read_reference
 from dkan_core.data.preparation.reuse import earlier_result, identity
 from dkan_core.data.preparation.statistics import Counts, check_values, collect_statistics, merge_counts
-from dkan_core.data.preparation.steps import PreparationTask, check_unchanged, log_unseen, spill_rows, with_room
+from dkan_core.data.preparation.steps import (
+    PreparationTask,
+    check_unchanged,
+    log_labels,
+    log_unseen,
+    spill_rows,
+    with_room,
+)
 from dkan_core.data.source.partition import whole_files
 from dkan_core.errors import ConfigError, DataError, OutputError, redact
 from dkan_core.utils.progress import progress
@@ -72,6 +79,7 @@ def append_rows(
             counts, _ = collect_statistics(fragments, task.schema, task.config, advance)
         counts = merge_counts([counts], task.schema)
         check_values(counts, task.where, advice=f"those of {prepared} are 0 and 1: convert these values")
+        log_labels(counts, task.schema)
         _remove_leftovers(place, earlier)
         with scratch_folder() as scratch:
             with progress("writing", task.rows, "rows") as advance:
@@ -103,7 +111,7 @@ def _settings(earlier: PreparedData, place: str, drop: Sequence[str]) -> Prepare
     rule = earlier.split_rule
     if rule["by"] == "time":
         raise ConfigError(
-            f"{place}: its rows were split by {rule['column']} (time), and new rows would move the bounds; "
+            f"{place}: its rows were split by {rule['column']} (time), and new rows would move the boundaries; "
             "prepare all rows again"
         )
     roles: dict[str, Any] = {

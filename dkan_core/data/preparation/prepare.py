@@ -168,12 +168,7 @@ def with_time_bounds(task: PreparationTask, fragments: Sequence[Fragment]) -> Pr
 
 
 def log_prepared(out: str | Path, prepared: PreparedData) -> None:
-    """Log how many rows each split has, and how many count as positive where they were not 0 and 1."""
-    for label, value in prepared.positive.items():
-        counts = [split.classes[label] for split in prepared.splits.values()]
-        ones, zeros = (sum(each[key] for each in counts) for key in ("1", "0"))
-        text = "label %r: %r counts as 1, in %s rows, and every other value as 0, in %s rows"
-        logger.info(text, label, value, f"{ones:,}", f"{zeros:,}")
+    """Log how many rows each split has."""
     rows = ", ".join(f"{name} {split.rows:,}" for name, split in prepared.splits.items())
     logger.info("prepared %s: %s rows", out, rows)
     for text in [*split_warnings(prepared.split_hints), *_few_rows(prepared)]:

@@ -19,13 +19,15 @@ from dkan_core.config.prepare import SPLITS
 from dkan_core.data.encoding.sparse import longest_rows
 from dkan_core.data.format.integrity import MAX_WEIGHT
 from dkan_core.data.hashing import salted
+from dkan_core.data.preparation.label_values import by_rows, not_binary
 from dkan_core.data.preparation.sampling import BottomK, Sample, smallest_keys_limit
 from dkan_core.data.source.partition import Fragment
+from dkan_core.data.source.positive import other_values
 from dkan_core.data.source.roles import Schema
 from dkan_core.data.source.splits import SplitBatch, read_split_batches, split_of_keys
 from dkan_core.data.source.time_split import TimeBounds
 from dkan_core.errors import DataError
-from dkan_core.utils.hints import counted, flag
+from dkan_core.utils.hints import counted, listed_counts
 
 # Measured: the ranks of such a sample are off by some 0.3%, a third of what one step of a uint8 score spans in the
 # middle. Four times the rows would halve that, and cost four times the memory.
@@ -63,11 +65,14 @@ class Counts:
     longest: dict[str, int] = field(default_factory=dict)
     """For each column of lists or bit vectors, the ids of the longest row."""
 
+    others: dict[str, Counter[str]] = field(default_factory=dict)
+    """For each label of which a value counts as 1, how often each other one occurs; of many values, the first."""
+
     def to_dict(self) -> dict[str, Any]:
         """Return the plain form that is saved as JSON; labels hold 0, 1 and null alone."""
         labels, excluded = (_plain_counters(counters) for counters in (self.labels, self.excluded))
         plain = {"rows": self.rows, "labels": labels, "invalid": self.invalid, "weights": self.weights}
-        also = {"excluded": excluded, "longest": self.longest}
+        also = {"excluded": excluded, "longest": self.longest, "others": self.others}
         return plain | {name: found for name, found in also.items() if found}
 
     @classmethod
@@ -75,7 +80,8 @@ class Counts:
         """Rebuild counts from their plain form."""
         kept = {name: plain[name] for name in ("rows", "invalid", "weights")}
         labels, excluded = (_counters(plain.get(name, {})) for name in ("labels", "excluded"))
-        return cls(**kept, labels=labels, excluded=excluded, longest=plain.get("longest", {}))
+        others = {name: Counter[str](values) for name, values in plain.get("others", {}).items()}
+        return cls(**kept, labels=labels, excluded=excluded, longest=plain.get("longest", {}), others=others)
 
     def weighted(self, name: str, index: int) -> Counter[object]:
         """Return how often each value of a label occurs in a split, in rows with a weight above 0."""
@@ -113,7 +119,16 @@ def merge_counts(parts: Sequence[Counts], schema: Schema) -> Counts:
     rows = [sum(part.rows[index] for part in parts) for index in range(len(SPLITS))]
     weights = [sum(part.weights[index] for part in parts) for index in range(len(SPLITS))]
     longest = {name: max(part.longest.get(name, 0) for part in parts) for name in schema.sparse}
-    return Counts(rows=rows, labels=labels, excluded=excluded, invalid=invalid, weights=weights, longest=longest)
+    others = {name: sum((part.others[name] for part in parts), Counter[str]()) for name in schema.positive}
+    return Counts(
+        rows=rows,
+        labels=labels,
+        excluded=excluded,
+        invalid=invalid,
+        weights=weights,
+        longest=longest,
+        others=others,
+    )
 
 
 def _added(parts: Sequence[Mapping[str, Sequence[Counter[object]]]]) -> dict[str, list[Counter[object]]]:
@@ -174,7 +189,8 @@ def collect_statistics(
         The counts, and of the train split at most ``sample_rows`` rows, feature columns only.
     """
     sample = BottomK(sample_rows(len(schema.features)), salted(config.seed, "sample"), limit)
-    counts = Counts(rows=[0] * len(SPLITS), labels=_no_labels(schema))
+    others = {name: Counter[str]() for name in schema.positive}
+    counts = Counts(rows=[0] * len(SPLITS), labels=_no_labels(schema), others=others)
     if schema.weight is not None:
         counts.excluded = _no_labels(schema)
     for batch in read_split_batches(fragments, schema, config, on_rows, bounds):
@@ -185,7 +201,9 @@ def collect_statistics(
                 _count_values(counts.labels[name][index], batch.rows.column(name).filter(mask))
         for name in schema.labels:
             if any(len(counter) > VALUES_REMEMBERED for counter in counts.labels[name]):
-                raise _not_binary(name, counts.labels[name], batch.path)
+                raise not_binary(name, counts.labels[name], batch.path)
+        for name, value in schema.positive.items():
+            _count_others(counts.others[name], batch.source.column(name), value)
         if schema.weight is not None:
             _count_weights(counts, batch, schema.weight)
         sample.add(_counted(batch.features(), counts, schema, batch.path), batch.row_ids, batch.split == 0)
@@ -220,6 +238,13 @@ def _counted(blocks: Iterable[pa.RecordBatch], counts: Counts, schema: Schema, p
 def _count_values(counter: Counter[object], values: pa.Array) -> None:
     for entry in pc.value_counts(values).to_pylist():
         counter[entry["values"]] += entry["counts"]
+
+
+def _count_others(counter: Counter[str], column: pa.Array, positive: str) -> None:
+    """Count the values of a label besides the one that counts as 1; no new ones beyond ``VALUES_REMEMBERED``."""
+    for value, rows in other_values(column, positive).items():
+        if value in counter or len(counter) < VALUES_REMEMBERED:
+            counter[value] += rows
 
 
 def _checked_weights(column: pa.Array, name: str, path: str) -> pa.Array:
@@ -260,7 +285,7 @@ def check_values(counts: Counts, where: str, *, advice: str | None = None) -> No
     """Raise DataError unless every label holds 0, 1 or null alone; for ``advice`` see ``check_binary``."""
     for name, counters in counts.labels.items():
         if any(value not in BINARY for counter in counters for value in counter):
-            raise _not_binary(name, counters, where, advice)
+            raise not_binary(name, counters, where, advice)
 
 
 def check_counts(counts: Counts, schema: Schema, where: str) -> None:
@@ -296,9 +321,11 @@ def _one_class(name: str, counts: Counts, split: str, schema: Schema, where: str
     everywhere = sum(counters, Counter[object]())
     if everywhere[0] and everywhere[1]:
         hint = f"; {_split_advice(schema, split, 'rows of both classes')}"
+    elif name in schema.positive and everywhere[0]:
+        others = listed_counts(by_rows(counts.others[name]))
+        hint = f"; no row holds {schema.positive[name]!r}: the column holds {others}"
     else:
-        value = schema.positive.get(name)
-        hint = "" if value is None else f"; the positive value {value!r} must match exactly"
+        hint = ""
     among = f" among rows whose {schema.weight!r} is above 0" if counts.weighted(name, index) != counters[index] else ""
     return DataError(f"{where}: label column {name!r} has one class only in {split}{among}: {seen}{hint}")
 
@@ -326,26 +353,4 @@ def check_binary(name: str, values: pa.Array, where: str, *, advice: str | None 
     counter = Counter[object]()
     _count_values(counter, values)
     if any(value not in BINARY for value in counter):
-        raise _not_binary(name, [counter], where, advice)
-
-
-def _positive_hint(name: str, values: Sequence[object]) -> str:
-    """Return what can be done about a label of other values than 0 and 1."""
-    found = list(dict.fromkeys(values))
-    if len(found) > 2:
-        return "give each class, or each side of a threshold, a label column of 0 and 1, or name it with --positive"
-    # A value by itself is that of the only label, unless it looks like another one's.
-    shown = " or ".join(flag("positive", f"{name}={value}" if "=" in str(value) else value) for value in found)
-    return f"say which value counts as 1: {shown}"
-
-
-def _not_binary(name: str, counters: Sequence[Counter[object]], where: str, advice: str | None = None) -> DataError:
-    seen: Counter[str] = Counter()
-    for counter in counters:
-        for value, count in counter.items():
-            seen["null" if value is None else repr(value)] += count
-    counts = ", ".join(f"{value} {counted(count, 'time')}" for value, count in seen.most_common(8))
-    more = f" and {len(seen) - 8:,} more values" if len(seen) > 8 else ""
-    values = [value for counter in counters for value in counter if value is not None]
-    advice = advice or _positive_hint(name, values)
-    return DataError(f"{where}: label column {name!r} must hold 0, 1 or null; found {counts}{more}; {advice}")
+        raise not_binary(name, [counter], where, advice)

@@ -28,6 +28,7 @@ from dkan_core.data.format.manifest import FORMAT_VERSION, SPARSE_VERSION, Prepa
 from dkan_core.data.format.shard_writer import KEY, Shard, ShardWriter, array_layout, record_type
 from dkan_core.data.format.split_info import SplitInfo
 from dkan_core.data.hashing import UInt64, salted, splitmix64
+from dkan_core.data.preparation.label_values import log_positive
 from dkan_core.data.preparation.sampling import Sample
 from dkan_core.data.preparation.statistics import Counts, check_counts
 from dkan_core.data.source.columns import SourceFile
@@ -100,6 +101,7 @@ def fit(task: PreparationTask, counts: Counts, sample: Sample) -> Preprocessor:
         DataError: A label lacks a class, a split has no rows, or a feature is useless.
     """
     check_counts(counts, task.schema, task.where)
+    log_labels(counts, task.schema)
     for level, kind, values in ((logging.INFO, "nan", "NaN"), (logging.WARNING, "inf", "infinite values")):
         if found := {name: invalid[kind] for name, invalid in counts.invalid.items() if invalid[kind]}:
             where = f"{counted(len(found), 'column')}: {listed_counts(found)}"
@@ -109,6 +111,13 @@ def fit(task: PreparationTask, counts: Counts, sample: Sample) -> Preprocessor:
         if share:
             logger.info("column %r: %.2f%% of the ids have no code of their own", name, 100 * share)
     return with_room(encoding, counts)
+
+
+def log_labels(counts: Counts, schema: Schema) -> None:
+    """Log of labels that are not 0 and 1 which values count as what."""
+    for name, value in schema.positive.items():
+        ones, zeros = (sum(each[key] for each in counts.labels[name]) for key in (1, 0))
+        log_positive(name, value, ones, zeros, counts.others[name])
 
 
 def with_room(encoding: Preprocessor, counts: Counts) -> Preprocessor:

@@ -57,21 +57,20 @@ def with_positive(rows: pa.RecordBatch, positive: Mapping[str, str], where: str)
     return rows
 
 
-def other_values(column: pa.Array, text: str) -> list[str]:
-    """Return, as texts, the values of a label's column besides the one that counts as 1.
+def other_values(column: pa.Array, text: str) -> dict[str, int]:
+    """Return, as texts, the values of a label's column besides the one that counts as 1, each with its rows.
 
     >>> other_values(pa.array(["late", "on time", None, "early", "on time"]), "late")
-    ['on time', 'early']
+    {'on time': 2, 'early': 1}
     >>> other_values(pa.array([1.0, 2.0]), "2")
-    ['1']
+    {'1': 1}
     """
-    values = pc.unique(column.drop_null())
-    if not len(values):
-        return []
-    others: list[str] = (
-        values.filter(pc.not_equal(values, pa.scalar(text).cast(column.type))).cast(pa.string()).to_pylist()
-    )
-    return others
+    measured = column.drop_null()
+    if not len(measured):
+        return {}
+    values, rows = pc.value_counts(measured).flatten()
+    other = pc.not_equal(values, pa.scalar(text).cast(column.type))
+    return dict(zip(values.filter(other).cast(pa.string()).to_pylist(), rows.filter(other).to_pylist(), strict=True))
 
 
 def _check_spelling(name: str, column: pa.Array, text: str, where: str) -> None:

@@ -35,7 +35,10 @@ class SplitBatch:
 
     path: str
     rows: pa.RecordBatch
-    """Every column but the features, at least."""
+    """Every column but the features, at least; labels are 0, 1 and null."""
+
+    source: pa.RecordBatch
+    """The same columns with the labels of the source."""
 
     row_ids: UInt64
     split: npt.NDArray[np.int8]
@@ -76,8 +79,9 @@ def read_split_batches(
             first += batch.count
             split = assign_splits(batch.rows, row_ids, config, fragment.path, bounds)
             features = partial(_features_of, batch.rows, schema) if by_content else batch.blocks
-            labelled = with_positive(with_nulls(batch.rows, schema.labels), schema.positive, fragment.path)
-            yield SplitBatch(fragment.path, labelled, row_ids, split, features)
+            source = with_nulls(batch.rows, schema.labels)
+            labelled = with_positive(source, schema.positive, fragment.path)
+            yield SplitBatch(fragment.path, labelled, source, row_ids, split, features)
             on_rows(batch.count)
         # Here as in the other pass: statistics of one file and rows of another would make a false manifest.
         if fragment.file is not None and stamp(fragment.path) != (fragment.file.bytes, fragment.file.modified):

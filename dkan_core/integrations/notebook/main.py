@@ -26,6 +26,7 @@ from dkan_core.integrations.notebook.rows import LabelledRows, read_labelled_row
 from dkan_core.model.model_folder import MODEL_FOLDER
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.training.launcher.train import train
+from dkan_core.utils.hints import counted
 from dkan_core.utils.storage.paths import is_remote, local_path
 from dkan_core.utils.storage.remote import local_copy
 from dkan_core.utils.storage.scratch import scratch_folder
@@ -203,8 +204,8 @@ def _check_classes(rows: LabelledRows, name: str) -> None:
     if len(lacking) >= needed:
         labels_N = rows.labels_NL[:, lacking[0]]
         values, counts = np.unique(labels_N[labels_N != NOT_MEASURED], return_counts=True)
-        seen = f"{values[0]} {counts[0]:,} times" if len(values) else "no measured value"
-        raise DataError(f"{name}: label {lacking[0]} has one class only ({seen}) in {len(labels_N):,} rows")
+        seen = f"{values[0]} in {counted(int(counts[0]), 'row')}" if len(values) else "no measured value"
+        raise DataError(f"{name}: label {lacking[0]} has one class only: {seen}")
 
 
 def _train(splits: dict[str, LabelledRows], run: str, config: TrainConfig, *, overwrite: bool) -> tuple[float, str]:

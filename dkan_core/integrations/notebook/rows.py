@@ -4,6 +4,7 @@ Shape suffixes: N rows, F features, L labels.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,7 @@ import torch
 from dkan_core.data.source.frames import column_names, is_frame, nulls_as_numbers, to_table, without_empty_types
 from dkan_core.errors import DataError
 from dkan_core.evaluation.metrics import NOT_MEASURED
+from dkan_core.utils.hints import counted
 
 Array = npt.NDArray[Any]
 
@@ -129,7 +131,7 @@ def _is_array(part: object) -> bool:
 def _labelled_batch(where: str, features: Any, labels: Any) -> tuple[Any, Array]:
     if labels is None:
         raise DataError(f"{where}: expected a pair (features, labels), got features alone ({type(features).__name__})")
-    features, labels = _features(features, where), _array(labels)
+    features, labels = _features(features, where), _label_array(labels)
     labels = labels[:, None] if labels.ndim == 1 else labels
     if labels.ndim != 2 or len(features) != len(labels):
         raise DataError(
@@ -152,6 +154,16 @@ def _array(part: Any) -> Array:
     tensor = part.detach().cpu()
     # numpy has no bfloat16.
     return np.asarray(tensor.float() if tensor.dtype is torch.bfloat16 else tensor)
+
+
+def _label_array(labels: Any) -> Array:
+    """Return labels as a numpy array, with NaN where pandas has no value."""
+    if hasattr(labels, "iloc"):
+        # Of its own types numpy would get objects, and those of NA are no numbers.
+        columns = [labels] if labels.ndim == 1 else [labels.iloc[:, index] for index in range(labels.shape[1])]
+        with suppress(TypeError, ValueError):
+            return np.stack([column.to_numpy(dtype=np.float64, na_value=np.nan) for column in columns], axis=1)
+    return _array(labels)
 
 
 def _joined(features: Sequence[Any], names: Sequence[str], where: str) -> pa.Table:
@@ -185,7 +197,8 @@ def _encoded(labels_NL: Array, where: str) -> npt.NDArray[np.uint8]:
     measured_NL = ~np.isnan(values_NL)
     wrong, counts = np.unique(values_NL[measured_NL & (values_NL != 0) & (values_NL != 1)], return_counts=True)
     if len(wrong):
-        raise DataError(f"{where}: labels must be 0, 1 or NaN (not measured); found {wrong[0]:g} {counts[0]:,} times")
+        seen = f"{wrong[0]:g} ({counted(int(counts[0]), 'row')})"
+        raise DataError(f"{where}: labels must be 0, 1 or NaN (not measured); found {seen}")
     return np.where(measured_NL, values_NL, NOT_MEASURED).astype(np.uint8)
 
 

@@ -69,8 +69,9 @@ def halves(x: np.ndarray, y: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
         lambda x, y: (halves(x, y)[0], loader(*halves(x, y)[1])),
         lambda x, y: (pair for pair in halves(x, y)),
         lambda x, y: [pd.DataFrame(x), pd.Series(y)],
+        lambda x, y: [pd.DataFrame(x), pd.Series(y).astype("boolean")],
     ],
-    ids=["loader", "tensors", "list of two loaders", "pair and loader", "generator", "frame"],
+    ids=["loader", "tensors", "list of two loaders", "pair and loader", "generator", "frame", "booleans"],
 )
 def test_every_kind_of_loader_has_the_same_rows(form: Any) -> None:
     expected, found = (read_labelled_rows(source, "rows") for source in (TEST, form(*TEST)))
@@ -122,6 +123,17 @@ def test_run_may_be_on_s3(s3: str, from_arrays: MainResult) -> None:
     np.testing.assert_array_equal(result.predict_proba(TEST), from_arrays.predict_proba(TEST))
 
 
+@pytest.mark.parametrize("kind", ["boolean", "Int64", "Float64", "object"])
+def test_labels_may_be_na_in_every_type_of_pandas(kind: str) -> None:
+    x, y = rows(6)
+    values = [pd.NA, *y[1:].astype(bool).tolist()] if kind in ("boolean", "object") else [pd.NA, *y[1:].tolist()]
+    column = pd.Series(values, dtype=kind)
+    one = read_labelled_rows((x, column), "rows").labels_NL
+    np.testing.assert_array_equal(one[:, 0], [255, *y[1:]])
+    two = read_labelled_rows((x, pd.DataFrame({"a": column, "b": y})), "rows").labels_NL
+    np.testing.assert_array_equal(two, np.c_[one, y])
+
+
 def test_several_labels_may_be_unmeasured(tmp_path: Path) -> None:
     x, y = rows(600)
     labels = np.stack([y, 1 - y], axis=1).astype(np.float64)
@@ -149,7 +161,7 @@ def test_several_labels_may_be_unmeasured(tmp_path: Path) -> None:
         ({"x": rows(50)}, rows(20), "train_loader: expected a DataLoader, .*, got dict"),
         (lacking(2), rows(20), r"train_loader: feature 2 \('feature_2'\) holds no value in 50 rows; leave it out"),
         ((pd.DataFrame({"id": [*"abcd"]}), np.arange(4) % 2), rows(20), r"feature 0 \('id'\) holds no text that rep"),
-        (rows(50), (rows(20)[0], np.ones(20)), r"test_loader: label 0 has one class only \(1 20 times\) in 20 rows"),
+        (rows(50), (rows(20)[0], np.ones(20)), r"test_loader: label 0 has one class only: 1 in 20 rows"),
         (rows(0), rows(20), r"train_loader: .* holds no value in 0 rows"),
     ],
 )

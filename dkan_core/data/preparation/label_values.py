@@ -1,0 +1,84 @@
+"""What labels hold: which values count as 1 and as 0, and what to say of others."""
+
+import logging
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+from dkan_core.errors import DataError
+from dkan_core.utils.hints import counted, flag, listed_counts
+
+# What is meant alike, in small letters.
+SPELLINGS = (frozenset({"1", "t", "true", "y", "yes"}), frozenset({"0", "f", "false", "n", "no"}))
+
+logger = logging.getLogger(__name__)
+
+
+def by_rows(counts: Mapping[str, int]) -> dict[str, int]:
+    """Return values with numbers of rows, the most frequent first.
+
+    >>> by_rows({"N": 1, "no": 2})
+    {'no': 2, 'N': 1}
+    """
+    return dict(sorted(counts.items(), key=lambda entry: (-entry[1], entry[0])))
+
+
+def log_positive(label: str, positive: str, ones: int, zeros: int, others: Mapping[str, int]) -> None:
+    """Log which values of a label count as 1 and as 0, and warn of some that may be another spelling of the one.
+
+    Args:
+        label: The label.
+        positive: The value that counts as 1.
+        ones: The rows that hold it.
+        zeros: The rows that hold another value.
+        others: Other values with their rows, not all where there are very many.
+    """
+    rest = zeros - sum(others.values())
+    listed = listed_counts(by_rows(others)) + f", and others in {counted(rest, 'row')}" * (rest > 0)
+    logger.info("label %r: %r (%s) counts as 1, %s as 0", label, positive, counted(ones, "row"), listed or "no row")
+    for value in others:
+        if any({_plain(positive), _plain(value)} <= alike for alike in SPELLINGS):
+            text = "label %r: %r counts as 0 (%s), although it may mean %r; if it does, write both alike"
+            logger.warning(text, label, value, counted(others[value], "row"), positive)
+
+
+def _plain(value: str) -> str:
+    return value.strip().casefold()
+
+
+def _positive_hint(name: str, values: Sequence[object]) -> str:
+    """Return what can be done about a label of these values."""
+    if len(values) > 2:
+        return "give each class, or each side of a threshold, a label column of 0 and 1, or name it with --positive"
+    # A value by itself is that of the only label, unless it looks like another one's.
+    shown = " or ".join(flag("positive", f"{name}={value}" if "=" in str(value) else value) for value in values)
+    return f"say which value counts as 1: {shown}"
+
+
+def _alike(values: Iterable[object]) -> str:
+    """Return which values differ only in case or in spaces around them, as a part of a message; empty where none do."""
+    spellings = defaultdict[str, list[str]](list)
+    for value in values:
+        if isinstance(value, str):
+            spellings[_plain(value)].append(repr(value))
+    several = next((found for found in spellings.values() if len(found) > 1), [])
+    return f"; {' and '.join(several)} differ only in case or spaces" if several else ""
+
+
+def not_binary(name: str, counters: Sequence[Counter[object]], where: str, advice: str | None = None) -> DataError:
+    """Describe a label's column that does not hold 0, 1 or null alone.
+
+    Args:
+        name: The column.
+        counters: How often each value occurs.
+        where: The file, as messages should call it.
+        advice: What can be done about it. Default: to name the one that counts as 1.
+    """
+    seen: Counter[str] = Counter()
+    for counter in counters:
+        for value, count in counter.items():
+            seen["null" if value is None else repr(value)] += count
+    counts = ", ".join(f"{value} ({counted(count, 'row')})" for value, count in seen.most_common(8))
+    more = f" and {len(seen) - 8:,} more values" if len(seen) > 8 else ""
+    values = dict.fromkeys(value for counter in counters for value in counter if value is not None)
+    alike, advice = _alike(values), advice or _positive_hint(name, [*values])
+    return DataError(f"{where}: label column {name!r} must hold 0, 1 or null; found {counts}{more}{alike}; {advice}")
