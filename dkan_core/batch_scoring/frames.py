@@ -38,7 +38,7 @@ def score_frame(saved: SavedModel, frame: Any, columns: Sequence[str], reasons: 
     added = [*names, *([name for name, _ in finder.fields] if finder else [])]
     clash = [name for name in columns if name in added]
     if clash:
-        raise DataError(f"column {clash[0]!r} cannot be passed through: the prediction has that name")
+        raise DataError(f"column {clash[0]!r} cannot be copied to the output: the prediction has that name")
     table = _read(saved, frame, columns)
     parts = []
     for start in range(0, len(table), SCORING_ROWS):
@@ -56,7 +56,7 @@ def _read(saved: SavedModel, frame: Any, columns: Sequence[str]) -> pa.Table:
     there = column_names(frame)
     for name in columns:
         if name not in there:
-            raise DataError(f"{FRAME}: column {name!r} is missing; it is to be passed through")
+            raise DataError(f"{FRAME}: column {name!r} does not exist, so it cannot be copied to the output (columns)")
     counts = Counter(there)
     read = [name for name in saved.preprocessor.columns if name in counts]
     # A frame of pandas may have them, and then gives all of that name; others of the same name are not read.

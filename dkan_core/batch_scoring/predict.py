@@ -145,7 +145,7 @@ def _identity(file: str | Path) -> str:
 def _with_reasons(schema: pa.Schema, finder: ReasonFinder) -> pa.Schema:
     clash = [name for name, _ in finder.fields if name in schema.names]
     if clash:
-        raise DataError(f"column {clash[0]!r} cannot be passed through: the reasons have that name")
+        raise DataError(f"column {clash[0]!r} cannot be copied to the output: the reasons have that name")
     for label, log_odds in finder.baseline.items():
         baseline = "the intercept" if finder.part == "term" else "the mean over a background"
         logger.info("the reasons of %s add to log-odds of %.4g, %s", label, log_odds, baseline)

@@ -54,12 +54,7 @@ def _typed(name: str, value: Any, expected: Any) -> Any:
     if item is None:
         return _whole(value) if without_none(expected) is int else value
     if isinstance(value, str):
-        parts = separated(value)
-        try:
-            return tuple(item(part) for part in parts)
-        except ValueError:
-            what = "whole numbers" if item is int else "numbers"
-            raise ConfigError(f"{name} must be {what} separated by commas, got {parts}") from None
+        return tuple(_item(name, part, item) for part in separated(value))
     if isinstance(value, list):
         # A JSON file or a form of Kubeflow may write 64 as 64.0.
         return tuple(_whole(each) if item is int else each for each in value)
@@ -73,6 +68,13 @@ def separated(text: str) -> list[str]:
     ['late', 'returned', 'lost']
     """
     return [part.strip() for part in text.replace("\n", ",").split(",") if part.strip()]
+
+
+def _item(name: str, part: str, kind: Any) -> Any:
+    try:
+        return kind(part)
+    except ValueError:
+        raise ConfigError(f"{name} must be {'whole numbers' if kind is int else 'numbers'}, got {part!r}") from None
 
 
 def _whole(value: Any) -> Any:

@@ -98,7 +98,9 @@ def compare(previous: str | Path, data: EvaluationData) -> Comparison:
 def known_rows(saved: SavedModel, data: EvaluationData) -> str:
     """Return why a model may have been trained on some of the rows; empty where it was not."""
     origin = saved.metrics.get("origin")
-    return "" if origin is None else overlap(Origin.model_validate(origin), data.origin)
+    # Prepared data are called by their split, raw ones by their place.
+    named = {} if data.split else {"name": data.name.rstrip("/").rpartition("/")[2]}
+    return "" if origin is None else overlap(Origin.model_validate(origin), data.origin, **named)
 
 
 def _not_compared(place: str, why_not: str) -> Comparison:

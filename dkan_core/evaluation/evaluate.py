@@ -284,7 +284,7 @@ def _warnings(saved: SavedModel, data: EvaluationData, evaluation: Evaluation, s
     found += [*_one_class(evaluation, data), *_few_rows(evaluation, data.labels)]
     # Whoever asks for a split of prepared data knows which one it is.
     if not data.split and (known := known_rows(saved, data)):
-        found.append(f"the model may know these rows: {known}")
+        found.append(f"the model may have been trained on these rows: {known}")
     if data.split and (known := known_split(saved, data.name)):
         found.append(known)
     for text in found:

@@ -292,7 +292,7 @@ def output_schema(
     predicted = [probability_column(label) for label in saved.config.labels]
     clash = sorted(set(columns) & set(predicted))
     if clash:
-        raise DataError(f"column {clash[0]!r} cannot be passed through: the prediction has that name")
+        raise DataError(f"column {clash[0]!r} cannot be copied to the output: the prediction has that name")
     passed: dict[str, pa.DataType] = {}
     rows = []
     for path in paths:
@@ -300,7 +300,9 @@ def output_schema(
         types = column_types(path, parquet.schema_arrow)
         for name in columns:
             if name not in types:
-                raise DataError(f"{path}: column {name!r} is missing; it is to be passed through")
+                raise DataError(
+                    f"{path}: column {name!r} does not exist, so it cannot be copied to the output (--column)"
+                )
             if passed.setdefault(name, types[name]) != types[name]:
                 raise DataError(f"{path}: column {name!r} is {types[name]}; in {paths[0]} it is {passed[name]}")
         check_label_columns(types, labels, saved.preprocessor, path)

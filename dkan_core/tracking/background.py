@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from dkan_core.tracking.tracker import Progress, RunEnd, TrackedRun, Tracker
+from dkan_core.utils.hints import first_line
 
 # Evaluations that wait for a server that does not answer: a day of one every ten seconds. The oldest go first.
 MAX_WAITING = 8640
@@ -25,6 +26,9 @@ ATTEMPTS = 8
 
 # How long a run that did not end in order waits at most: Kubernetes kills a pod 30 s after it told it to stop.
 LAST_SECONDS = {"failed": 10.0, "stopped": 5.0}
+
+# Characters of a server's error that a warning has.
+MAX_REASON = 200
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +56,7 @@ def try_within(seconds: float, call: Callable[[], None], name: str, what: str) -
         try:
             call()
         except Exception as error:  # as of a tracker
-            errors.append(f"{type(error).__name__}: {error}")
+            errors.append(_reason(error))
 
     thread = threading.Thread(target=work, name=f"dkan-{name}", daemon=True)
     thread.start()
@@ -61,6 +65,12 @@ def try_within(seconds: float, call: Callable[[], None], name: str, what: str) -
         errors.append(f"not done within {seconds:g} s")
     for error in errors[:1]:
         logger.warning("%s does not get %s (%s)", name, what, error)
+
+
+def _reason(error: Exception) -> str:
+    """Return an error in one line: of a server that does not answer, a client tells every attempt."""
+    line = f"{type(error).__name__}: {first_line(error)}"
+    return line if len(line) <= MAX_REASON else f"{line[:MAX_REASON]}…"
 
 
 class BackgroundTracker(Tracker):
@@ -151,7 +161,7 @@ class BackgroundTracker(Tracker):
                 return
             # Anything: what a client library makes of an odd answer is not to end the training.
             except Exception as error:
-                self._warn(f"{type(error).__name__}: {error}")
+                self._warn(_reason(error))
             with self._changed:
                 if self._is_closing:
                     self._has_given_up = True
@@ -162,5 +172,6 @@ class BackgroundTracker(Tracker):
     def _warn(self, why: str) -> None:
         """Say once that something goes wrong."""
         if not self._has_warned:
-            logger.warning("%s does not get all of this run (%s); the training is not affected", self._name, why)
+            text = "%s: an update failed; this run may be incomplete there (training continues): %s"
+            logger.warning(text, self._name, why)
         self._has_warned = True

@@ -5,9 +5,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from dkan_core.config import TrainConfig
+from dkan_core.errors import redact
 from dkan_core.tracking import trainjob
 from dkan_core.tracking.background import BackgroundTracker
-from dkan_core.tracking.mlflow.client import impatient_client, is_mlflow_wanted
+from dkan_core.tracking.mlflow.client import URI, impatient_client, is_mlflow_wanted
 from dkan_core.tracking.tensorboard import TensorBoardTracker
 from dkan_core.tracking.tracker import RunEnd, TrackedRun, Tracker, Trackers
 
@@ -37,5 +38,5 @@ def chosen_trackers(config: TrainConfig) -> list[Tracker]:
         # Imported for runs that need it.
         from dkan_core.tracking.mlflow.run import MlflowTracker
 
-        found.append(BackgroundTracker(MlflowTracker(), "MLflow"))
+        found.append(BackgroundTracker(MlflowTracker(), f"MLflow at {redact(os.environ[URI])}"))
     return found

@@ -67,9 +67,9 @@ def test_mistakes_name_the_column_or_the_setting(trained: TrainResult, table: pa
     for repeated in (pd.concat([frame, frame[["mean_radius"]]], axis=1), table.append_column("mean_radius", table[0])):
         with pytest.raises(DataError, match="the frame: column 'mean_radius' occurs 2 times; expected each name once"):
             predict(trained.model, repeated)
-    with pytest.raises(DataError, match="the frame: column 'key' is missing; it is to be passed through"):
+    with pytest.raises(DataError, match="the frame: column 'key' does not exist, so it cannot be copied to the output"):
         predict(trained.model, frame, columns=["key"])
-    with pytest.raises(DataError, match="'label_probability' cannot be passed through"):
+    with pytest.raises(DataError, match="'label_probability' cannot be copied to the output"):
         predict(trained.model, frame.assign(label_probability=1), columns=["label_probability"])
     with pytest.raises(ConfigError, match=r"out: s\.parquet: the scores of a frame are returned"):
         predict(trained.model, frame, "s.parquet")

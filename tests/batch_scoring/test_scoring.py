@@ -272,7 +272,7 @@ def test_accepted_scores_that_are_gone_are_scored_again(trained: TrainResult, ra
         ({"labels": ("label", "site")}, ConfigError, r"label, site: the model has 1 label \(label\)"),
         ({"labels": ("site",)}, ConfigError, r"label site: is a feature of the model"),
         ({"labels": ("late",)}, DataError, r"a\.parquet: label column 'late' does not exist; .* candidates are"),
-        ({"columns": ("late",)}, DataError, r"column 'late' is missing; it is to be passed through"),
+        ({"columns": ("late",)}, DataError, r"column 'late' does not exist, so it cannot be copied to the output"),
     ],
 )
 def test_bad_settings_are_named_before_anything_is_written(

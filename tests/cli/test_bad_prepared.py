@@ -211,7 +211,7 @@ def test_verify_names_every_damaged_block(
     assert dkan("verify", data, "--split", "train", "--json", tmp_path / "found.json", monkeypatch=monkeypatch) == 0
     assert json.loads((tmp_path / "found.json").read_text())["shards"] == 1
     code = dkan("verify", data, "--split", "tests", monkeypatch=monkeypatch)
-    check(code, capsys.readouterr().err, "has no tests split; it has train, valid, test")
+    check(code, capsys.readouterr().err, "has no split 'tests'; did you mean 'test'")
     shard.unlink()
     check(dkan("verify", data, monkeypatch=monkeypatch), capsys.readouterr().err, rf"{shard}: cannot be read")
 
@@ -225,7 +225,7 @@ PREDICT: dict[str, tuple[list[str], str]] = {
     ),
     "column to pass missing": (
         ["{model}", "{raw}", "--column", "key"],
-        r"a\.parquet: column 'key' is missing; it is to be",
+        r"a\.parquet: column 'key' does not exist, so it cannot be",
     ),
 }
 

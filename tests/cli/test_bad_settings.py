@@ -38,18 +38,23 @@ CASES: dict[str, Case] = {
         None,
         r"label column 'lable' does not exist; did you mean 'label'",
     ),
-    "label with 2": (with_column("label", [0, 1, 1, 2] * 100), LABEL, None, r"'label' .*0, 1 or null; .*2 200 times"),
+    "label with 2": (
+        with_column("label", [0, 1, 1, 2] * 100),
+        LABEL,
+        None,
+        r"'label' .*0, 1 or null; .*2 \(200 rows",
+    ),
     "label of text": (
         with_column("label", ["yes", "no"] * 200),
         LABEL,
         None,
-        r"'label' .*0, 1 or null; .*'yes' 400 times",
+        r"'label' .*0, 1 or null; .*'yes' \(400 rows\)",
     ),
     "label with infinity": (
         with_column("label", [0.0, 1.0, float("inf"), 1.0] * 100),
         LABEL,
         None,
-        r"'label'.*inf 200 times",
+        r"'label'.*inf \(200 rows\)",
     ),
     "label of lists": (
         with_column("label", LISTS),

@@ -236,7 +236,10 @@ def test_settings_come_from_a_file_and_options_go_before_them(dkan: Dkan, prepar
         (["train", "{prepared}", "--out", "run", "--dropout", "1.5"], "dropout must be from 0 to 0.99, got 1.5"),
         (["train", "{prepared}", "--out", "taken"], "taken: already holds something else (thesis.txt)"),
         (["evaluate", "nowhere", "{prepared}", "--out", "eval"], "nowhere: no config.json there"),
-        (["evaluate", "{model}", "{prepared}", "--out", "eval", "--split", "dev"], "has no dev split"),
+        (
+            ["evaluate", "{model}", "{prepared}", "--out", "eval", "--split", "dev"],
+            "has no split 'dev'; expected one of",
+        ),
         (["predict", "{model}", "nowhere.parquet", "--out", "x.parquet"], "nowhere.parquet"),
     ],
 )

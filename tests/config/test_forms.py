@@ -55,7 +55,7 @@ def test_further_settings_override_those_of_the_form() -> None:
     ("form", "changes", "message"),
     [
         ({"dropout": 1.5}, {}, "dropout must be from 0 to 0.99, got 1.5"),
-        ({"hidden": "64,wide"}, {}, "hidden must be whole numbers separated by commas"),
+        ({"hidden": "64,wide"}, {}, "hidden must be whole numbers, got 'wide'"),
         ({}, {"epoch": 3}, "unknown setting 'epoch'"),
     ],
 )

@@ -113,11 +113,11 @@ def test_model_that_was_trained_on_rows_of_test_is_said_to_be(
     second = prepare(raw, tmp_path / "second", config)
     compared = compare(earlier.model, PreparedRows(tmp_path / "second", second, "test"))
     section = comparison_section(compared.metrics, compared)
-    found = "it was trained on 1 of the 2 source files of these rows, split by the numbers of rows"
+    found = "1 of these 2 files was among its training files, split by the numbers of rows"
     if split_by == "row":
         assert found in caplog.text and "--split-by content" in caplog.text and found in section
     else:
-        assert "source files of these rows" not in caplog.text + section
+        assert "training files" not in caplog.text + section
     third = replace_rule(second, {"by": "group", "column": "patient"})
     assert "split by another rule" in overlap(origin_of(first), origin_of(third))
 
@@ -132,7 +132,7 @@ def test_other_files_are_no_overlap_and_copies_of_a_file_are(prepared: Path) -> 
     copied = file.model_copy(update={"path": f"s3://elsewhere/{Path(file.path).name}", "modified": "later"})
     other = file.model_copy(update={"rows": file.rows + 1})
     moved = manifest.model_copy(update={"sources": [copied, other]})
-    assert "on 1 of the 2" in overlap(origin_of(manifest), origin_of(moved))
+    assert "1 of these 2 files" in overlap(origin_of(manifest), origin_of(moved))
     assert not overlap(origin_of(manifest), origin_of(manifest.model_copy(update={"sources": [other]})))
     many = [file.model_copy(update={"rows": rows}) for rows in range(3 * KEPT_FILES)]
     assert len(origin_of(manifest.model_copy(update={"sources": many})).files) == KEPT_FILES

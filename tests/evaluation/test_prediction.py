@@ -129,7 +129,7 @@ def as_text(table: pa.Table, name: str) -> pa.Table:
     ("change", "columns", "message"),
     [
         (lambda t: t.drop_columns("mean_area"), [], "'mean_area' is missing; the model was trained with it"),
-        (lambda t: t, ["nothing"], "'nothing' is missing; it is to be passed through"),
+        (lambda t: t, ["nothing"], "'nothing' does not exist, so it cannot be copied to the output"),
         (lambda t: as_text(t, "mean_area"), [], "'mean_area' is string; the model was trained with numbers"),
         (lambda t: t.append_column("site", t["row"]), [], "'site' occurs 2 times"),
         (lambda t: t.drop_columns("site").append_column("site", t["row"]), [], "'site' is int64; .* categories"),

@@ -258,7 +258,7 @@ def test_reasons_that_cannot_be_given_are_refused(learner: TrainResult, few: Pat
         predict(learner.model, few, out, reasons=-1)
     table = pq.read_table(few)
     pq.write_table(table.append_column("label_reasons", pa.array([1] * 12)), tmp_path / "clash.parquet")
-    with pytest.raises(DataError, match="column 'label_reasons' cannot be passed through: the reasons have that name"):
+    with pytest.raises(DataError, match="'label_reasons' cannot be copied to the output: the reasons have that name"):
         predict(learner.model, tmp_path / "clash.parquet", out, columns=["label_reasons"], reasons=1)
     # As a version wrote it that kept no counts.
     saved = SavedModel(Path(learner.model))

@@ -201,7 +201,7 @@ def test_report_shows_what_was_learned_unless_told_not_to(known: Path, learner: 
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"split": "dev"}, DataError, "has no dev split"),
+        ({"split": "dev"}, DataError, "has no split 'dev'; expected one of 'train', 'valid'"),
         ({"label": "lable"}, ConfigError, "label must be one of label, got 'lable'"),
         ({"top": 0}, ConfigError, "top must be 1 or more, got 0"),
         ({"rows": 1}, ConfigError, "rows must be 2 or more, got 1"),

@@ -71,7 +71,7 @@ def test_server_that_comes_back_gets_everything_and_its_absence_is_one_warning(
 
     def trouble(_: str) -> None:
         if not next(answers):
-            raise ConnectionError("down for a moment")
+            raise ConnectionError("down for a moment\nand for another one")
 
     listener = Listener(trouble)
     tracker = BackgroundTracker(listener, "listener")
@@ -83,7 +83,8 @@ def test_server_that_comes_back_gets_everything_and_its_absence_is_one_warning(
     assert listener.told == ["started", "evaluation 1", "evaluation 2", "finished"]
     (message,) = [record.getMessage() for record in caplog.records]
     assert message == (
-        "listener does not get all of this run (ConnectionError: down for a moment); the training is not affected"
+        "listener: an update failed; this run may be incomplete there (training continues): "
+        "ConnectionError: down for a moment"
     )
 
 

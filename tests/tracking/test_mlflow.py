@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import re
 import shutil
 import signal
 import socket
@@ -185,7 +186,7 @@ def test_interrupted_run_is_killed_and_goes_on_as_the_same_run(mlflow: Any, prep
         code, output = background.wait()
     finally:
         background.end()
-    assert code == 130 and "does not get" not in output, output
+    assert code == 130 and not re.search("does not get|an update failed", output), output
     run_id = json.loads((tmp_path / "run" / "mlflow.json").read_text())["run_id"]
     assert mlflow.MlflowClient().get_run(run_id).info.status == "KILLED"
     epochs = int(background.history()[-1]["epoch"]) + 2
@@ -321,7 +322,9 @@ def test_model_is_the_same_without_an_answer(
     assert same[0] == same[1] and not (tmp_path / "run" / "mlflow.json").exists()
     evaluate(result.model, prepared, tmp_path / "eval", explain=False)
     warnings = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
-    assert len(warnings) == 2 and "MLflow does not get all of this run" in warnings[0], warnings
+    assert len(warnings) == 2, warnings
+    assert f"MLflow at {mute}: an update failed; this run may be incomplete there" in warnings[0]
+    assert "\n" not in warnings[0]
     assert "MLflow does not get the evaluation" in warnings[1] and (tmp_path / "eval" / "report.html").exists()
 
 

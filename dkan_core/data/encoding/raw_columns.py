@@ -20,10 +20,12 @@ def column_named(rows: pa.RecordBatch | pa.Table, name: str, where: str) -> pa.C
         name: The column.
         where: The rows, as messages should call them.
     """
-    index = rows.schema.get_field_index(name)
-    if index < 0:
-        raise DataError(f"{where}: column {name!r} is missing or occurs twice; the model was trained with it")
-    return rows.column(index)
+    places = rows.schema.get_all_field_indices(name)
+    if not places:
+        raise DataError(f"{where}: column {name!r} is missing; the model was trained with it")
+    if len(places) > 1:
+        raise DataError(f"{where}: column {name!r} occurs {len(places)} times; expected each name once")
+    return rows.column(places[0])
 
 
 def numbers(rows: pa.RecordBatch | pa.Table, name: str, where: str, time: TimePart | None = None) -> Float64:

@@ -36,17 +36,19 @@ def raw_origin(files: Sequence[SourceFile]) -> Origin:
     return Origin(split_rule={}, seed=0, files=_digests(files))
 
 
-def overlap(earlier: Origin, ours: Origin) -> str:
+def overlap(earlier: Origin, ours: Origin, name: str = "the source file") -> str:
     """Return why rows that one model was trained on may be in another split here; empty where they cannot, or not much.
 
     Args:
         earlier: Of the data that it was trained on.
         ours: Of the data at hand.
+        name: What messages call these where they are one file.
     """
     shared = {*earlier.files} & {*ours.files}
     if not shared or earlier == ours:
         return ""
-    found = f"it was trained on {len(shared)} of the {len(ours.files)} source files of these rows"
+    several = f"{len(shared)} of these {len(ours.files)} files {'was' if len(shared) == 1 else 'were'}"
+    found = f"{several if len(ours.files) > 1 else f'{name} was'} among its training files"
     if not ours.split_rule:
         return found
     # Version 0.2 did not say what its keys are of, which are the same for most columns.

@@ -25,6 +25,7 @@ from dkan_core.data.loading.order import (
 )
 from dkan_core.data.loading.prefetching import PREFETCH, BatchRing, prefetched
 from dkan_core.errors import DataError
+from dkan_core.utils.hints import hint
 
 TakeBuffers = Callable[[int], Arrays]
 """Returns arrays of so many rows, to gather a batch into."""
@@ -104,7 +105,7 @@ def open_split(folder: Path, prepared: PreparedData, split: str) -> ShardReader:
         DataError: There is no such split, or a shard is missing, cut off or damaged.
     """
     if split not in prepared.splits:
-        raise DataError(f"{folder}: has no {split} split; it has {', '.join(prepared.splits)}")
+        raise DataError(f"{folder}: has no split {split!r}; {hint(split, prepared.splits, [*prepared.splits])}")
     shards = prepared.splits[split].shards
     source = read_source(folder)
     if source is not None:

@@ -86,7 +86,7 @@ class PreparationTask:
 
 def describe_files(files: Sequence[SourceFile]) -> str:
     """Return how messages call the files."""
-    return files[0].path if len(files) == 1 else f"{len(files)} files from {files[0].path}"
+    return files[0].path + (f" and {counted(len(files) - 1, 'more file')}" if len(files) > 1 else "")
 
 
 def fit(task: PreparationTask, counts: Counts, sample: Sample) -> Preprocessor:

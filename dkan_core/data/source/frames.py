@@ -36,7 +36,7 @@ def to_table(rows: Any, names: Sequence[str], where: str = "X") -> pa.Table:
     try:
         table = frame_table(rows, names, where) if is_frame(rows) else _array_table(rows, names, where)
     except pa.ArrowException as error:
-        raise TypeError(f"{where}: {_mixed(error)}") from error
+        raise TypeError(f"{where}: a column {_mixed(error)}") from error
     except UnicodeEncodeError as error:
         raise ValueError(f"{where}: text that is no valid Unicode ({error})") from error
     return cast_columns(table, column_types(where, table.schema), where)
@@ -45,7 +45,8 @@ def to_table(rows: Any, names: Sequence[str], where: str = "X") -> pa.Table:
 def _mixed(error: Exception) -> str:
     # The wording is scikit-learn's own.
     reason = error.args[0] if error.args else error
-    return f"each column's argument must be a string or a number throughout ({reason})"
+    what = "holds other objects" if "did not recognize" in str(reason) else "mixes types"
+    return f"{what}: each argument must be a string or a number, and of one kind in the whole column ({reason})"
 
 
 def cast_columns(table: pa.Table, types: Mapping[str, pa.DataType], where: str) -> pa.Table:
@@ -157,4 +158,4 @@ def _array(values: Any, name: str, where: str) -> pa.Array | pa.ChunkedArray:
     except OverflowError as error:
         raise TypeError(f"{where}: column {name!r} holds integers of more than 64 bits; make them floats") from error
     except pa.ArrowException as error:
-        raise TypeError(f"{where}: column {name!r}: {_mixed(error)}") from error
+        raise TypeError(f"{where}: column {name!r} {_mixed(error)}") from error

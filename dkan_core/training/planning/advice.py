@@ -21,11 +21,12 @@ FEW_STEPS = 300
 # Share of a gradient's time without rows from which on it is what limits.
 LAUNCH_SHARE = 0.5
 LIMITS = {
-    "compute": "the gradient limits it: only more or faster devices help",
-    "launch": "the gradient limits it, most of which does not depend on its rows: larger batches would cost little",
-    "update": "the optimizer's step limits it: larger batches need fewer of them",
-    "exchange": "the exchange limits it: larger batches, or an average every few steps, help",
-    "feed": "reading rows limits it: more cores help, or fewer columns and --numeric-dtype uint8 at prepare",
+    "compute": "computing the gradient is the limit: only more or faster devices help",
+    "launch": "computing the gradient is the limit, and most of that time does not depend on the batch size: larger "
+    "batches cost little",
+    "update": "the optimizer's step is the limit: larger batches need fewer of them",
+    "exchange": "the exchange is the limit: larger batches, or an average every few steps, help",
+    "feed": "reading rows is the limit: more cores help, or fewer columns and --numeric-dtype uint8 at prepare",
 }
 
 
@@ -230,7 +231,7 @@ def _notes(case: Case, before: int, after: int) -> list[str]:
     if after > before:
         notes.append(f"batches of {before:,} rows are the default for quality; compare AP before taking {after:,}")
     if case.scheme.has_local_steps:
-        notes.append("workers that take local steps do not learn what one process would; compare AP")
+        notes.append("workers that take local steps do not reach the same model as one process; compare AP")
     return notes
 
 

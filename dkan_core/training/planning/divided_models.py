@@ -16,7 +16,7 @@ from dkan_core.training.planning.sizes import show_size
 BYTES_PER_PARAMETER = 8
 """Value and gradient, of four bytes each: the optimizer's moments may lie on the host."""
 
-COLUMNS = ("strategy", "workers", "a worker holds", "of", "pays from")
+COLUMNS = ("strategy", "workers", "a worker holds", "of", "pays off from")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -94,7 +94,7 @@ class TuneResult:
         """Return Markdown: AP of each rate, how far its seeds are apart, and validation loss."""
         lines = ["| learning rate | factor | AP | spread | log loss | |", "|---:|---:|---:|---:|---:|---|"]
         for trial in self.trials:
-            notes = ["now"] * (trial.factor == 1) + ["recommended"] * (trial.learning_rate == self.learning_rate)
+            notes = ["current"] * (trial.factor == 1) + ["recommended"] * (trial.learning_rate == self.learning_rate)
             scores = "diverged | |"
             if not trial.diverged:
                 spread = float(np.ptp([*trial.average_precision]))

@@ -92,7 +92,7 @@ def select_features(
         numeric = architecture.num_numeric
         fewer = ignoring(architecture, [index if name == "numeric" else numeric + index for name, index in places])
         fewer_N = np.concatenate([found_M for _, _, found_M in _trials(fewer, parts, prepared, config)])
-    change = f"a network that ignores {some_of([column.name for column in useless], MAX_NAMED)}"
+    change = f"ignoring {some_of([column.name for column in useless], MAX_NAMED)}"
     has_less = helps(change, loss_N, fewer_N, PROOF, constant=math.inf, labels=1)
     return fewer if has_less else architecture
 

@@ -175,6 +175,6 @@ def helps(
     least = max(proof.errors * gain_N.std() / math.sqrt(len(gain_N)), proof.share * without_N.mean())
     found = bool(gain_N.mean() > least and with_N.mean() < constant)
     means = (mean / labels for mean in (with_N.mean(), without_N.mean(), least))
-    text = "%s: %s; log loss on unseen rows %.4f, otherwise %.4f, and at least %.4f less is asked for"
-    logger.info(text, change, "yes" if found else "no", *means)
+    text = "%s: %s; log loss on unseen rows %.4f instead of %.4f (an improvement of at least %.4f is needed)"
+    logger.info(text, change, "used" if found else "not used", *means)
     return found

@@ -25,7 +25,7 @@ def test_row_without_a_category_is_scored() -> None:
     model = FastKANClassifier(hidden=(4,), epochs=1, random_state=0, n_jobs=1).fit(X, X["x"] > 0)
     none, nan = (model.predict_proba(X.head(1).assign(promo=nothing)) for nothing in (None, np.nan))
     assert np.array_equal(none, nan) and none.shape == (1, 2)
-    with pytest.raises(TypeError, match="X: column 'promo': each column's argument must be a string or a number"):
+    with pytest.raises(TypeError, match="X: column 'promo' mixes types: each argument must be a string or a number"):
         model.predict_proba(X.head(2).assign(promo=["a", 1]))
 
 
@@ -79,8 +79,9 @@ def test_column_that_cannot_be_read_is_named() -> None:
         to_table(frame.assign(u=pd.arrays.SparseArray([0.0, 1.0])), names)
     with pytest.raises(TypeError, match=r"X: column 'u' holds integers of more than 64 bits; make them floats"):
         to_table(frame.assign(u=[2**70, 1]), names)
-    with pytest.raises(TypeError, match="X: column 'u': each column's argument must be a string or a number"):
-        to_table(np.array([[1, 1], [2, "a"]], dtype=object), names)
+    for values, what in (([1, "a"], "mixes types"), ([object()] * 2, "holds other objects")):
+        with pytest.raises(TypeError, match=f"X: column 'u' {what}: each argument must be a string or a number"):
+            to_table(np.array([[1, value] for value in values], dtype=object), names)
 
 
 def test_frame_that_is_not_in_memory_is_refused() -> None:

@@ -280,7 +280,7 @@ def test_batches_grow_while_launches_cost_most_and_steps_remain() -> None:
     assert found.batch_size > 500 and found.steps >= 800
     assert found.speedup > 1.9 and any("compare AP" in note for note in found.notes)
     assert str(found).startswith(f"recommended: {found.options()}\n")
-    assert str(found).endswith("most of which does not depend on its rows: larger batches would cost little")
+    assert str(found).endswith("most of that time does not depend on the batch size: larger batches cost little")
     slow = gpus(cost=StepCost(launch=1e-4, rate=1e5))
     found = advise(slow, config(1000, 500), 8, 100_000, predictions(slow, (1, 2)), 2, device())
     assert str(found).endswith("only more or faster devices help")
