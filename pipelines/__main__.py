@@ -9,6 +9,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from dkan_core.data.source.files import split_sources
+from dkan_core.utils.hints import counted
 from pipelines.compiled import DEFAULT, PIPELINES, compile_pipeline, inputs_of, is_current, package_of
 from pipelines.lint import committed_files, lint
 from pipelines.local import PipelineFailedError, find_docker_fault, run_locally
@@ -21,7 +22,13 @@ from pipelines.versions import LATEST, VERSIONS, VersionError, read_version
 
 KFP_HELP = f"Version of the Kubeflow Pipelines server: {', '.join(VERSIONS)}."
 
-app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(
+    help=__doc__,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 
 
 @app.command("compile")
@@ -61,7 +68,8 @@ def run_command(
     """Run a compiled pipeline on this machine, without a cluster."""
     try:
         package = package_named(pipeline)
-        arguments = read_parameters(inputs_of(package), param or [])
+        inputs = inputs_of(package)
+        arguments = read_parameters(inputs, param or [])
     except ArgumentError as error:
         _fail(str(error), code=2)
     if image and (fault := find_docker_fault()):
@@ -90,6 +98,8 @@ def run_command(
     if "approved" in result:
         typer.echo(f"test AP: {result['average_precision']:.4f}{'' if result['approved'] else ', not approved'}")
         typer.echo(_what_next(result, arguments))
+        defaults = {name: spec.get("defaultValue") for name, spec in inputs.items()}
+        typer.echo(describe_publication(result, defaults | arguments))
     else:
         typer.echo(f"rows:    {result['rows']:,}")
 
@@ -106,6 +116,17 @@ def _what_next(result: dict[str, Any], arguments: dict[str, Any]) -> str:
     )
 
 
+def describe_publication(result: dict[str, Any], arguments: dict[str, Any]) -> str:
+    """Return where the model was published, or why it was not."""
+    found, least = result["average_precision"], arguments.get("min_average_precision") or 0.0
+    if found < least:
+        return f"not published: test AP {found:.4f} is below {least:g}"
+    if not result["approved"]:
+        return "not published: the earlier model has a higher test AP, or could not be scored on these rows"
+    place = arguments.get("publish_uri")
+    return f"published: {place}" if place else "not published: publish_uri is empty"
+
+
 @app.command("lint")
 def lint_command(
     files: Annotated[
@@ -119,9 +140,10 @@ def lint_command(
         version = read_version(kfp)
     except VersionError as error:
         _fail(str(error), code=2)
-    findings = [finding for path in files or committed_files() for finding in lint(path, version)]
-    for finding in findings:
-        typer.echo(finding)
+    checked = files or committed_files()
+    findings = [finding for path in checked for finding in lint(path, version)]
+    for line in findings or [f"{counted(len(checked), 'file')}: no mistakes found"]:
+        typer.echo(line)
     raise typer.Exit(1 if findings else 0)
 
 

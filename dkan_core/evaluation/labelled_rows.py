@@ -198,8 +198,9 @@ class RawRows:
         for path in self.paths:
             parquet = open_parquet(path)
             types = value_types(path, parquet, encoding.source_types)
-            check_label_columns(types, self.columns, encoding, path)
+            # Other data lack the label, too, which would say less.
             check_features(encoding, types, path, because=TRAINED_WITH)
+            check_label_columns(types, self.columns, encoding, path)
             size, modified = stamp(path)
             files.append(SourceFile(path=path, rows=parquet.metadata.num_rows, bytes=size, modified=modified))
             self.rows += parquet.metadata.num_rows

@@ -305,10 +305,10 @@ def output_schema(
                 )
             if passed.setdefault(name, types[name]) != types[name]:
                 raise DataError(f"{path}: column {name!r} is {types[name]}; in {paths[0]} it is {passed[name]}")
-        check_label_columns(types, labels, saved.preprocessor, path)
         check_features(
             saved.preprocessor, value_types(path, parquet, saved.preprocessor.source_types), path, because=TRAINED_WITH
         )
+        check_label_columns(types, labels, saved.preprocessor, path)
         rows.append(parquet.metadata.num_rows)
     read_as = saved.preprocessor.folder_types
     passed |= {

@@ -124,6 +124,11 @@ REFUSED: dict[str, tuple[Callable[[pa.Table], pa.Table], list[str], str]] = {
         ["{raw}"],
         r"b\.parquet: label column 'label' does not exist; name it with --label: candidates are .*'late'",
     ),
+    "other data": (
+        lambda table: pa.table({"speed": table["mean_radius"]}),
+        ["{raw}"],
+        r"b\.parquet: column 'mean_radius' is missing; the model was trained with it .also missing: 'mean_t",
+    ),
     "no such label": (same, ["{raw}", "--label", "nothing"], r"label column 'nothing' does not exist.* candidates"),
     "a feature as label": (same, ["{raw}", "--label", "site"], r"label site: is a feature of the model"),
     "two labels": (

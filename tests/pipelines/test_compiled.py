@@ -9,9 +9,12 @@ from typing import Any
 
 import pytest
 from kfp import dsl
+from typer.main import get_command
+from typer.testing import CliRunner
 
 from dkan_core.trainjob.body import CONFIG_KEYS, SECRET_KEYS
 from dkan_core.utils.storage.credentials import VARIABLES, own_name
+from pipelines.__main__ import app, describe_publication
 from pipelines.compiled import DEFAULT, PIPELINES, ROOT, inputs_of, package_of, read_documents
 from pipelines.parameters import PARSERS, ArgumentError, read_parameters
 from pipelines.values import find_fault
@@ -302,3 +305,31 @@ def test_places_that_differ_are_fine(form: dict[str, str]) -> None:
 )
 def test_places_that_two_steps_share_are_named(form: dict[str, str]) -> None:
     assert "must be another place than" in find_fault(form)
+
+
+@pytest.mark.parametrize(
+    ("approved", "arguments", "text"),
+    [
+        (True, {"publish_uri": "s3://bucket/late"}, "published: s3://bucket/late"),
+        (True, {"publish_uri": ""}, "not published: publish_uri is empty"),
+        (False, {"min_average_precision": 0.3}, "not published: test AP 0.2914 is below 0.3"),
+        (
+            False,
+            {"publish_uri": "models/late"},
+            "not published: the earlier model has a higher test AP, or could not",
+        ),
+    ],
+)
+def test_run_ends_with_where_its_model_was_published(approved: bool, arguments: dict[str, Any], text: str) -> None:
+    found = describe_publication({"average_precision": 0.2914, "approved": approved}, arguments)
+    assert found.startswith(text)
+
+
+def commands_of_pipelines() -> list[list[str]]:
+    return [[], *([name] for name in get_command(app).commands)]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("words", commands_of_pipelines(), ids=" ".join)
+def test_every_command_has_help_by_its_short_name(words: list[str]) -> None:
+    result = CliRunner().invoke(app, [*words, "-h"])
+    assert result.exit_code == 0 and "Usage" in result.output, result.output

@@ -161,11 +161,11 @@ def check_kinds(types: dict[str, pa.DataType], where: str, advice: Advice = drop
     """
     others = {name: kind for name, kind in types.items() if not is_feature(kind)}
     if others:
-        shown = ", ".join(f"column {name!r} is {kind}" for name, kind in [*others.items()][:SHOWN])
-        raise DataError(
-            f"{where}: {shown}; a feature is a number, string, boolean, date, time, duration, list of integers or bit "
-            f"vector; {advice([*others])}"
-        )
+        found = {name: "has no values" if pa.types.is_null(kind) else f"is {kind}" for name, kind in others.items()}
+        shown = ", ".join(f"column {name!r} {what}" for name, what in [*found.items()][:SHOWN])
+        known = "a feature is a number, string, boolean, date, time, duration, list of integers or bit vector; "
+        known *= not all(map(pa.types.is_null, others.values()))
+        raise DataError(f"{where}: {shown}; {known}{advice([*others])}")
 
 
 def feature_columns(types: dict[str, pa.DataType], where: str) -> Features:

@@ -48,7 +48,7 @@ def run(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         process = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
         assert process.returncode == 0, process.stdout + process.stderr
         registered = versions(registry, "tumours")
-    printed = dict(re.findall(r"^(model|report|test AP): +(.+)$", process.stdout, re.MULTILINE))
+    printed = dict(re.findall(r"^(model|report|test AP|published): +(.+)$", process.stdout, re.MULTILINE))
     files = out.glob("*/*/executor_output.json")
     return {"printed": printed, "registered": registered} | {
         path.parent.name: json.loads(path.read_text()) for path in files
@@ -72,6 +72,7 @@ def test_approved_model_is_published_and_registered(run: dict[str, Any]) -> None
     (version,) = run["registered"]
     (artifact,) = version["artifacts"]
     published = Path(artifact["uri"].removeprefix("file://"))
+    assert str(published) == run["printed"]["published"]
     assert published.name == "tumours" and (published / "model.safetensors").is_file()
     assert version["plain"]["test_average_precision"] == run["evaluate-fastkan"]["parameterValues"]["average_precision"]
     assert artifact["modelSourceKind"] == "kfp" and artifact["modelSourceId"] and "{{" not in artifact["modelSourceId"]
