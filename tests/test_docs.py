@@ -24,6 +24,7 @@ from tests import warm_python
 
 ROOT = Path(__file__).parents[1]
 PIPELINE = ROOT / "pipelines/training/fastkan_training/pipeline.yaml"
+TROUBLES = ROOT / "docs/troubleshooting.md"
 ROWS = 1000
 
 
@@ -83,6 +84,15 @@ def test_two_commands_lead_to_a_model(folder: Path) -> None:
         run(command, folder)
     assert (folder / "run/model/model.safetensors").exists()
     assert set(commands) <= set(lines_starting("docs/getting-started/first-model.md", "dkan "))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("flights")
+def test_message_about_a_misspelt_label_is_that_of_the_tutorials_data(folder: Path) -> None:
+    (message, label) = re.findall(r"`(label column '(\w+)' does not exist; .*?)`", TROUBLES.read_text())[0]
+    command = ["dkan", "prepare", "flights", "--label", label, "--out", "misspelt"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and message in done.stderr
 
 
 def shape(text: str) -> str:

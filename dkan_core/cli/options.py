@@ -2,7 +2,7 @@
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import Field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
@@ -62,7 +62,12 @@ ConfigFile = Annotated[
 
 
 def command(
-    app: typer.Typer, *, examples: list[str], settings: Settings | None = None, panel: str | None = None
+    app: typer.Typer,
+    *,
+    examples: list[str],
+    settings: Settings | None = None,
+    without: Collection[str] = (),
+    panel: str | None = None,
 ) -> Callable[[Body], Body]:
     """Add a function to an app as a command whose help groups the options and ends with examples.
 
@@ -71,12 +76,13 @@ def command(
         examples: Commands that a user may copy.
         settings: Name of a config, each field of which becomes an option; those that are given reach the function as
             the dict ``settings``.
+        without: Fields that become none, as they have no effect on the command; a file of settings may have them.
         panel: The panel of the app's help that lists the command.
     """
 
     def decorate(body: Body) -> Body:
         # typer only calls it, as it would call a class of commands.
-        make = functools.partial(_whole_command, body, settings)
+        make = functools.partial(_whole_command, body, settings, without)
         lazy: Any = functools.partial(LazyCommand, make=make, advanced=functools.partial(_advanced, settings))
         name = body.__name__.replace("_", "-")
         of_app = {"cls": lazy, "help": inspect.getdoc(body), "epilog": epilog(examples), "rich_help_panel": panel}
@@ -120,11 +126,11 @@ def _help_all_option() -> inspect.Parameter:
     )
 
 
-def _whole_command(body: Body, settings: Settings | None) -> TyperCommand:
-    """Return a command with every option: those of the function, and those of its settings."""
+def _whole_command(body: Body, settings: Settings | None, without: Collection[str]) -> TyperCommand:
+    """Return a command with every option: those of the function, and those of its settings but for some."""
     own = [parameter for parameter in inspect.signature(body).parameters.values() if parameter.name != "settings"]
     own += inspect.signature(_said).parameters.values()
-    of_settings = _setting_options(getattr(dkan_core, settings)) if settings else []
+    of_settings = _setting_options(getattr(dkan_core, settings), without) if settings else []
     if _advanced(settings):
         own.append(_help_all_option())
 
@@ -179,11 +185,12 @@ def _pop_given(context: typer.Context, values: dict[str, Any], names: list[str])
     return {name: value for name, value in popped.items() if getattr(sources[name], "name", None) == "COMMANDLINE"}
 
 
-def _setting_options(kind: type) -> list[inspect.Parameter]:
+def _setting_options(kind: type, without: Collection[str]) -> list[inspect.Parameter]:
     from dkan_core.config import field_docs, field_types
 
     docs, types = field_docs(kind), field_types(kind)
-    return [_setting_option(each, types[each.name], docs[each.name]) for each in fields(kind)]
+    used = [each for each in fields(kind) if each.name not in without]
+    return [_setting_option(each, types[each.name], docs[each.name]) for each in used]
 
 
 def _setting_option(field: Field[Any], expected: Any, doc: str) -> inspect.Parameter:

@@ -11,11 +11,14 @@ from dkan_core.cli.workflow import app
 from dkan_core.errors import ConfigError
 
 PANEL = "Tuning and planning"
+# Settings of whole runs, which these commands do not make: how they end and resume, and who is told of them.
+OF_RUNS = ("refit", "patience", "max_seconds", "resume", "checkpoint_uri", "tensorboard", "tracking")
 
 
 @command(
     app,
     settings="TrainConfig",
+    without=OF_RUNS,
     panel=PANEL,
     examples=["dkan tune-lr prepared", "dkan tune-lr prepared --factor 0.5 --factor 1 --factor 2 --batch-size 4096"],
 )
@@ -50,6 +53,7 @@ def tune_lr(
 @command(
     app,
     settings="TrainConfig",
+    without=OF_RUNS,
     panel=PANEL,
     examples=[
         "dkan plan prepared --gpus 8",

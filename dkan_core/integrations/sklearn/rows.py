@@ -4,6 +4,7 @@ Shape suffixes: N rows, L labels.
 """
 
 import warnings
+from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, TypeAlias
@@ -29,7 +30,7 @@ from dkan_core.data.source.frames import column_names, is_frame, nulls_as_number
 from dkan_core.data.source.roles import check_kinds, feature_columns
 from dkan_core.data.source.splits import hold_out, hold_out_groups
 from dkan_core.integrations.sklearn.targets import check_classes
-from dkan_core.utils.hints import Advice, drop_advice
+from dkan_core.utils.hints import Advice, drop_advice, listed_names
 
 SPARSE_COLUMN = "columns"
 """What a sparse matrix is called among the columns of a model's encoding."""
@@ -60,8 +61,8 @@ def read_features(estimator: BaseEstimator, X: Any, *, fitting: bool, as_ids: bo
             while fitting, if it holds zeros and ones alone.
 
     Raises:
-        ValueError: There is no row, or the features are not those of training; or a sparse matrix holds other values
-            than zeros and ones, and is too large for an array.
+        ValueError: There is no row, columns share a name, or the features are not those of training; or a sparse matrix
+            holds other values than zeros and ones, and is too large for an array.
     """
     if issparse(X):
         X = validate_data(estimator, X, reset=fitting, dtype=None, accept_sparse="csr", ensure_all_finite=False)
@@ -78,6 +79,7 @@ def read_features(estimator: BaseEstimator, X: Any, *, fitting: bool, as_ids: bo
     # Of a batch of Arrow, scikit-learn does not know the names.
     X = pa.table(X) if isinstance(X, pa.RecordBatch) else X
     if is_frame(X):
+        _check_names(X)
         X = X if fitting else _select_columns(estimator, X)
         # As an array, a frame of numbers and text would lose the types of its columns.
         validate_data(estimator, X, reset=fitting, skip_check_array=True)
@@ -99,6 +101,13 @@ def read_features(estimator: BaseEstimator, X: Any, *, fitting: bool, as_ids: bo
     table = nulls_as_numbers(table)
     check_kinds(column_types("X", table.schema), "X", OUT_OF_X)
     return table
+
+
+def _check_names(X: Any) -> None:
+    """Raise ValueError where columns of a frame have the same name: a model knows them by their names."""
+    repeated = [name for name, count in Counter(column_names(X)).items() if count > 1]
+    if repeated:
+        raise ValueError(f"X has several columns called {listed_names(repeated)}; give each a name of its own")
 
 
 def one_pair(eval_set: EvalSet) -> tuple[Any, Any]:

@@ -84,6 +84,16 @@ def test_column_that_cannot_be_read_is_named() -> None:
             to_table(np.array([[1, value] for value in values], dtype=object), names)
 
 
+def test_columns_of_the_same_name_are_named() -> None:
+    X = pd.DataFrame(np.random.default_rng(0).random((40, 4)), columns=["a", "b", "a", "b"])
+    message = "X has several columns called 'a', 'b'; give each a name of its own"
+    with pytest.raises(ValueError, match=message):
+        FastKANClassifier().fit(X, np.arange(40) % 2)
+    model = FastKANClassifier(epochs=1, device="cpu").fit(X.iloc[:, :2], np.arange(40) % 2)
+    with pytest.raises(ValueError, match=message):
+        model.predict(X)
+
+
 def test_frame_that_is_not_in_memory_is_refused() -> None:
     lazy = type("LazyFrame", (), {"columns": ["x"], "collect": None})()
     with pytest.raises(TypeError, match=r"X is a LazyFrame; give a frame .*collect\(\)"):
