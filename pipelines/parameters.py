@@ -137,9 +137,16 @@ def _checked(inputs: dict[str, Any], name: str, value: Any, where: str) -> Any:
     parameter_type = _spec(inputs, name, where)["parameterType"]
     # To Python, True is an int.
     if isinstance(value, bool) != (parameter_type == "BOOLEAN") or not isinstance(value, TYPES[parameter_type]):
-        hint = f'; write "{value}"' if parameter_type == "STRING" and isinstance(value, int | float) else ""
+        hint = _as_text(value) if parameter_type == "STRING" else ""
         raise ArgumentError(f"{where}parameter {name!r} must be {PARSERS[parameter_type][0]}, got {value!r}{hint}")
     return _finite(name, value, where)
+
+
+def _as_text(value: Any) -> str:
+    """Return how to write a value that is to be text, as the end of a message; nothing for one that cannot be."""
+    if isinstance(value, list):
+        return f'; separate several by commas: "{",".join(map(str, value))}"'
+    return f'; write "{value}"' if isinstance(value, int | float) else ""
 
 
 def _finite(name: str, value: Any, where: str) -> Any:

@@ -77,12 +77,13 @@ def test_readme_is_read_in_one_go() -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("flights")
-def test_two_commands_lead_to_a_model(folder: Path) -> None:
+def test_commands_lead_to_a_model_and_what_it_says(folder: Path) -> None:
     commands = lines_starting("README.md", "dkan ")
-    assert [command.split()[1] for command in commands] == ["prepare", "train"]
+    assert [command.split()[1] for command in commands] == ["prepare", "train", "evaluate", "explain", "predict"]
     for command in commands:
         run(command, folder)
-    assert (folder / "run/model/model.safetensors").exists()
+    for result in ("run/model/model.safetensors", "eval/report.html", "learned/explanation.html", "scores.parquet"):
+        assert (folder / result).exists()
     assert set(commands) <= set(lines_starting("docs/getting-started/first-model.md", "dkan "))
 
 

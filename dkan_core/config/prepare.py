@@ -39,7 +39,7 @@ class PrepareConfig:
     """Column of times, dates or numbers: earliest rows train, next valid, latest test; it is not used as a feature."""
 
     split: str = setting("70/10/20", "Data", form=True)
-    """Percentages of rows (or groups) in train/valid/test when there is no split column."""
+    """Percentages of rows (or groups) in train/valid/test, unless `split_column` is given."""
 
     split_by: Literal["row", "content"] = setting("row", "Data", form=True)
     """What is hashed: the row's number, or its features, so that a row stays in its split when data are added."""
@@ -52,7 +52,7 @@ class PrepareConfig:
     """Storage type of the numeric columns, which are stored as normal scores."""
 
     max_categories: Annotated[int | None, Field(ge=1, le=65_536)] = setting(None, "Data", form=True)
-    """Maximum number of values of a string column, or of ids in lists, with codes of their own. Rarer ones share
+    """Maximum number of values of a string column, or of IDs in lists, with codes of their own. Rarer ones share
     codes by hash. Default: all that repeat."""
 
     seed: Annotated[int, Field(ge=0, le=2**63 - 1)] = setting(0, "Data", form=True)

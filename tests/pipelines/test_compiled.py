@@ -1,6 +1,7 @@
 """The committed pipeline.yaml files, and the arguments they take."""
 
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -226,6 +227,17 @@ def test_arguments_take_the_type_of_their_parameter() -> None:
 def test_arguments_that_do_not_fit_are_named(assignments: list[str], message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         read_parameters(inputs_of(package_of(DEFAULT)), assignments)
+
+
+def test_file_of_the_guide_holds_parameters_and_lists_as_text(tmp_path: Path) -> None:
+    guide = (REPOSITORY / "docs/guides/ci.md").read_text()
+    (content,) = re.findall(r"^```toml\n(.*?)^```", guide, re.MULTILINE | re.DOTALL)
+    path = tmp_path / "params.toml"
+    path.write_text(content)
+    assert read_parameters(inputs_of(package_of(DEFAULT)), [str(path)])["hidden"] == "64,64"
+    path.write_text(content.replace('"64,64"', "[64, 64]"))
+    with pytest.raises(ArgumentError, match=r'must be text, got \[64, 64\]; separate several by commas: "64,64"'):
+        read_parameters(inputs_of(package_of(DEFAULT)), [str(path)])
 
 
 @pytest.mark.parametrize(

@@ -47,13 +47,13 @@ def plan_preparation(
             hash.
         split_by_time: Column of times, dates or numbers: earliest rows train, next valid, latest test; it is not used
             as a feature. Empty: none.
-        split: Percentages of rows (or groups) in train/valid/test when there is no split column.
+        split: Percentages of rows (or groups) in train/valid/test, unless split_column is given.
         split_by: What is hashed: the row's number, or its features, so that a row stays in its split when data are
             added. One of: row, content.
         weight: Column holding a non-negative weight for each row; it is not used as a feature. Empty: equal weights.
         numeric_dtype: Storage type of the numeric columns, which are stored as normal scores. One of: uint8, float16,
             float32.
-        max_categories: Maximum number of values of a string column, or of ids in lists, with codes of their own. Rarer
+        max_categories: Maximum number of values of a string column, or of IDs in lists, with codes of their own. Rarer
             ones share codes by hash. 0: all that repeat.
         seed: Seed of the split, of the sample that statistics are computed from, and of the shuffle.
         initial_model_uri: Earlier model to continue from: its encoding, labels and weights. Empty: start from scratch.

@@ -93,7 +93,7 @@ class Drift:
         known = {column: column.psi for column in self.columns if column.psi is not None}
         if not known:
             raise GateError(
-                f"max_psi {max_psi:g}: the model does not know how its training data were distributed; "
+                f"max_psi {max_psi:g}: the model has no distribution of its training data; "
                 "prepare and train again with this version of dkan"
             )
         above = [
