@@ -34,13 +34,14 @@ GROUPED = PrepareConfig(label=("z", "y"), group="site", drop=("row",), numeric_d
 
 
 def rich_rows(rows: int) -> pa.Table:
-    """Rows with NaN and infinity in different places, a rare label value, and a group."""
+    """Rows with NaN and infinity in different places, both zeros, a rare label value, and a group."""
     rng = np.random.default_rng(rows)
     x = make_rows(rows)["x"].to_numpy().copy()
     late = rng.normal(size=rows)
     late[-1], x[rows // 2], x[rows // 3] = np.inf, np.nan, np.inf
     table = make_rows(rows).set_column(0, "x", pa.array(x))
     table = table.append_column("late", pa.array(late))
+    table = table.append_column("change", pa.array(rng.normal(size=rows).round(1)))
     table = table.append_column("z", pa.array(rng.choice(np.array([0, 1, None]), rows).tolist(), pa.float64()))
     return table.append_column("site", pa.array([f"site {n}" for n in rng.integers(0, rows // 3, rows)]))
 

@@ -101,11 +101,13 @@ def distinct_values(
     )
     if values.dtype == np.float64 and (np.abs(values) > LARGEST).any():
         values = values.clip(-LARGEST, LARGEST)
+    # The sum makes of -0.0, which equals 0.0, the same bits: which of both is kept would depend on the order of rows.
+    values = values + values.dtype.type(0)
     return _find_natively(values) or _find(values)
 
 
 def _find_natively(values: npt.NDArray[Any]) -> DistinctValues | None:
-    """Find what ``_find`` does; None without the extension, or where 0.0 and -0.0 occur."""
+    """Find what ``_find`` does; None without the extension."""
     library = native_library()
     if library is None:
         return None
@@ -114,19 +116,11 @@ def _find_natively(values: npt.NDArray[Any]) -> DistinctValues | None:
     pointers = [array.ctypes.data for array in (values, distinct, up_to)]
     arguments = DistinctArguments(*pointers, rows=len(values), is_double=values.itemsize == 8)
     count = library.dkan_distinct(ctypes.byref(arguments))
-    if count < 0:
-        return None
     return DistinctValues(distinct[:count], up_to[:count], len(values) - arguments.finite, arguments.most)
 
 
 def _find(values: npt.NDArray[Any]) -> DistinctValues:
-    finite = values[np.isfinite(values)]
-    zeros = np.signbit(finite[finite == 0])
-    if zeros.any() and not zeros.all():
-        # Of 0.0 and -0.0, which are equal, the sort of float64 decides which one is kept, as it always has.
-        kept, counts = np.unique(finite.astype(np.float64), return_counts=True)
-        return DistinctValues(kept, np.cumsum(counts), len(values) - len(finite), int(counts.max(initial=0)))
-    finite.sort()
+    finite = np.sort(values[np.isfinite(values)])
     last = np.flatnonzero(np.concatenate([finite[1:] != finite[:-1], [len(finite) > 0]]))
     most = int(np.diff(last, prepend=-1).max(initial=0))
     return DistinctValues(finite[last], last + 1, len(values) - len(finite), most)

@@ -102,10 +102,6 @@ int64_t find_distinct(Distinct& a) {
     SortedKeys<Number>& sorted = *kept;
     const auto* keys = sorted.sort(static_cast<const Number*>(a.values), a.rows);
     const int64_t count = a.finite = sorted.count;
-    // The key of -0.0 is the one before that of 0.0.
-    const auto zero = Ordered<Number>::key(0);
-    const auto* at = std::lower_bound(keys, keys + count, zero);
-    if (at > keys && at < keys + count && at[0] == zero && at[-1] == zero - 1) return -1;
     Number* distinct = static_cast<Number*>(a.distinct);
     int64_t found = 0, before = 0;
     a.most = 0;
@@ -123,7 +119,7 @@ int64_t find_distinct(Distinct& a) {
 
 }  // namespace
 
-// Returns how many distinct values there are; -1 where both 0.0 and -0.0 occur, which are equal.
+// Returns how many distinct values there are. No value is -0.0, which equals 0.0.
 DKAN_EXPORT int64_t dkan_distinct(Distinct* a) { return a->is_double ? find_distinct<double>(*a) : find_distinct<float>(*a); }
 
 // The order of keys, which differ and are spread evenly from the smallest to the largest, as hashes are: all are put
