@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from dkan_core.data.decimals import to_float64
 from dkan_core.errors import ConfigError
 
 # Rows of the first file that are looked at for labels; and how many columns are shown.
@@ -58,7 +59,7 @@ def label_candidates(sources: Sequence[str]) -> list[str]:
                 pair = pc.unique(column.drop_null()).to_pylist()
                 texts += [f"{name} (--positive {' or '.join(map(shlex.quote, pair))})"] * (len(pair) == 2)
                 continue
-            values = column.cast(pa.float64(), safe=False).drop_null()
+            values = to_float64(column).drop_null()
             pair = sorted(pc.unique(values).to_pylist()) if len(pc.unique(values)) == 2 else []
             if pair == [0.0, 1.0]:
                 found.append(f"{name} ({pc.mean(values).as_py():.1%} are 1 in {shown})")

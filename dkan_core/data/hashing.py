@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from dkan_core.data.decimals import to_float64
 from dkan_core.data.source.column_types import is_bytes, is_number, is_uuid
 from dkan_core.data.source.times import PER_SECOND, is_duration, is_time
 
@@ -59,7 +60,7 @@ def content_keys(rows: pa.RecordBatch) -> UInt64:
     keys = np.zeros(rows.num_rows, np.uint64)
     for name, column in zip(rows.schema.names, rows.columns, strict=True):
         if is_number(column.type):
-            numbers = column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+            numbers = to_float64(column).to_numpy(zero_copy_only=False)
             present = ~np.isnan(numbers)
             # The sum makes of -0.0, which equals 0.0, the same bits.
             column_keys = (numbers + 0.0).view(np.uint64)[present]

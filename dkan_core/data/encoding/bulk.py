@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from dkan_core.data.decimals import to_float64
 from dkan_core.data.encoding.column_threads import map_columns
 from dkan_core.data.encoding.edges import CodeEdges, Int64, UInt8, code_edges
 from dkan_core.data.encoding.preprocessor import (
@@ -110,7 +111,7 @@ class BulkEncoder:
         for index in indices:
             feature = self.preprocessor.numeric[index]
             column = column_of_numbers(block, feature.name, where, feature.time)
-            column = column if column.type in FLOATS else column.cast(pa.float64(), safe=False)
+            column = column if column.type in FLOATS else to_float64(column)
             edges = self._edges_of(feature, FLOATS[column.type])
             if edges is None:
                 scores = normal_scores(numbers(block, feature.name, where, feature.time), feature)

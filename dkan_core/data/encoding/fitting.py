@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dkan_core.data.decimals import to_float64
 from dkan_core.data.encoding.column_hints import REMEDIES, stored_as_text
 from dkan_core.data.encoding.column_threads import map_columns
 from dkan_core.data.encoding.distinct import DistinctValues, Int64, distinct_values
@@ -192,10 +193,7 @@ def _check_told_apart(column: pa.ChunkedArray | pa.Array, name: str) -> None:
         exact = not pa.types.is_decimal(column.type) or column.type.precision <= MAX_EXACT_DIGITS
     if exact:
         return
-    found, kept = (
-        pc.count_distinct(values, mode="only_valid").as_py()
-        for values in (column, column.cast(pa.float64(), safe=False))
-    )
+    found, kept = (pc.count_distinct(values, mode="only_valid").as_py() for values in (column, to_float64(column)))
     if kept < found:
         problem = f"has {found:,} different values, which are only {kept:,} as 64-bit floats"
         raise _UnusableColumnError(name, problem, "subtract an offset, store them as strings (categories)")

@@ -4,6 +4,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from dkan_core.data.decimals import to_float64
 from dkan_core.data.hashing import value_keys
 from dkan_core.data.source.column_types import is_number, is_text
 from dkan_core.data.source.times import TimePart, in_seconds, is_duration, read_part
@@ -41,8 +42,7 @@ def numbers(rows: pa.RecordBatch | pa.Table, name: str, where: str, time: TimePa
         - Output: ``(N,)``
     """
     column = column_of_numbers(rows, name, where, time)
-    wide = column if pa.types.is_float64(column.type) else column.cast(pa.float64(), safe=False)
-    values: Float64 = wide.to_numpy(zero_copy_only=False)
+    values: Float64 = to_float64(column).to_numpy(zero_copy_only=False)
     infinite = np.isinf(values)
     return np.where(infinite, np.nan, values) if infinite.any() else values
 

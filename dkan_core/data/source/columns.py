@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import Field
 
+from dkan_core.data.decimals import to_float64
 from dkan_core.data.source.column_types import (
     column_types,
     common_type,
@@ -354,7 +355,7 @@ def _as_types(batch: pa.RecordBatch, plain: pa.Schema, path: str) -> pa.RecordBa
     columns = []
     for field, column in zip(plain, batch.columns, strict=True):
         try:
-            columns.append(column.cast(field.type))
+            columns.append(to_float64(column) if pa.types.is_decimal(column.type) else column.cast(field.type))
         except pa.ArrowInvalid as error:
             advice = "IDs must be below 2^63" if is_id_list(field.type) else "write all files with one type"
             raise DataError(

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from dkan_core.data.decimals import to_float64
 from dkan_core.data.hashing import UInt64
 from dkan_core.data.source.columns import read_batches
 from dkan_core.data.source.partition import Fragment
@@ -82,7 +83,7 @@ def time_keys(column: pa.Array, name: str, path: str) -> UInt64:
         numbers = np.asarray(_as_integers(column).to_numpy(zero_copy_only=False))
         return numbers if numbers.dtype == np.uint64 else numbers.astype(np.int64).view(np.uint64) ^ SIGN
     # The sum makes of -0.0, which equals 0.0, the same bits.
-    floats = np.asarray(column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)) + 0.0
+    floats = np.asarray(to_float64(column).to_numpy(zero_copy_only=False)) + 0.0
     if np.isnan(floats).any():
         raise _missing(path, name, int(np.isnan(floats).sum()))
     bits = floats.view(np.uint64)
