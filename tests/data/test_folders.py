@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dkan_core import DataError, PrepareConfig, predict, prepare
+from dkan_core import DataError, PrepareConfig, append_rows, predict, prepare
 from dkan_core.evaluation.prediction import probability_column
 from tests.data.tables import contents, make_rows
 from tests.onnx_export.models import random_model
@@ -98,6 +98,12 @@ def test_new_rows_are_read_as_those_of_the_model(raw: tuple[Path, pa.Table], tmp
         pq.write_table(make_rows(300).drop(["row"]), path)
     again = prepare(new, tmp_path / "again", PrepareConfig(like=str(tmp_path / "out")))
     assert again.preprocessor == fitted.preprocessor
+    # Of one file, too, all folders count that the model knows.
+    single = prepare(next(new.rglob("*.parquet")), tmp_path / "one", PrepareConfig(like=str(tmp_path / "out")))
+    assert single.preprocessor == fitted.preprocessor
+    rows = {split: info.rows for split, info in fitted.splits.items()}
+    added = append_rows(next(new.rglob("*.parquet")), tmp_path / "out")
+    assert sum(info.rows for info in added.splits.values()) == sum(rows.values()) + 300
 
 
 def test_months_of_two_digits_are_numbers_and_codes_that_begin_with_zero_are_text(tmp_path: Path) -> None:

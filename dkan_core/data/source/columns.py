@@ -162,7 +162,9 @@ def read_sources(sources: Sequence[str], wanted: Wanted | None = None) -> Source
         empty = {name for name, kind in value_types(path, parquet, wanted.types).items() if kind != types[name]}
         without_values |= empty
         types |= dict.fromkeys(empty, pa.string())
-        types = {name: kind for name, kind in types.items() if kind != FOLDER_TEXT or name in folders}
+        # Above a source, folders have what is known to be wanted alone: elsewhere their names may mean anything.
+        read = {*folders, *wanted.types, *wanted.needed}
+        types = {name: kind for name, kind in types.items() if kind != FOLDER_TEXT or name in read}
         unnamed.update(name for name in types if UNNAMED_INDEX.fullmatch(name))
         types = {name: kind for name, kind in types.items() if name not in unnamed}
         if not reference_path:

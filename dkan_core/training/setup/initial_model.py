@@ -236,8 +236,7 @@ def check_transfer(initial: InitialModel, manifest: PreparedData, prepared: str,
     advice = f"prepare its source with `dkan prepare ... {flag('like', place)}`, or train without init_from"
     if not found.added and not new_labels and initial.preprocessor != manifest.preprocessor:
         raise DataError(
-            f"{prepared}: is encoded differently from the model of init_from, {place}, knows{found.differing()}; "
-            f"{advice}"
+            f"{prepared}: is encoded differently than for the model of init_from, {place}{found.differing()}; {advice}"
         )
     if initial.architecture.sketch_rank:
         raise DataError(
