@@ -122,7 +122,7 @@ class FastKAN(nn.Module):
     """A stack of FastKAN layers.
 
     Args:
-        widths: Inputs, hidden widths and outputs, at least two numbers.
+        widths: Inputs (maybe none), hidden widths and outputs, at least two numbers.
         num_centers: Basis functions on each edge.
         grid_min: Position of the first one.
         grid_max: Position of the last one.
@@ -131,7 +131,8 @@ class FastKAN(nn.Module):
         sketch: Of the first layer's weights; None: they are trained themselves.
 
     Shape:
-        - Input: ``(B, widths[0])``; while training maybe keys ``(B,)`` that decide what is dropped (``RowDropout``)
+        - Input: ``(B, widths[0])``, without inputs the first layer's output ``(B, widths[1])``; while training maybe
+          keys ``(B,)`` that decide what is dropped (``RowDropout``)
         - Output: ``(B, widths[-1])``
 
     >>> FastKAN([3, 16, 1])(torch.zeros(4, 3)).shape
@@ -162,6 +163,9 @@ class FastKAN(nn.Module):
                 norm=index > 0 or input_norm == "layer",
                 sketch=None if index else sketch,
             )
+            # Without inputs, as with columns of ids alone, what is added to the first layer's output is all there is.
+            if inputs
+            else nn.Identity()
             for index, (inputs, outputs) in enumerate(itertools.pairwise(widths))
         )
         self.dropouts = nn.ModuleList(

@@ -138,10 +138,12 @@ def test_what_does_not_take_ids_says_so(folder: Path, tmp_path: Path, caplog: py
     assert next(each.becomes for each in found.columns if each.name == "tags") == "ids, which are not inspected"
 
 
-def test_classifier_takes_lists_and_sparse_matrices(tmp_path: Path) -> None:
+@pytest.mark.parametrize("model", ["auto", "fastkan"])
+def test_classifier_takes_lists_and_sparse_matrices(model: str, tmp_path: Path) -> None:
     ones_NV = make_ones()
     y_N = make_others(ones_NV)["y"]
     given: dict[str, Any] = {"random_state": 0, "n_jobs": 1, "epochs": 2, "hidden": (8,), "members": 1}
+    given["model"] = model
     of_matrix = FastKANClassifier(**given).fit(csr_matrix(ones_NV), y_N)
     of_lists = FastKANClassifier(**given).fit(pa.table({"columns": as_lists(ones_NV)}), y_N)
     found_N2 = of_matrix.predict_proba(csr_matrix(ones_NV.astype(float)))
@@ -152,6 +154,26 @@ def test_classifier_takes_lists_and_sparse_matrices(tmp_path: Path) -> None:
     np.testing.assert_array_equal(again.predict_proba(csr_matrix(ones_NV)), found_N2)
     with pytest.raises(ValueError, match=r"A sparse X must hold zeros and ones, as that of fit did, got 0\.5;"):
         of_matrix.predict(csr_matrix(ones_NV * 0.5))
+
+
+@pytest.mark.parametrize("input_norm", ["none", "layer"])
+def test_a_plain_fastkan_learns_from_ids_alone(input_norm: str, tmp_path: Path) -> None:
+    ones_NV = make_ones()
+    rows = pa.table({"tags": as_lists(ones_NV), "y": ones_NV[:, 3] | ones_NV[:, 7]})
+    prepare(write(rows, tmp_path / "raw"), tmp_path / "data", PrepareConfig(label=("y",)))
+    given: dict[str, Any] = {**TRAIN.__dict__, "model": "fastkan", "input_norm": input_norm, "epochs": 4}
+    plan(tmp_path / "data", TrainConfig(**given), rows_per_second=1e6)
+    train(tmp_path / "data", tmp_path / "whole", TrainConfig(**given))
+    scheduled = {**given, "schedule_epochs": 4}
+    train(tmp_path / "data", tmp_path / "run", TrainConfig(**{**scheduled, "epochs": 2}))
+    train(tmp_path / "data", tmp_path / "run", TrainConfig(**{**scheduled, "resume": "auto"}))
+    whole, resumed = (SavedModel(tmp_path / run).module.state_dict() for run in ("whole", "run"))
+    assert all(tensor.equal(resumed[name]) for name, tensor in whole.items())
+    found = evaluate(tmp_path / "run", tmp_path / "data", tmp_path / "eval", split="test")
+    assert found.metrics["average_precision"] > found.metrics["prevalence"] + 0.2
+    predict(tmp_path / "run", tmp_path / "raw", tmp_path / "scores.parquet", reasons=1)
+    (shown,) = explain(tmp_path / "run", tmp_path / "data", tmp_path / "explained").labels["y"].ids
+    assert {each.id for each in shown.strongest[:2]} == {"3", "7"}
 
 
 def test_raw_rows_whose_longest_lists_differ_are_evaluated(folder: Path, tmp_path: Path) -> None:

@@ -125,3 +125,23 @@ def test_an_additive_model_refuses_ids_by_name(tmp_path: Path) -> None:
     (folder, prepared), _ = prepared_pair(tmp_path)
     with pytest.raises(ConfigError, match="model additive: column 'tags' holds ids"):
         architecture_of(folder, prepared, model="additive")
+
+
+def test_a_plain_fastkan_of_ids_alone_is_the_same_with_every_kernel(tmp_path: Path) -> None:
+    rows = pa.table({"tags": list_table(make_ones())["tags"], "y": make_others(make_ones())["y"]})
+    out = tmp_path / "data"
+    prepared = prepare(write(rows, tmp_path / "raw"), out, PrepareConfig(label=("y",)))
+    config = architecture_of(out, prepared, model="fastkan", hidden=(4,), dropout=0.0)
+    model = build_model(config)
+    assert count_parameters(config) == sum(tensor.numel() for tensor in model.state_dict().values())
+    codes_BS = torch.randint(0, IDS, (50, 3), dtype=torch.int32)
+    weight_VH = model.get_parameter("encoder.sparse.weight")
+    torch.nn.init.normal_(weight_VH)
+    kernels: list[Kernel] = ["eager", "recompute", "native"]
+    found = []
+    for kernel in kernels:
+        use_kernel(model, kernel)
+        logits_BL = model(sparse=codes_BS)
+        found.append((logits_BL, *torch.autograd.grad(logits_BL.sum(), weight_VH)))
+    for each in found[1:]:
+        torch.testing.assert_close(each, found[0])
