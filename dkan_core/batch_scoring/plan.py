@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dkan_core.data.preparation.label_columns import label_columns
-from dkan_core.data.source.files import find_parquet, split_sources, stamp
+from dkan_core.data.source.files import find_parquet, split_sources, stamp, takes_in
 from dkan_core.errors import ConfigError, DataError, OutputError
 from dkan_core.evaluation.prediction import output_schema
 from dkan_core.model.model_folder import MODEL_FOLDER
@@ -98,7 +98,8 @@ def plan_scoring(
         model: Folder that ``train`` wrote, or its ``model`` folder, or a published model; a path or an fsspec URI.
         sources: Files, folders, globs or fsspec URIs, which every process can read.
         output_uri: Folder or URI that every process can write to: absent or empty, or one that holds what the same
-            plan gave. A file's scores have its name there, below the folder that all files have in common.
+            plan gave. A file's scores have its name there, below the folder that all files have in common; the sources
+            must not name them.
         columns: Source columns to pass through.
         labels: Source columns to compare the scores with: those of the model's labels, or others in the order of
             these; of 0, 1 or null, or of the values that the model was trained with.
@@ -125,7 +126,7 @@ def plan_scoring(
     with local_copy(model) as folder:
         saved = SavedModel(folder)
         plan = _make_plan(saved, str(model), paths, columns, labels, parts)
-        _check_apart(place, plan)
+        _check_apart(place, plan, split_sources(sources))
         accepted = read_accepted(place)
         if accepted is not None and accepted.plan == plan.id and not missing_files(place, accepted.files):
             logger.info("%s: the same files were scored with the same model and accepted; nothing to do", output_uri)
@@ -198,14 +199,20 @@ def _below_common_folder(paths: Sequence[str]) -> dict[str, str]:
     return names
 
 
-def _check_apart(place: SharedFolder, plan: ScoringPlan) -> None:
-    """Raise OutputError where a source file lies in the output folder: it would be taken for scores, or replaced."""
+def _check_apart(place: SharedFolder, plan: ScoringPlan, sources: Sequence[str]) -> None:
+    """Raise OutputError where a source file lies in the output folder, or the scores would be among the sources.
+
+    The file would be taken for scores, or replaced; the scores would be taken for rows by the next call.
+    """
     root = place.fs.unstrip_protocol(place.root).rstrip("/")
     for file in plan.files:
         source = file.source if "://" in file.source else f"file://{Path(file.source).absolute()}"
         # Scores lie under the names of their sources: in the same folder they would overwrite each other.
         if source.startswith(f"{root}/"):
             raise OutputError(f"{place.uri}: holds source files ({file.source}); choose another folder")
+    for named in sources:
+        if takes_in(named, place.uri, [file.output for file in plan.files]):
+            raise OutputError(f"{place.uri}: lies in a folder of sources ({named}); choose a folder outside of it")
 
 
 def _claim(place: SharedFolder, plan: ScoringPlan, *, overwrite: bool) -> None:

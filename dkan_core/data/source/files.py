@@ -9,6 +9,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from fsspec.implementations.local import LocalFileSystem
+from fsspec.utils import glob_translate
+
 from dkan_core.config.loading import separated
 from dkan_core.data.source.folders import folder_values
 from dkan_core.data.source.frames import is_frame
@@ -125,6 +128,37 @@ def _list_source(source: str) -> list[str]:
         count = f"{len(skipped)} files are" if len(skipped) > 1 else "1 file is"
         logger.warning("%s: %s skipped: not Parquet, such as %s", source, count, skipped[0])
     return [fs.unstrip_protocol(name) if is_remote(source) else name for name in kept]
+
+
+def takes_in(source: str, folder: str, names: Iterable[str]) -> bool:
+    """Tell whether a source, which is a folder or glob, would list a file of those that are to be written to a folder.
+
+    Args:
+        source: As ``find_parquet`` takes it.
+        folder: Path or URI, absent or not.
+        names: Of Parquet files, relative to the folder.
+    """
+    (fs, root), (other, place) = filesystem(source), filesystem(folder)
+    place = _without_links(fs, place)
+    paths = [PurePosixPath(place, name) for name in names] if fs == other else []
+    if fs.isdir(root):
+        above = PurePosixPath(_without_links(fs, root))
+        return any(path.is_relative_to(above) and not _is_hidden(str(path.relative_to(above))) for path in paths)
+    wildcard = re.search(r"[*?[]", root)
+    if wildcard is None or fs.exists(root):
+        return False
+    begin = root[: wildcard.start()].rpartition("/")[0]
+    pattern = re.compile(glob_translate(_without_links(fs, begin) + root[len(begin) :]))
+    # What lies in the folders that a glob matches is listed, too.
+    return any(
+        pattern.match(str(above)) and not _is_hidden(str(path.relative_to(above.parent)))
+        for path in paths
+        for above in (path, *path.parents)
+    )
+
+
+def _without_links(fs: Any, path: str) -> str:
+    return os.path.realpath(path) if isinstance(fs, LocalFileSystem) else path
 
 
 def _matches(fs: Any, path: str, source: str) -> list[str]:

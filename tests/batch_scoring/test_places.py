@@ -1,0 +1,43 @@
+"""Where scores may lie: nowhere that a second call would read them as rows."""
+
+from pathlib import Path
+
+import fsspec
+import pyarrow.parquet as pq
+import pytest
+
+from dkan_core import OutputError, TrainResult, complete_scoring, plan_scoring, score_part
+
+
+@pytest.fixture
+def folder(source: Path, tmp_path: Path) -> Path:
+    """Source files, and beside them a link to their folder."""
+    for name in ("rows/a.parquet", "rows/day=2/b.parquet"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        pq.write_table(pq.read_table(source).slice(0, 40), tmp_path / name)
+    (tmp_path / "linked").symlink_to(tmp_path / "rows")
+    return tmp_path / "rows"
+
+
+@pytest.mark.parametrize("named", ["", "*", "**/*.parquet", "*/b.parquet", "../linked", "../linked/*"])
+def test_scores_among_the_sources_are_refused(named: str, trained: TrainResult, folder: Path) -> None:
+    with pytest.raises(OutputError, match=r"lies in a folder of sources \(.*\); choose a folder outside of it"):
+        plan_scoring(trained.model, str(folder / named), folder / "scores")
+    assert not (folder / "scores").exists()
+
+
+@pytest.mark.parametrize(("named", "out"), [("a.parquet", "scores"), ("day=*", "scores"), ("", "_scores")])
+def test_scores_beside_the_sources_are_no_sources(named: str, out: str, trained: TrainResult, folder: Path) -> None:
+    for _ in range(2):
+        (part,) = plan_scoring(trained.model, str(folder / named), folder / out, parts=1)
+        assert score_part(folder / out, part) == (40 if named else 80)
+        complete_scoring(folder / out)
+
+
+def test_remote_scores_among_the_sources_are_refused(trained: TrainResult, folder: Path) -> None:
+    uri = f"memory://{folder.parent.name}"
+    fsspec.filesystem("memory").put(f"{folder}/", f"/{folder.parent.name}/", recursive=True)
+    for named in (uri, f"{uri}/*"):
+        with pytest.raises(OutputError, match="lies in a folder of sources"):
+            plan_scoring(trained.model, named, f"{uri}/scores")
+    assert plan_scoring(trained.model, uri, f"{uri}-scores", parts=1) == [0]
