@@ -63,6 +63,8 @@ def test_ids_of_another_kind_are_warned_of(
     predict(folder / "run", folder / "raw", tmp_path / "known.parquet")
     assert "ids that the model knows" not in caplog.text
     rows = list_table(make_ones())
+    predict(folder / "run", write(rows.slice(0, 0), tmp_path / "empty"), tmp_path / "empty.parquet")
+    assert "ids that the model knows" not in caplog.text, "no row was read"
     place = rows.column_names.index("tags")
     others = pa.array([[each + 10**9 for each in ids or []] for ids in rows["tags"].to_pylist()])
     moved = write(rows.set_column(place, "tags", others), tmp_path / "moved")

@@ -48,17 +48,19 @@ class UnseenValues:
 
     def warnings(self) -> list[str]:
         """Return a sentence for each column that holds more unknown values than in training, the worst first."""
+        if not self._rows:
+            return []
         found = []
         for category, unseen in zip(self._categories, self._unseen.tolist(), strict=True):
             counts = expected_counts(category, self._trained.get(category.name) or [0] * category.cardinality)
-            share, expected = unseen / max(1, self._rows), counts[UNSEEN] / max(1, counts.sum())
-            error = math.sqrt(expected * (1 - expected) * (1 / max(1, self._rows) + 1 / max(1, counts.sum())))
+            share, expected = unseen / self._rows, counts[UNSEEN] / max(1, counts.sum())
+            error = math.sqrt(expected * (1 - expected) * (1 / self._rows + 1 / max(1, counts.sum())))
             if share > expected + MIN_ERRORS * error:
                 rows = f"{unseen:,} of {self._rows:,} rows ({share:.2%})"
                 text = f"column {category.name!r}: {rows} hold a value that the model does not know"
                 found.append((unseen, f"{text}; {expected:.2%} expected from training"))
         for feature, known in zip(self._sparse, self._ids.tolist(), strict=True):
-            ones = known / max(1, self._rows)
+            ones = known / self._rows
             if ones < FEW_IDS * feature.ones:
                 text = f"column {feature.name!r}: rows have {ones:.2g} ids that the model knows, on average"
                 found.append((self._rows, f"{text}; {feature.ones:.2g} in training"))
