@@ -17,7 +17,7 @@ from safetensors.numpy import load_file
 from dkan_core import DataError, PrepareConfig, prepare
 from dkan_core.data.encoding import sparse
 from dkan_core.data.encoding.preprocessor import Preprocessor
-from dkan_core.data.encoding.sparse import SparseFeature, fit_sparse, ids_of, sparse_codes
+from dkan_core.data.encoding.sparse import SparseFeature, fit_sparse, ids_of, longest_rows, sparse_codes
 from dkan_core.data.format import shard_writer
 from dkan_core.data.format.integrity import INDICES, OFFSETS, Content, Field
 from dkan_core.data.format.manifest import read_manifest
@@ -201,6 +201,21 @@ def test_rows_with_too_many_ids_are_refused_by_name(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(sparse, "MAX_ROW_IDS", 5)
     with pytest.raises(DataError, match=r"column 'tags' has \d+ ids in a row; expected at most 5.*--drop tags"):
         prepare(write(list_table(make_ones()), tmp_path / "raw"), tmp_path / "out", CONFIG)
+
+
+def test_repeats_of_an_id_make_no_row_too_long(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(sparse, "MAX_ROW_IDS", IDS)
+    once = list_table(make_ones())
+    place = once.column_names.index("tags")
+    repeated = once.set_column(place, "tags", pa.array([ids * 50 for ids in once["tags"].to_pylist()]))
+    found, wanted = (
+        prepare(write(rows, tmp_path / f"raw-{name}"), tmp_path / name, CONFIG)
+        for name, rows in (("repeated", repeated), ("once", once))
+    )
+    assert found.splits == wanted.splits
+    longer = pa.table({"tags": [[1], [*range(IDS), 1], [*range(-1, IDS), 1]]})
+    with pytest.raises(DataError, match=f"column 'tags' has {IDS + 1} ids in a row; expected at most {IDS}: "):
+        longest_rows(longer, ["tags"], "rows")
 
 
 def test_what_cannot_be_is_refused_by_name(tmp_path: Path) -> None:
