@@ -14,7 +14,9 @@ from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.data.format.manifest import PreparedData
 from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.data.loading.in_memory import ArraysReader
+from dkan_core.errors import ConfigError
 from dkan_core.integrations.sklearn.explaining import ExplainingMixin
+from dkan_core.integrations.sklearn.rows import OUT_OF_X, reads_ids
 from dkan_core.integrations.sklearn.targets import split_info
 from dkan_core.model.model_folder import WEIGHTS
 from dkan_core.model.saved_model import SavedModel
@@ -118,11 +120,23 @@ def train_on_arrays(
     if initial is not None:
         check_transfer(initial, prepared, "X", "init_model")
         warn_of_kept_shape(initial, config)
+    _check_model_reads(preprocessor, config.model)
     resolved = resolve_for(config, prepared, from_scratch=initial is None)
     result = train_single(ArraysReader(train), ArraysReader(valid), prepared, resolved, initial, on_evaluation)
     if config.refit and may_refit(result.ended):
         result = _refit(result, train, valid, prepared, resolved, initial)
     return result, prepared.fingerprint
+
+
+def _check_model_reads(preprocessor: Preprocessor, model: str) -> None:
+    """Raise ConfigError where a model takes no ids and the features hold some, with what their caller can do."""
+    if model != "additive" or not preprocessor.sparse:
+        return
+    name = preprocessor.sparse[0].name
+    what, remedy = f"column {name!r} of X holds ids, which have", OUT_OF_X([name])
+    if reads_ids(preprocessor.columns):
+        what, remedy = "a sparse X of zeros and ones is read as ids, which have", "give X.toarray()"
+    raise ConfigError(f"model 'additive': {what} no curve; choose model='auto', or {remedy}")
 
 
 def _refit(

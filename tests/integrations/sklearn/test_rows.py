@@ -10,7 +10,7 @@ import pytest
 from scipy.sparse import csr_matrix
 from sklearn.datasets import load_breast_cancer
 
-from dkan_core import FastKANClassifier
+from dkan_core import ConfigError, FastKANClassifier
 from dkan_core.data.encoding import sparse as encoding
 from dkan_core.data.source.frames import to_table
 from dkan_core.integrations.sklearn import rows
@@ -43,6 +43,17 @@ def test_model_of_a_sparse_matrix_takes_no_array() -> None:
     for call in (model.predict, lambda X: model.partial_fit(X, ones[:, 0])):
         with pytest.raises(ValueError, match=r"X is dense, and that of fit was sparse; give scipy\.sparse\.csr_matrix"):
             call(ones)
+
+
+def test_additive_model_of_ids_says_what_its_caller_can_do() -> None:
+    ones = np.random.default_rng(0).integers(0, 2, (40, 3))
+    model = FastKANClassifier(model="additive", epochs=1, random_state=0, n_jobs=1)
+    with pytest.raises(ConfigError, match=r"a sparse X .* no curve; choose model='auto', or give X\.toarray\(\)$"):
+        model.fit(csr_matrix(ones), ones[:, 0])
+    assert model.fit(csr_matrix(ones).toarray(), ones[:, 0]).n_features_in_ == 3
+    lists = pa.table({"x": np.arange(40.0), "tags": [np.flatnonzero(row).tolist() for row in ones]})
+    with pytest.raises(ConfigError, match=r"column 'tags' of X .*; choose model='auto', or leave it out of X$"):
+        model.fit(lists, ones[:, 0])
 
 
 def test_sparse_matrix_of_other_numbers_is_read_as_an_array(monkeypatch: pytest.MonkeyPatch) -> None:
