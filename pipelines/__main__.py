@@ -13,7 +13,14 @@ from dkan_core.utils.hints import counted
 from pipelines.compiled import DEFAULT, PIPELINES, compile_pipeline, inputs_of, is_current, package_of
 from pipelines.lint import committed_files, lint
 from pipelines.local import PipelineFailedError, find_docker_fault, run_locally
-from pipelines.parameters import ArgumentError, GivenParameters, PipelineName, package_named, read_parameters
+from pipelines.parameters import (
+    ArgumentError,
+    GivenParameters,
+    PipelineName,
+    package_named,
+    read_parameters,
+    with_defaults,
+)
 from pipelines.signatures import write_signatures
 from pipelines.step_log import watched_output
 from pipelines.submission.submit import EXIT_CODES, submit_command
@@ -98,8 +105,7 @@ def run_command(
     if "approved" in result:
         typer.echo(f"test AP: {result['average_precision']:.4f}{'' if result['approved'] else ', not approved'}")
         typer.echo(_what_next(result, arguments))
-        defaults = {name: spec.get("defaultValue") for name, spec in inputs.items()}
-        typer.echo(describe_publication(result, defaults | arguments))
+        typer.echo(describe_publication(result, with_defaults(inputs, arguments)))
     else:
         typer.echo(f"rows:    {result['rows']:,}")
 

@@ -13,6 +13,7 @@ from dkan_core.config.prepare import SPLITS
 from dkan_core.data.decimals import to_float64
 from dkan_core.data.encoding.fitting import fit_preprocessor
 from dkan_core.data.hashing import content_keys
+from dkan_core.data.source.columns import read_batches
 from tests.data.tables import row_numbers
 
 CENTS = np.random.default_rng(0).integers(-(10**4), 10**4, 3000)
@@ -49,6 +50,13 @@ def test_rows_of_decimals_are_encoded_as_those_of_floats(kind: pa.DataType) -> N
     assert all(np.array_equal(known[name], found[name]) for name in known)
     first, second = (content_keys(rows.combine_chunks().to_batches()[0]) for rows in (floats, decimals))
     assert np.array_equal(first, second)
+
+
+def test_narrow_decimals_keep_all_of_their_digits(tmp_path: Path) -> None:
+    account = pa.array([Decimal(10**17 + row // 2).scaleb(-2) for row in range(10)], pa.decimal64(18, 2))
+    pq.write_table(pa.table({"account": account}), tmp_path / "rows.parquet")
+    (batch,) = read_batches(str(tmp_path / "rows.parquet"), ["account"])
+    assert batch.column(0).to_pylist() == account.to_pylist()
 
 
 def test_a_group_of_decimals_of_several_files_is_in_one_split(tmp_path: Path) -> None:

@@ -216,13 +216,13 @@ def _no_labels(schema: Schema) -> dict[str, list[Counter[object]]]:
 
 def _count_weights(counts: Counts, batch: SplitBatch, name: str) -> None:
     weight = _checked_weights(batch.rows.column(name), name, batch.path)
+    without = pc.equal(weight, 0)
+    labels = counts.excluded.items() if pc.any(without).as_py() else ()
     for index in range(len(SPLITS)):
         mask = pa.array(batch.split == index)
         counts.weights[index] += float(pc.sum(weight.filter(mask)).as_py() or 0)
-        without = pc.and_(mask, pc.equal(weight, 0))
-        if pc.any(without).as_py():
-            for label, counters in counts.excluded.items():
-                _count_values(counters[index], batch.rows.column(label).filter(without))
+        for label, counters in labels:
+            _count_values(counters[index], batch.rows.column(label).filter(pc.and_(mask, without)))
 
 
 def _counted(blocks: Iterable[pa.RecordBatch], counts: Counts, schema: Schema, path: str) -> Iterator[pa.RecordBatch]:

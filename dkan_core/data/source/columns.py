@@ -357,7 +357,8 @@ def _as_types(batch: pa.RecordBatch, plain: pa.Schema, path: str) -> pa.RecordBa
     columns = []
     for field, column in zip(plain, batch.columns, strict=True):
         try:
-            columns.append(to_float64(column) if pa.types.is_decimal(column.type) else column.cast(field.type))
+            is_rounded = pa.types.is_decimal(column.type) and pa.types.is_float64(field.type)
+            columns.append(to_float64(column) if is_rounded else column.cast(field.type))
         except pa.ArrowInvalid as error:
             advice = "IDs must be below 2^63" if is_id_list(field.type) else "write all files with one type"
             raise DataError(

@@ -163,9 +163,9 @@ def check_kinds(types: dict[str, pa.DataType], where: str, advice: Advice = drop
     if others:
         found = {name: "has no values" if pa.types.is_null(kind) else f"is {kind}" for name, kind in others.items()}
         shown = ", ".join(f"column {name!r} {what}" for name, what in [*found.items()][:SHOWN])
-        known = "a feature is a number, string, boolean, date, time, duration, list of integers or bit vector; "
-        known *= not all(map(pa.types.is_null, others.values()))
-        raise DataError(f"{where}: {shown}; {known}{advice([*others])}")
+        if not all(map(pa.types.is_null, others.values())):
+            shown += "; a feature is a number, string, boolean, date, time, duration, list of integers or bit vector"
+        raise DataError(f"{where}: {shown}; {advice([*others])}")
 
 
 def feature_columns(types: dict[str, pa.DataType], where: str) -> Features:

@@ -55,8 +55,10 @@ def find_split_hints(types: Mapping[str, pa.DataType], taken: set[str], path: st
         for name, kind in free.items()
         if GROUPS.fullmatch(_plain(name)) and (is_text(kind) or pa.types.is_integer(kind)) and _repeats(name, path)
     ]
-    found = {"times": listed_names(times)} if len(times) > 1 else dict(zip(["time"], times, strict=False))
-    return found | dict(zip(["group"], groups, strict=False))
+    found = {"group": groups[0]} if groups else {}
+    if not times:
+        return found
+    return {"time": times[0], **found} if len(times) == 1 else {"times": listed_names(times), **found}
 
 
 def _plain(name: str) -> str:

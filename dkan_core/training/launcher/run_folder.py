@@ -56,9 +56,9 @@ def check_run_folder(run: str | Path, checkpoints: str | None, *, overwrite: boo
         overwrite: Whether there may be an earlier run at all.
     """
     own = _checkpoint_names(str(run).rstrip("/"), checkpoints.rstrip("/")) if checkpoints else ""
-    left = [name for name in entries(run) if re.fullmatch(own, name)]
-    check_free(run, ours=OUTPUTS, overwrite=overwrite, leftovers=[*MODEL_ASIDES, *left])
     there = entries(run)
+    left = [name for name in there if re.fullmatch(own, name)]
+    check_free(run, ours=OUTPUTS, overwrite=overwrite, leftovers=[*MODEL_ASIDES, *left])
     for name in OWN_NAMES.keys() & there:
         for entry in sorted(entries(f"{run}/{name}") - {PARTIAL}):
             if not (re.fullmatch(OWN_NAMES[name], entry) or is_aside(entry, HISTORY)):
