@@ -58,7 +58,7 @@ def test_stage_that_comes_too_early_says_what_is_missing(tmp_path: Path) -> None
     [
         ("[" * 100_000, "is nested too deeply"),
         ('{"format_version": 1', "is not valid JSON"),
-        ('{"format_version": 3}', "is not a plan"),
+        ('{"format_version": 4}', "is not a plan"),
         ('{"format_version": 1}', "is of another version of dkan"),
         ("[]", "is of another version of dkan"),
         ("seed", "was altered"),

@@ -1,9 +1,10 @@
 """Choosing a preprocessor: knots and vocabularies from a sample of the train split."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from statistics import NormalDist
+from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -11,10 +12,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dkan_core.data.decimals import to_float64
+from dkan_core.data.encoding.category_counts import count_texts
 from dkan_core.data.encoding.column_hints import REMEDIES, stored_as_text
 from dkan_core.data.encoding.column_threads import map_columns
 from dkan_core.data.encoding.distinct import DistinctValues, Int64, distinct_values
-from dkan_core.data.encoding.histograms import count_values
 from dkan_core.data.encoding.preprocessor import (
     MAX_BUCKETS,
     SCORE_LIMIT,
@@ -25,8 +26,9 @@ from dkan_core.data.encoding.preprocessor import (
     NumericFeature,
     Preprocessor,
     ValueFeature,
+    category_codes,
 )
-from dkan_core.data.encoding.raw_columns import column_named, texts_of
+from dkan_core.data.encoding.raw_columns import column_named
 from dkan_core.data.encoding.sparse import MAX_IDS, SparseFeature, fit_sparse
 from dkan_core.data.source.times import TimePart, time_parts
 from dkan_core.errors import DataError
@@ -45,7 +47,7 @@ MAX_EXACT_KNOTS = 512
 # Bounds the manifest, and the embedding tables that are made from it. Rarer values are coded as unseen: a model would
 # see too few of their rows to learn a weight.
 MAX_VOCABULARY = 65_536
-# A value that stands once in the sample says nothing about other rows; a column of such values alone is an identifier.
+# A value that stands once says nothing about other rows; a column of such values alone is an identifier.
 MIN_CATEGORY_ROWS = 2
 # With the codes for "not frequent" and "missing" 256 per column, which bounds the weights that a value code may bring.
 MAX_VALUE_CODES = 254
@@ -94,6 +96,7 @@ def fit_preprocessor(
     times: Sequence[str] = (),
     sparse: Sequence[str] = (),
     max_categories: int | None = None,
+    category_counts: Mapping[str, pa.Table] = MappingProxyType({}),
     useless: Literal["refuse", "leave out"] = "refuse",
     advice: Advice = drop_advice,
 ) -> Preprocessor:
@@ -109,6 +112,8 @@ def fit_preprocessor(
         sparse: Columns of lists of ids or of bit vectors.
         max_categories: Where a category column has more values, or one of lists more ids, only the most frequent have
             a code of their own; the others share some by their hash. Default: values that occur once are unseen.
+        category_counts: By category column, its values and their rows (``CategoryCounts.tables``), where more rows than
+            the sample were counted. Default: those of the sample.
         useless: What becomes of a column that holds no value at all, or of a category column no value of which repeats.
         advice: Says of columns how to leave them out.
 
@@ -127,9 +132,14 @@ def fit_preprocessor(
                 unusable.append(error)
 
     coded: list[CodedFeature] = []
+    rows_by_code: dict[str, list[int]] = {}
     for name in categorical:
+        column = column_named(sample, name, where)
+        values = count_texts(column, name, where) if name not in category_counts else category_counts[name]
         with tried():
-            coded.append(_fit_category(column_named(sample, name, where), name, where, max_categories))
+            feature = _fit_category(values, column, name, max_categories)
+            coded.append(feature)
+            rows_by_code[name] = _rows_by_code(values, feature, where)
     scored: list[NumericFeature] = []
     counts: dict[str, list[int]] = {}
     parts = [part for name in times for part in time_parts(name, sample.schema.field(name).type)]
@@ -153,12 +163,8 @@ def fit_preprocessor(
     if unusable:
         places = {name: place for place, name in enumerate(sample.column_names)}
         raise _refusal(sorted(unusable, key=lambda each: places[each.name]), where, advice)
-    fitted = Preprocessor(numeric=scored, coded=coded, sparse=lists, numeric_dtype=numeric_dtype)
-    categories = Preprocessor(
-        numeric=[], coded=[each for each in coded if each.kind == "category"], numeric_dtype="uint8"
-    )
-    counts |= {name: rows.tolist() for name, rows in count_values(sample, categories, where).items()}
-    return fitted.model_copy(update={"counts": counts})
+    counts |= rows_by_code
+    return Preprocessor(numeric=scored, coded=coded, sparse=lists, numeric_dtype=numeric_dtype, counts=counts)
 
 
 def _refusal(unusable: Sequence[_UnusableColumnError], where: str, advice: Advice) -> DataError:
@@ -254,22 +260,39 @@ def _fit_value_codes(found: DistinctValues, name: str) -> ValueFeature | None:
 
 
 def _fit_category(
-    column: pa.ChunkedArray | pa.Array, name: str, where: str, max_categories: int | None
+    values: pa.Table, column: pa.ChunkedArray | pa.Array, name: str, max_categories: int | None
 ) -> CategoryFeature:
-    counts = pc.value_counts(texts_of(column, name, where).drop_null()).to_pylist()
-    if not counts:
-        raise _no_value(name, len(column))
-    repeated = sorted((-entry["counts"], entry["values"]) for entry in counts if entry["counts"] >= MIN_CATEGORY_ROWS)
-    if not repeated:
+    """Choose which values get a code.
+
+    Args:
+        values: All values and their rows, as of ``count_texts``.
+        column: Some rows.
+        name: Name of the column.
+        max_categories: As of ``fit_preprocessor``.
+    """
+    rows = pc.sum(values["rows"]).as_py()
+    values = values.filter(pc.is_valid(values["value"]))
+    if not len(values):
+        raise _no_value(name, rows)
+    repeated = values.filter(pc.greater_equal(values["rows"], MIN_CATEGORY_ROWS))
+    if not len(repeated):
         held = stored_as_text(column)
         # Identifiers are often numbers, too.
         problem = f"holds {held} as text" if held in ("amounts", "dates") else "looks like an identifier"
         raise _UselessColumnError(
-            name, f"{problem} ({counted(len(counts), 'value')}, none repeats)", REMEDIES.get(held, "")
+            name, f"{problem} ({counted(len(values), 'value')}, none repeats)", REMEDIES.get(held, "")
         )
-    kept = [value for _, value in repeated[: max_categories or MAX_VOCABULARY]]
-    buckets = hash_buckets(max_categories) if max_categories is not None and len(counts) > max_categories else 0
+    ordered = repeated.sort_by([("rows", "descending"), ("value", "ascending")])
+    kept = ordered["value"].slice(0, max_categories or MAX_VOCABULARY).to_pylist()
+    buckets = hash_buckets(max_categories) if max_categories is not None and len(values) > max_categories else 0
     return CategoryFeature(name=name, vocabulary=kept, buckets=buckets)
+
+
+def _rows_by_code(values: pa.Table, feature: CategoryFeature, where: str) -> list[int]:
+    """Return how many rows have each code, as ``histograms.count_values`` does."""
+    rows = np.zeros(feature.cardinality, np.int64)
+    np.add.at(rows, category_codes(values["value"], feature, where), values["rows"].to_numpy())
+    return rows.tolist()
 
 
 def _fit_sparse(column: pa.ChunkedArray | pa.Array, name: str, where: str, max_categories: int | None) -> SparseFeature:

@@ -76,8 +76,8 @@ def append_rows(
         _check_new(task, earlier)
         fragments = whole_files(task.files, footers)
         with progress("reading", task.rows, "rows") as advance:
-            counts, _ = collect_statistics(fragments, task.schema, task.config, advance)
-        counts = merge_counts([counts], task.schema)
+            found = collect_statistics(fragments, task.schema, task.config, advance)
+        counts = merge_counts([found.counts], task.schema)
         check_values(counts, task.where, advice=f"those of {prepared} are 0 and 1: convert these values")
         log_labels(counts, task.schema)
         _remove_leftovers(place, earlier)

@@ -16,6 +16,7 @@ from typing import Literal, get_args
 
 from dkan_core.config import PrepareConfig
 from dkan_core.config.prepare import SPLITS
+from dkan_core.data.encoding.category_counts import CategoryCounts
 from dkan_core.data.format.manifest import MANIFEST, OUTPUTS, PreparedData
 from dkan_core.data.format.shard_writer import Shard
 from dkan_core.data.preparation.plan import (
@@ -30,7 +31,7 @@ from dkan_core.data.preparation.prepare import find_task, log_prepared, with_tim
 from dkan_core.data.preparation.reuse import earlier_result, is_reusable
 from dkan_core.data.preparation.sampling import merge_samples
 from dkan_core.data.preparation.stages import assemble, encode, fitted_file, read_fitted, shard_paths, survey
-from dkan_core.data.preparation.statistics import Counts, merge_counts, sample_rows
+from dkan_core.data.preparation.statistics import Counts, Statistics, merge_counts, sample_rows
 from dkan_core.data.preparation.steps import PreparationTask, describe, fit, log_unseen
 from dkan_core.data.source.columns import Footer
 from dkan_core.data.source.partition import cut_parts
@@ -155,9 +156,13 @@ def fit_preparation(prepared_uri: str | Path) -> None:
         return  # a second call: shards may lie there already
     schema = plan.task.schema
     counts = merge_counts([Counts.from_dict(record) for record in read_records(place, plan, "survey")], schema)
-    files = [partial(place.open, f"{plan.record('survey', part)}.arrow") for part in range(len(plan.parts))]
-    sample = merge_samples(files, sample_rows(len(schema.features)))
-    preprocessor = fit(plan.task, counts, sample)
+    samples, categories = (
+        [partial(place.open, f"{plan.record('survey', part)}.{suffix}") for part in range(len(plan.parts))]
+        for suffix in ("arrow", "parquet")
+    )
+    sample = merge_samples(samples, sample_rows(len(schema.features)))
+    category_counts = CategoryCounts.from_files(plan.task.counted_categories, categories)
+    preprocessor = fit(plan.task, Statistics(counts, sample, category_counts))
     # Only now, when nothing can be wrong with the source any more; the manifest first, so that nobody reads half of it.
     for name in (MANIFEST, *SPLITS, PARTIAL):
         place.remove(name)

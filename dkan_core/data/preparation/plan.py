@@ -27,7 +27,7 @@ from dkan_core.utils.storage.outputs import PARTIAL, check_free, entries
 from dkan_core.utils.storage.shared_folder import WORK, SharedFolder
 
 # A plan of another version is refused: it is made again.
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 
 # Written first and removed first: while it is there, a preparation is in progress.
 PLAN = f"{WORK}/plan.json"

@@ -85,10 +85,12 @@ def prepare(
         task = with_time_bounds(task, fragments)
         with progress("reading", task.rows, "rows") as advance:
             limit = sample_limit(task.rows, task.schema, task.config)
-            counts, sample = collect_statistics(fragments, task.schema, task.config, advance, task.bounds, limit)
-        counts = merge_counts([counts], task.schema)
-        preprocessor = fit(task, counts, sample)
-        del sample  # not needed any more, and large
+            statistics = collect_statistics(
+                fragments, task.schema, task.config, advance, task.bounds, limit, task.counted_categories
+            )
+        counts = merge_counts([statistics.counts], task.schema)
+        preprocessor = fit(task, statistics._replace(counts=counts))
+        del statistics  # not needed any more, and large
         with progress("writing", task.rows, "rows") as advance:
             writers, unseen = spill_rows(folder, task, fragments, preprocessor, counts, advance)
         spills = SpillReader()

@@ -87,12 +87,15 @@ def survey(place: SharedFolder, plan: PreparationPlan, part: int) -> int:
     rows = sum(fragment.rows for fragment in fragments)
     with progress("reading", rows, "rows") as advance:
         limit = sample_limit(task.rows, task.schema, task.config)
-        counts, sample = collect_statistics(fragments, task.schema, task.config, advance, task.bounds, limit)
+        categories = task.counted_categories
+        found = collect_statistics(fragments, task.schema, task.config, advance, task.bounds, limit, categories)
     read = {fragment.path for fragment in fragments}
-    check_values(counts, describe_files([file for file in task.files if file.path in read]))
+    check_values(found.counts, describe_files([file for file in task.files if file.path in read]))
     with place.staged(f"{plan.record('survey', part)}.arrow") as file:
-        save_row_sample(file, sample)
-    place.write_json(f"{plan.record('survey', part)}.json", counts.to_dict())
+        save_row_sample(file, found.sample)
+    with place.staged(f"{plan.record('survey', part)}.parquet") as file:
+        found.category_counts.save(file)
+    place.write_json(f"{plan.record('survey', part)}.json", found.counts.to_dict())
     return rows
 
 

@@ -1,4 +1,4 @@
-"""First pass: a uniform sample of the train split, and exact counts of labels, nulls, NaN and infinity.
+"""First pass: a uniform sample of the train split, and exact counts of labels, categories, nulls, NaN and infinity.
 
 The sample holds the whole train split when that has few rows. Of wide data fewer rows are kept, so that the sample
 stays within some 512 MB.
@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from dkan_core.config import PrepareConfig
 from dkan_core.config.prepare import SPLITS
+from dkan_core.data.encoding.category_counts import CategoryCounts
 from dkan_core.data.encoding.sparse import longest_rows
 from dkan_core.data.format.integrity import MAX_WEIGHT
 from dkan_core.data.hashing import salted
@@ -167,6 +168,19 @@ def _row_sample_limit(rows: int, size: int, config: PrepareConfig) -> np.uint64 
     return smallest_keys_limit(rows, size, seed, lambda row_ids: split_of_keys(row_ids, config) == 0)
 
 
+class Statistics(NamedTuple):
+    """What the first pass finds."""
+
+    counts: Counts
+    """Of all rows."""
+
+    sample: Sample
+    """Of the train split at most ``sample_rows`` rows, feature columns only."""
+
+    category_counts: CategoryCounts
+    """Of all rows of train."""
+
+
 def collect_statistics(
     fragments: Sequence[Fragment],
     schema: Schema,
@@ -174,7 +188,8 @@ def collect_statistics(
     on_rows: Callable[[int], None],
     bounds: TimeBounds | None = None,
     limit: np.uint64 | None = None,
-) -> tuple[Counts, Sample]:
+    categories: Sequence[str] = (),
+) -> Statistics:
     """Read every row once, and check what can be checked row by row.
 
     Args:
@@ -184,11 +199,10 @@ def collect_statistics(
         on_rows: Called with the number of rows after each batch.
         bounds: Where valid and test begin, of a split by time.
         limit: A key that no row of the sample exceeds, as of ``sample_limit``.
-
-    Returns:
-        The counts, and of the train split at most ``sample_rows`` rows, feature columns only.
+        categories: Columns whose values are counted in all rows of train.
     """
     sample = BottomK(sample_rows(len(schema.features)), salted(config.seed, "sample"), limit)
+    category_counts = CategoryCounts(categories)
     others = {name: Counter[str]() for name in schema.positive}
     counts = Counts(rows=[0] * len(SPLITS), labels=_no_labels(schema), others=others)
     if schema.weight is not None:
@@ -206,8 +220,10 @@ def collect_statistics(
             _count_others(counts.others[name], batch.source.column(name), value)
         if schema.weight is not None:
             _count_weights(counts, batch, schema.weight)
-        sample.add(_counted(batch.features(), counts, schema, batch.path), batch.row_ids, batch.split == 0)
-    return counts, sample.sample()
+        train = batch.split == 0
+        blocks = _with_categories(batch.features(), category_counts, pa.array(train), batch.path)
+        sample.add(_counted(blocks, counts, schema, batch.path), batch.row_ids, train)
+    return Statistics(counts, sample.sample(), category_counts)
 
 
 def _no_labels(schema: Schema) -> dict[str, list[Counter[object]]]:
@@ -232,6 +248,15 @@ def _counted(blocks: Iterable[pa.RecordBatch], counts: Counts, schema: Schema, p
         _count_invalid(counts.invalid, block, [name for name in block.schema.names if name in numeric])
         for name, ids in longest_rows(block, [name for name in block.schema.names if name in sparse], path).items():
             counts.longest[name] = max(ids, counts.longest.get(name, 0))
+        yield block
+
+
+def _with_categories(
+    blocks: Iterable[pa.RecordBatch], counts: CategoryCounts, train: pa.Array, path: str
+) -> Iterator[pa.RecordBatch]:
+    """Yield blocks of features whose categories were counted in the rows of train."""
+    for block in blocks:
+        counts.add(block, path, train)
         yield block
 
 

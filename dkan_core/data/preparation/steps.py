@@ -29,8 +29,7 @@ from dkan_core.data.format.shard_writer import KEY, Shard, ShardWriter, array_la
 from dkan_core.data.format.split_info import SplitInfo
 from dkan_core.data.hashing import UInt64, salted, splitmix64
 from dkan_core.data.preparation.label_values import log_positive
-from dkan_core.data.preparation.sampling import Sample
-from dkan_core.data.preparation.statistics import Counts, check_counts
+from dkan_core.data.preparation.statistics import Counts, Statistics, check_counts, sample_rows
 from dkan_core.data.source.columns import SourceFile
 from dkan_core.data.source.groups import row_groups
 from dkan_core.data.source.partition import Fragment
@@ -66,6 +65,14 @@ class PreparationTask:
         return sum(file.rows for file in self.files)
 
     @property
+    def counted_categories(self) -> list[str]:
+        """Category columns to be encoded of which every row is counted; none if the sample holds all rows."""
+        if self.rows <= sample_rows(len(self.schema.features)):
+            return []
+        known = set() if self.encoding is None else {*self.encoding.columns}
+        return [name for name in self.schema.categorical if name not in known]
+
+    @property
     def where(self) -> str:
         """The files, as messages call them."""
         return describe_files(self.files)
@@ -89,25 +96,25 @@ def describe_files(files: Sequence[SourceFile]) -> str:
     return files[0].path + (f" and {counted(len(files) - 1, 'more file')}" if len(files) > 1 else "")
 
 
-def fit(task: PreparationTask, counts: Counts, sample: Sample) -> Preprocessor:
+def fit(task: PreparationTask, statistics: Statistics) -> Preprocessor:
     """Check what was counted and choose the encoding, or count these rows for the one that is to be taken.
 
     Args:
         task: What is prepared.
-        counts: Of all rows.
-        sample: Of the whole train split.
+        statistics: Of all rows, parts merged.
 
     Raises:
         DataError: A label lacks a class, a split has no rows, or a feature is useless.
     """
+    counts = statistics.counts
     check_counts(counts, task.schema, task.where)
     log_labels(counts, task.schema)
     for level, kind, values in ((logging.INFO, "nan", "NaN"), (logging.WARNING, "inf", "infinite values")):
         if found := {name: invalid[kind] for name, invalid in counts.invalid.items() if invalid[kind]}:
             where = f"{counted(len(found), 'column')}: {listed_counts(found)}"
             logger.log(level, "%s treated as missing in %s", values, where)
-    encoding = _fit_columns(task, sample)
-    for name, share in left_out_shares(sample.rows, encoding.sparse, task.where).items():
+    encoding = _fit_columns(task, statistics)
+    for name, share in left_out_shares(statistics.sample.rows, encoding.sparse, task.where).items():
         if share:
             logger.info("column %r: %.2f%% of the ids have no code of their own", name, 100 * share)
     return with_room(encoding, counts)
@@ -126,17 +133,18 @@ def with_room(encoding: Preprocessor, counts: Counts) -> Preprocessor:
     return encoding.model_copy(update={"row_codes": row_codes}) if encoding.sparse else encoding
 
 
-def _fit_columns(task: PreparationTask, sample: Sample) -> Preprocessor:
+def _fit_columns(task: PreparationTask, statistics: Statistics) -> Preprocessor:
+    sample = statistics.sample.rows
     known = [] if task.encoding is None else task.encoding.columns
     if task.encoding is not None and {*task.schema.features} <= {*known}:
-        return with_counts(task.encoding, sample.rows, task.where)
+        return with_counts(task.encoding, sample, task.where)
     schema = task.schema
     numeric, times, categorical, sparse = (
         [name for name in names if name not in known]
         for names in (schema.numeric, schema.times, schema.categorical, schema.sparse)
     )
     fitted = fit_preprocessor(
-        sample.rows,
+        sample,
         numeric,
         categorical,
         task.config.numeric_dtype,
@@ -144,12 +152,13 @@ def _fit_columns(task: PreparationTask, sample: Sample) -> Preprocessor:
         times=times,
         sparse=sparse,
         max_categories=task.config.max_categories,
+        category_counts=statistics.category_counts.tables(),
     )
-    for text in column_warnings(sample.rows, [*numeric, *categorical]):
+    for text in column_warnings(sample, [*numeric, *categorical]):
         logger.warning("%s", text)
     if task.encoding is None:
         return fitted
-    return with_counts(extended_encoding(task.encoding, fitted), sample.rows, task.where)
+    return with_counts(extended_encoding(task.encoding, fitted), sample, task.where)
 
 
 def layout_of(preprocessor: Preprocessor, task: PreparationTask) -> Layout:

@@ -17,6 +17,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import validate_data
 
 from dkan_core.config import PrepareConfig
+from dkan_core.data.encoding.category_counts import CategoryCounts
 from dkan_core.data.encoding.column_hints import column_warnings
 from dkan_core.data.encoding.extending import extended_encoding, with_counts
 from dkan_core.data.encoding.fitting import fit_preprocessor
@@ -221,6 +222,8 @@ def _fit_columns(table: pa.Table) -> Preprocessor:
     features = feature_columns(column_types("X", table.schema), "X")
     dtype = PrepareConfig(label=("label",)).numeric_dtype
     sample = table.slice(0, sample_rows(table.num_columns))
+    counts = CategoryCounts(features.categorical)
+    counts.add(table, "X")
     longest = longest_rows(table, features.sparse, "X", OUT_OF_X)
     preprocessor = fit_preprocessor(
         sample,
@@ -230,6 +233,7 @@ def _fit_columns(table: pa.Table) -> Preprocessor:
         "X",
         times=features.times,
         sparse=features.sparse,
+        category_counts=counts.tables(),
         useless="leave out",
         advice=OUT_OF_X,
     )
