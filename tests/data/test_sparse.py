@@ -58,12 +58,16 @@ def test_every_row_has_the_codes_of_its_ids(kind: Any) -> None:
     np.testing.assert_array_equal(found_NV, ones_NV[:, feature.ids])
 
 
-@pytest.mark.parametrize("make", [as_lists, as_bits])
-def test_files_without_any_id_have_no_type(make: Any, tmp_path: Path) -> None:
-    """As writers leave it where every row of a file is null."""
+@pytest.mark.parametrize(
+    ("make", "untyped"),
+    [(as_lists, pa.nulls(200)), (as_lists, pa.array([[]] * 200)), (as_bits, pa.nulls(200))],
+    ids=["lists", "empty lists", "bits"],
+)
+def test_files_without_any_id_have_no_type(make: Any, untyped: pa.Array, tmp_path: Path) -> None:
+    """As writers leave it where every row of a file is null, or every list empty."""
     table = list_table(make_ones(400)).drop(["tags"])
     ids = make(make_ones(400))
-    for folder, missing in (("typed", pa.nulls(200, ids.type)), ("untyped", pa.nulls(200))):
+    for folder, missing in (("typed", pa.nulls(200, ids.type)), ("untyped", untyped)):
         (tmp_path / folder).mkdir()
         for index, part in enumerate((ids.slice(0, 200), missing)):
             rows = table.slice(index * 200, 200).append_column("tags", part)

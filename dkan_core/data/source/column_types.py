@@ -95,9 +95,11 @@ def is_number(kind: pa.DataType) -> bool:
 
 
 def is_id_list(kind: pa.DataType) -> bool:
-    """Tell whether a column of this type holds a list of integers in each row."""
+    """Tell whether a column of this type holds a list of integers in each row, or none but empty lists."""
     kinds = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
-    return any(fits(kind) for fits in kinds) and bool(pa.types.is_integer(kind.value_type))
+    if not any(fits(kind) for fits in kinds):
+        return False
+    return bool(pa.types.is_integer(kind.value_type) or pa.types.is_null(kind.value_type))
 
 
 def is_sparse(kind: pa.DataType) -> bool:
