@@ -73,7 +73,7 @@ class TermTable:
     """What the term adds, for each bin; of a pair a list for each bin of the first column."""
 
     rows: list[Any]
-    """Training rows, likewise."""
+    """Training rows, likewise; of rows with weights the sums of these, to six digits."""
 
     @property
     def cells(self) -> int:
@@ -134,7 +134,7 @@ def _single(
         strength=_deviation(effect_C, weight_C),
         bins=[[bins[place] for place in order]],
         log_odds=effect_C[kept_C[order]].tolist(),
-        rows=np.rint(weight_C[kept_C[order]]).astype(int).tolist(),
+        rows=_rows(weight_C[kept_C[order]]),
     )
 
 
@@ -157,8 +157,18 @@ def _pair(
         strength=_deviation(effect_AB.ravel(), weight_AB.ravel()),
         bins=[bins for bins, _ in sides],
         log_odds=effect_AB[kept_AB].tolist(),
-        rows=np.rint(weight_AB[kept_AB]).astype(int).tolist(),
+        rows=_rows(weight_AB[kept_AB]),
     )
+
+
+def _rows(weight_C: Float64) -> list[Any]:
+    whole_C = np.rint(weight_C)
+    if np.array_equal(whole_C, weight_C):
+        rows_C = whole_C.astype(int)
+    else:
+        rows_C = np.vectorize(lambda weight: float(f"{weight:.6g}"), otypes=[float])(weight_C)
+    rows: list[Any] = rows_C.tolist()
+    return rows
 
 
 def _deviation(effect_C: Float64, weight_C: Float64) -> float:

@@ -42,7 +42,7 @@ def random_model(data: Path, name: str, **settings: Any) -> Path:
         module = AdditiveFastKAN(config)
         torch.manual_seed(0)
         torch.nn.init.normal_(module.table)
-        final = purified(trained_terms(module, count_codes(module, reader))).to_model()
+        final = purified(trained_terms(module, count_codes(module, reader)[0])).to_model()
     metrics: dict[str, Any] = {"labels": {name: {"threshold": 0.5} for name in manifest.labels}}
     metrics |= {"epoch": 1, "step": 1, "average_precision": 0.5}
     save_model(data.parent / name, final, final.config, manifest.preprocessor, metrics)

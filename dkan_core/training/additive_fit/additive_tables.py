@@ -43,21 +43,26 @@ CURVE_PENALTIES = (0.0, 10.0, 100.0, 1_000.0, 10_000.0)
 PAIR_PENALTIES = (0.0, 1.0, 3.0, 10.0, 30.0, 100.0)
 
 
-def count_codes(model: AdditiveFastKAN, reader: RowReader) -> Float64:
-    """Return how many rows of the training data have each code, by weight ``(V,)``.
+def count_codes(model: AdditiveFastKAN, reader: RowReader) -> tuple[Float64, float]:
+    """Return how many rows of the training data have each code, by weight ``(V,)``, and the mean weight of a row.
+
+    Rows of weight 0 do not count.
 
     Args:
         model: Its terms say what a code is.
         reader: The train split.
     """
-    count_V = np.zeros(model.layout.size)
+    count_V, rows = np.zeros(model.layout.size), 0
     for batch in all_batches(FirstRows(reader, COUNTED_ROWS), BATCH_ROWS):
         stored = {name: torch.from_numpy(batch[name]) for name in ("numeric", "categorical") if name in batch}
         places_NT = model.places(stored.get("numeric"), stored.get("categorical")).numpy()
         weight_N = batch.get("weight", np.ones(len(places_NT), np.float32))
         weight_NT = np.broadcast_to(weight_N[:, None], places_NT.shape)
         count_V += np.bincount(places_NT.ravel(), weight_NT.ravel(), len(count_V))
-    return count_V
+        rows += int(np.count_nonzero(weight_N))
+    # Every row has one code of each term.
+    total = count_V.sum() / len(model.layout.terms)
+    return count_V, total / rows if rows else 1.0
 
 
 @dataclass(frozen=True)
@@ -81,7 +86,7 @@ class TableMaker:
     from_scratch: bool
 
     def __post_init__(self) -> None:
-        self._count_V: Float64 | None = None
+        self._counted: tuple[Float64, float] | None = None
         self._fitted: AdditiveTerms | None = None
 
     def tables(self, model: AdditiveFastKAN, config: TrainConfig) -> tuple[AdditiveTerms, TableChoice]:
@@ -91,7 +96,7 @@ class TableMaker:
         """
         fitted = self._fitted_terms(model, config)
         # Purified before: what a pair says of one feature alone is that curve's, and not to be shrunk.
-        terms = purified(trained_terms(model, self._counted(model)))
+        terms, mean_weight = self._trained_terms(model)
         curves = self._best([smoothed(terms, penalty) for penalty in CURVE_PENALTIES])
         choice: TableChoice = {"tables": SMOOTHED, "curve_penalty": CURVE_PENALTIES[curves.place]}
         terms = curves.terms
@@ -101,19 +106,23 @@ class TableMaker:
             terms = pairs.terms
         if fitted is not None and self._best([terms, fitted]).place:
             return fitted, {"tables": FITTED}
-        return terms, choice
+        return _weighted(terms, mean_weight), choice
 
     def tables_by(self, model: AdditiveFastKAN, config: TrainConfig, choice: TableChoice) -> AdditiveTerms:
         """Return the terms that an earlier choice asks for."""
         if choice["tables"] == FITTED:
             return fitted_terms(model, self.train, config)
-        terms = purified(trained_terms(model, self._counted(model)))
-        return with_smooth_pairs(smoothed(terms, choice["curve_penalty"]), choice.get("pair_penalty") or 0.0)
+        terms, mean_weight = self._trained_terms(model)
+        smooth = with_smooth_pairs(smoothed(terms, choice["curve_penalty"]), choice.get("pair_penalty") or 0.0)
+        return _weighted(smooth, mean_weight)
 
-    def _counted(self, model: AdditiveFastKAN) -> Float64:
-        if self._count_V is None:
-            self._count_V = count_codes(model, self.train)
-        return self._count_V
+    def _trained_terms(self, model: AdditiveFastKAN) -> tuple[AdditiveTerms, float]:
+        """Return what was learned, purified, with rows of a mean weight of 1, and their mean weight."""
+        if self._counted is None:
+            self._counted = count_codes(model, self.train)
+        count_V, mean_weight = self._counted
+        # Penalties count rows: the scale of the weights must not matter.
+        return purified(trained_terms(model, count_V / mean_weight)), mean_weight
 
     def _fitted_terms(self, model: AdditiveFastKAN, config: TrainConfig) -> AdditiveTerms | None:
         terms, labels = len(model.layout.terms), len(model.config.labels)
@@ -129,6 +138,10 @@ class TableMaker:
         # The least of numbers that hold a NaN is a NaN.
         place = int(np.argmin(np.nan_to_num(losses, nan=np.inf)))
         return _Found(place, candidates[place])
+
+
+def _weighted(terms: AdditiveTerms, mean_weight: float) -> AdditiveTerms:
+    return replace(terms, weight_V=terms.weight_V * mean_weight)
 
 
 def smoothed(terms: AdditiveTerms, penalty: float) -> AdditiveTerms:

@@ -102,10 +102,18 @@ def describe_probabilities(
     for index, name in enumerate(names):
         threshold = best_f1_threshold(labels_NL[:, index], probabilities_NL[:, index], weight_N)
         metrics["labels"][name]["threshold"] = threshold
-        metrics["labels"][name][SCORES] = _distribution(probabilities_NL[:, index])
+        metrics["labels"][name][SCORES] = score_distribution(probabilities_NL[:, index])
     return metrics
 
 
-def _distribution(scores_N: npt.NDArray[np.float32]) -> dict[str, list[Any]]:
-    knots = quantile_knots(scores_N)
-    return {"knots": knots, "rows": count_up_to(scores_N, knots).tolist()}
+def score_distribution(scores_N: npt.NDArray[np.float32]) -> dict[str, list[Any]]:
+    """Return bins of probabilities, by the ``knots`` between them, and the ``rows`` in each.
+
+    Knots lie halfway between two scores, or between the highest one and 1: rounding, as on another device, then moves
+    no row into another bin.
+    """
+    knots = np.array(quantile_knots(scores_N))
+    scores_U = np.unique(scores_N)
+    above = np.append(scores_U, 1.0)[np.searchsorted(scores_U, knots, side="right")]
+    halfway = ((knots + above) / 2).tolist()
+    return {"knots": halfway, "rows": count_up_to(scores_N, halfway).tolist()}

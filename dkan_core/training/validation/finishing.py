@@ -11,18 +11,19 @@ import torch
 from dkan_core.config import ResolvedTrainConfig
 from dkan_core.data.format.manifest import PreparedData
 from dkan_core.data.loading.loader import RowReader
-from dkan_core.evaluation.prediction import ScoredSplit, score_split
+from dkan_core.evaluation.prediction import ScoredSplit, score_split, to_probability
 from dkan_core.model.additive import AdditiveFastKAN
-from dkan_core.model.additive_terms import calibrated, purified
+from dkan_core.model.additive_terms import AdditiveTerms, calibrated, purified
 from dkan_core.model.architecture import ModelConfig
 from dkan_core.model.base import TabularModel
 from dkan_core.model.calibration import Calibration
+from dkan_core.model.model_folder import SCORES
 from dkan_core.model.random_state import random_state
 from dkan_core.model.tabular import TabularFastKAN
 from dkan_core.training.additive_fit.additive_tables import TABLE_CHOICES, TableMaker
 from dkan_core.training.state.refit_choices import Choices
 from dkan_core.training.validation.blending import Blender
-from dkan_core.training.validation.early_stopping import describe_best
+from dkan_core.training.validation.early_stopping import describe_best, score_distribution
 from dkan_core.training.validation.scorer import Best
 
 Described = tuple[Calibration, dict[str, Any]]
@@ -73,14 +74,14 @@ class Finisher:
         if self.choices is not None:
             weight = self.choices.metrics.get("blend")
             final = final if weight is None else self._blender.blend_by(final.eval(), weight)
-            calibration, metrics = self._as_chosen(self.choices, best)
-        else:
-            scored = best.scored
-            if self._blends:
-                final, scored = self._blender.blend(final.eval(), scored)
-            calibration, metrics = self._describe(scored, best)
-            if final.config.blended is not None:
-                metrics["blend"] = final.config.blended.weight
+            final.calibrate(*self.choices.calibration)
+            return final.eval(), final.config, self._describe_as_chosen(final, self.choices, best)
+        scored = best.scored
+        if self._blends:
+            final, scored = self._blender.blend(final.eval(), scored)
+        calibration, metrics = self._describe(scored, best)
+        if final.config.blended is not None:
+            metrics["blend"] = final.config.blended.weight
         final.calibrate(*calibration)
         return final.eval(), final.config, metrics
 
@@ -90,24 +91,25 @@ class Finisher:
         cpu.load_state_dict(model.state_dict())
         if self.choices is not None:
             found = {name: self.choices.metrics.get(name) for name in TABLE_CHOICES}
-            terms = purified(self._tables.tables_by(cpu, self.config, found))
-            calibration, metrics = self._as_chosen(self.choices, best)
-        else:
-            learned, choice = self._tables.tables(cpu, self.config)
-            terms = purified(learned)
-            calibration, metrics = self._describe(score_split(terms.to_model(), self.valid, torch.device("cpu")), best)
-            metrics |= choice
-        scale_L, shift_L = calibration
-        final = calibrated(terms, scale_L.astype(np.float64), shift_L.astype(np.float64)).to_model()
-        return final, final.config, metrics
+            final = _calibrated(purified(self._tables.tables_by(cpu, self.config, found)), self.choices.calibration)
+            return final, final.config, self._describe_as_chosen(final, self.choices, best)
+        learned, choice = self._tables.tables(cpu, self.config)
+        terms = purified(learned)
+        calibration, metrics = self._describe(score_split(terms.to_model(), self.valid, torch.device("cpu")), best)
+        final = _calibrated(terms, calibration)
+        return final, final.config, metrics | choice
 
     def _describe(self, scored: ScoredSplit, best: Best) -> Described:
         epoch, step = best.facts["epoch"], best.facts["step"]
         return describe_best(scored, self.prepared.labels, self.config, epoch=epoch, step=step)
 
-    def _as_chosen(self, choices: Choices, best: Best) -> Described:
-        rows = self.prepared.splits["train"].rows
-        return choices.calibration, choices.describe(rows=rows, epochs=best.facts["epoch"])
+    def _describe_as_chosen(self, final: TabularModel, choices: Choices, best: Best) -> dict[str, Any]:
+        """Return what the first training says; the distribution of scores, for others to be compared with, is new."""
+        metrics = choices.describe(rows=self.prepared.splits["train"].rows, epochs=best.facts["epoch"])
+        scores_NL = to_probability(score_split(final.eval(), self.valid, torch.device("cpu")).log_odds_NL)
+        labels = zip(metrics["labels"].items(), scores_NL.T, strict=True)
+        found = {name: {**facts, SCORES: score_distribution(scores_N)} for (name, facts), scores_N in labels}
+        return {**metrics, "labels": found}
 
     @property
     def _blends(self) -> bool:
@@ -120,3 +122,8 @@ class Finisher:
     @functools.cached_property
     def _blender(self) -> Blender:
         return Blender(self.open_train, self.valid, self.prepared, self.config)
+
+
+def _calibrated(terms: AdditiveTerms, calibration: Calibration) -> AdditiveFastKAN:
+    scale_L, shift_L = calibration
+    return calibrated(terms, scale_L.astype(np.float64), shift_L.astype(np.float64)).to_model()

@@ -26,7 +26,7 @@ from dkan_core.training.additive_fit.fitted_tables import FINE_BINS, MIN_PAIR_EF
 from dkan_core.training.setup.architecture import choose_architecture
 from dkan_core.training.setup.defaults import resolve_for
 from dkan_core.training.setup.sizing import MAX_FITTED_CELLS
-from tests.additive_data import QUICK, prepare_rows
+from tests.additive_data import QUICK, ROWS, make_rows, prepare_rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,6 +123,32 @@ def test_the_better_one_on_validation_counts(setting: Setting) -> None:
     np.testing.assert_array_equal(maker.tables_by(model, config, choice).table_VML, continued.table_VML)
     assert np.abs(continued.table_VML).max() == 0
     assert setting.loss(fresh) < setting.loss(continued) - 0.05
+
+
+@pytest.mark.parametrize("scale", [1e-5, 1e4])
+def test_the_scale_of_weights_does_not_matter(tmp_path: Path, scale: float) -> None:
+    found = []
+    for factor in (1.0, scale):
+        folder = tmp_path / str(factor)
+        weight = np.random.default_rng(0).uniform(0.5, 2.0, ROWS) * factor
+        weight[::7] = 0.0
+        folder.mkdir()
+        pq.write_table(make_rows().append_column("weight", pa.array(weight)), folder / "rows.parquet")
+        prepare(
+            folder / "rows.parquet", folder / "data", PrepareConfig(label=("label",), drop=("other",), weight="weight")
+        )
+        with opened(folder / "data") as setting:
+            config = setting.config()
+            model = setting.untrained(config)
+            torch.manual_seed(0)
+            torch.nn.init.normal_(model.table)
+            terms, choice = TableMaker(setting.train, setting.valid, from_scratch=False).tables(model, config)
+        assert choice["curve_penalty"] > 0 and choice["pair_penalty"] > 0
+        found.append((terms, choice))
+    (terms, choice), (scaled_terms, scaled_choice) = found
+    assert scaled_choice == choice
+    np.testing.assert_allclose(scaled_terms.table_VML, terms.table_VML, rtol=0, atol=1e-4)
+    np.testing.assert_allclose(scaled_terms.weight_V, terms.weight_V * scale, rtol=1e-4)
 
 
 def test_gradients_take_one_epoch_where_what_they_learn_is_forgotten(
