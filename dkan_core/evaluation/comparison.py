@@ -73,10 +73,10 @@ def compare(previous: str | Path, data: EvaluationData) -> Comparison:
         data: The rows.
     """
     place = str(previous).rstrip("/")
-    if find_model(place) is None:
-        logger.info("%s: there is no model yet to compare with", place)
-        return Comparison(model=place, is_there=False, why_not="there is no model yet")
     try:
+        if find_model(place) is None:
+            logger.info("%s: there is no model yet to compare with", place)
+            return Comparison(model=place, is_there=False, why_not="there is no model yet")
         with local_copy(place) as folder:
             saved = SavedModel(folder)
         known = list(saved.config.labels)

@@ -19,6 +19,8 @@ ScoreBatches = Callable[[Sequence[pa.RecordBatch]], Probabilities]
 class _Request:
     rows: pa.RecordBatch
     answer: asyncio.Future[Probabilities]
+    arrived: float
+    """By the clock of the event loop."""
 
 
 class MicroBatcher:
@@ -60,7 +62,8 @@ class MicroBatcher:
         Shape:
             - Output: ``(N, L)``
         """
-        request = _Request(rows, asyncio.get_running_loop().create_future())
+        loop = asyncio.get_running_loop()
+        request = _Request(rows, loop.create_future(), loop.time())
         self._waiting.append(request)
         self._waiting_rows += len(rows)
         if self._waiting_rows >= self._max_rows:
@@ -82,11 +85,13 @@ class MicroBatcher:
         self._loop = None
 
     async def _wait_for_more(self) -> None:
-        if not self._max_wait or self._waiting_rows >= self._max_rows:
+        until = self._waiting[0].arrived + self._max_wait
+        if until <= asyncio.get_running_loop().time() or self._waiting_rows >= self._max_rows:
             return
         self._full.clear()
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._full.wait(), self._max_wait)
+            async with asyncio.timeout_at(until):
+                await self._full.wait()
 
     def _next_batch(self) -> list[_Request]:
         """Return requests that are scored together; none if nobody waits for those that are left."""

@@ -67,6 +67,20 @@ def test_first_run_has_nothing_to_compare_with(trained: TrainResult, prepared: P
     assert "there is no model yet" in (tmp_path / "eval" / "report.html").read_text()
 
 
+@pytest.mark.parametrize("damage", ["folder", "bytes", "scheme"])
+def test_earlier_model_that_cannot_be_read_is_not_compared(prepared: Path, tmp_path: Path, damage: str) -> None:
+    place, config = str(tmp_path / "best"), tmp_path / "best" / "config.json"
+    config.parent.mkdir()
+    if damage == "folder":
+        config.mkdir()
+    elif damage == "bytes":
+        config.write_bytes(b"\xff")
+    else:
+        place = "nosuch://bucket/best"
+    compared = compare(place, PreparedRows(prepared, read_manifest(prepared), "test"))
+    assert compared.is_there and not compared.metrics and place in compared.why_not
+
+
 def test_model_of_other_columns_is_not_compared(source: Path, prepared: Path, tmp_path: Path) -> None:
     renamed = pq.read_table(source).rename_columns(
         ["radius" if name == "mean_radius" else name for name in pq.read_schema(source).names]

@@ -105,3 +105,22 @@ def test_wait_is_bounded() -> None:
     recorder.may_answer.set()
     batcher = MicroBatcher(recorder.score, max_rows=3, max_wait_seconds=0.01)
     assert asyncio.run(batcher.score(rows(1))).tolist() == [[1]]
+
+
+def test_time_in_which_the_model_was_busy_counts_as_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def ask() -> None:
+        loop = asyncio.get_running_loop()
+        first = asyncio.create_task(batcher.score(rows(1, 2)))
+        await loop.run_in_executor(None, recorder.started.wait)
+        second = asyncio.create_task(batcher.score(rows(3)))
+        await asyncio.sleep(0)
+        # Another hour would run into the time limit of the test.
+        now = loop.time() + 3600
+        monkeypatch.setattr(loop, "time", lambda: now)
+        recorder.may_answer.set()
+        await asyncio.gather(first, second)
+
+    recorder = Recorder()
+    batcher = MicroBatcher(recorder.score, max_rows=2, max_wait_seconds=3600)
+    asyncio.run(ask())
+    assert recorder.batches == [[2], [1]]

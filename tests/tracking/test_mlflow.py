@@ -177,6 +177,21 @@ def test_evaluation_is_logged_with_the_run_that_trained_the_model(
     assert "test/roc_auc" in alone.data.metrics
 
 
+def test_run_of_an_evaluation_whose_upload_fails_has_failed(
+    mlflow: Any, logged: TrainResult, prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*arguments: object) -> None:
+        raise OSError("no room")
+
+    experiment = mlflow.MlflowClient().create_experiment("failing")
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_ID", experiment)
+    monkeypatch.setattr(mlflow.MlflowClient, "log_text", refuse)
+    copy = shutil.copytree(logged.model, tmp_path / "published" / "model")
+    evaluate(copy, prepared, tmp_path / "eval", explain=False)
+    (run,) = mlflow.MlflowClient().search_runs([experiment])
+    assert run.info.status == "FAILED"
+
+
 def test_interrupted_run_is_killed_and_goes_on_as_the_same_run(mlflow: Any, prepared: Path, tmp_path: Path) -> None:
     slow = slow_steps(tmp_path, until=tmp_path / "never")
     background = Background(prepared, tmp_path / "run", LONG, tmp_path / "settings.json", cold=False, **slow)

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -60,18 +61,18 @@ def _log(
     from dkan_core.tracking.mlflow.run import is_there, log_metrics
 
     client = mlflow.MlflowClient()
-    run_id = known if known and is_there(client, known) else None
-    is_new = run_id is None
-    if run_id is None:
-        run_id = mlflow.start_run(run_name="evaluation", tags={"dkan.model": redact(model)}).info.run_id
-    # MLflow takes letters, digits, and a few signs; the name of raw data may have others.
-    split = re.sub(r"[^\w. -]", "_", str(metrics["split"]))
-    # Training has a curve of valid/... and train/..., of networks alone.
-    prefix = f"evaluation/{split}" if split in ("train", "valid") else split
-    log_metrics(client, run_id, {f"{prefix}/{name}": value for name, value in metrics.items()}, step)
-    client.log_text(run_id, report, f"{split}/report.html")
-    for name, content in files.items():
-        if content is not None:
-            client.log_dict(run_id, dict(content), f"{split}/{name}")
-    if is_new:
-        mlflow.end_run()
+    with ExitStack() as stack:
+        if known and is_there(client, known):
+            run_id = known
+        else:
+            run = stack.enter_context(mlflow.start_run(run_name="evaluation", tags={"dkan.model": redact(model)}))
+            run_id = run.info.run_id
+        # MLflow takes letters, digits, and a few signs; the name of raw data may have others.
+        split = re.sub(r"[^\w. -]", "_", str(metrics["split"]))
+        # Training has a curve of valid/... and train/..., of networks alone.
+        prefix = f"evaluation/{split}" if split in ("train", "valid") else split
+        log_metrics(client, run_id, {f"{prefix}/{name}": value for name, value in metrics.items()}, step)
+        client.log_text(run_id, report, f"{split}/report.html")
+        for name, content in files.items():
+            if content is not None:
+                client.log_dict(run_id, dict(content), f"{split}/{name}")
