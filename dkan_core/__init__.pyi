@@ -30,6 +30,7 @@ from dkan_core.data.source.files import split_sources as split_sources
 from dkan_core.editing.edit import EditResult as EditResult
 from dkan_core.editing.edit import edit as edit
 from dkan_core.editing.edits import Edit as Edit
+from dkan_core.errors import ClusterUnreachableError as ClusterUnreachableError
 from dkan_core.errors import ConfigError as ConfigError
 from dkan_core.errors import DataError as DataError
 from dkan_core.errors import DeploymentError as DeploymentError

@@ -1,14 +1,15 @@
 """Errors a caller can catch.
 
 DkanError
-├── UserError            the input or a setting is wrong: exit code 2, nothing left half-written
-│   ├── ConfigError      a setting is unknown or out of range
-│   ├── DataError        a source file, column or row is not what was expected
+├── UserError                the input or a setting is wrong: exit code 2, nothing left half-written
+│   ├── ConfigError          a setting is unknown or out of range
+│   ├── DataError            a source file, column or row is not what was expected
 │   │   └── UnreadableError  a file cannot be reached: it may be readable the next time
-│   └── OutputError      the output folder cannot take the result
-├── DeploymentError      a model is not served, though all settings are right: exit code 1
-├── GateError            a result is not good enough: exit code 1
-└── TrainingError        a process of a training run died: exit code 1
+│   └── OutputError          the output folder cannot take the result
+├── ClusterUnreachableError  a Kubernetes cluster does not answer: exit code 1
+├── DeploymentError          a model is not served, though all settings are right: exit code 1
+├── GateError                a result is not good enough: exit code 1
+└── TrainingError            a process of a training run died: exit code 1
 
 ConfigError and DataError are ValueErrors too, as scikit-learn's callers expect.
 """
@@ -64,6 +65,10 @@ class UnreadableError(DataError):
 
 class OutputError(UserError):
     """The output folder cannot take the result."""
+
+
+class ClusterUnreachableError(DkanError):
+    """A Kubernetes cluster does not answer; it may do so later."""
 
 
 class DeploymentError(DkanError):

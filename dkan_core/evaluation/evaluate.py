@@ -85,11 +85,7 @@ class Evaluation:
 
     def scalars(self) -> dict[str, float]:
         """Return the top-level metrics that are defined, as plain floats."""
-        return {
-            name: float(value)
-            for name, value in self.metrics.items()
-            if isinstance(value, int | float) and not isinstance(value, bool)
-        }
+        return {name: float(value) for name, value in metric.finite_numbers(self.metrics).items()}
 
     def summary(self) -> str:
         """Return the metrics as Markdown, for where no HTML is shown."""

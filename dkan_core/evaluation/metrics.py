@@ -14,7 +14,8 @@ model by that.
 Shape suffixes: N rows, L labels, P positive rows, M negative rows, T thresholds.
 """
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -288,6 +289,19 @@ def _beside(weighted: dict[str, Any], plain: dict[str, Any]) -> dict[str, Any]:
 def _mean(values: Iterable[float | None]) -> float | None:
     defined = [value for value in values if value is not None]
     return sum(defined) / len(defined) if defined else None
+
+
+def finite_numbers(metrics: Mapping[str, Any]) -> dict[str, int | float]:
+    """Return those of some metrics that are finite numbers.
+
+    >>> finite_numbers({"average_precision": 0.5, "rows": 20, "split": "test", "is_raw": False, "roc_auc": None})
+    {'average_precision': 0.5, 'rows': 20}
+    """
+    return {
+        name: value
+        for name, value in metrics.items()
+        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    }
 
 
 def best_f1_threshold(labels_N: Array, scores_N: Array, weight_N: Array | None = None) -> float:

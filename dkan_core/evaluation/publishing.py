@@ -1,6 +1,7 @@
 """``publish``: an approved model, with its card, where others fetch it; ``choose_best``: one run of several."""
 
 import logging
+import re
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -8,11 +9,18 @@ from typing import Any
 
 from pydantic import ConfigDict
 
-from dkan_core.errors import DataError
+from dkan_core.errors import DataError, OutputError
+from dkan_core.evaluation.metrics import finite_numbers
 from dkan_core.model.model_folder import CARD, check_model_replaceable
 from dkan_core.model.saved_model import SavedModel, Share, write_model_files
 from dkan_core.utils.schemas import Schema, read_json
+from dkan_core.utils.storage.outputs import OWN_FOLDERS, entries
 from dkan_core.utils.storage.remote import local_copy
+from dkan_core.utils.storage.staging import staged_folder
+
+# The table of a model card that ``publish`` adds: its head, and with its rows.
+TESTED = "\n| test metric | value |\n|---|---:|\n"
+TESTED_TABLE = re.compile(rf"{re.escape(TESTED)}(\|.*\n)*".encode())
 
 # In a run's folder; that of its model has one of its own.
 RUN_METRICS = "metrics.json"
@@ -26,7 +34,7 @@ def publish(model: str | Path, to: str | Path, metrics: Mapping[str, Any] | None
     Args:
         model: Folder that ``train`` wrote, or its ``model`` folder; a path or an fsspec URI.
         to: Folder or URI for the model alone, without logs, history and checkpoints.
-        metrics: Test metrics by name, for the model card.
+        metrics: Test metrics by name, for the model card, in the place of those it has.
 
     Raises:
         DataError: The model cannot be read, or is not whole.
@@ -35,20 +43,13 @@ def publish(model: str | Path, to: str | Path, metrics: Mapping[str, Any] | None
     with local_copy(model) as source:
         read = SavedModel(source).files
         files = {name: read.read(name) for name in read.files}
-        files[CARD] = files.get(CARD, b"") + _tested(metrics or {}).encode()
+        if numbers := finite_numbers(metrics or {}):
+            rows = "\n".join(f"| {name} | {value} |" for name, value in numbers.items())
+            files[CARD] = TESTED_TABLE.sub(b"", files.get(CARD, b"")) + f"{TESTED}{rows}\n".encode()
         # After the model was read: a damaged one is said to be so, whatever lies at the target.
         check_model_replaceable(to, overwrite=True)
         write_model_files(to, files)
     logger.info("published %s to %s", model, to)
-
-
-def _tested(metrics: Mapping[str, Any]) -> str:
-    """Return what a model card says of the test."""
-    numbers = {name: value for name, value in metrics.items() if isinstance(value, int | float)}
-    if not numbers:
-        return ""
-    rows = "\n".join(f"| {name} | {value} |" for name, value in numbers.items())
-    return f"\n| test metric | value |\n|---|---:|\n{rows}\n"
 
 
 class _RunMetrics(Schema):
@@ -71,12 +72,17 @@ def choose_best(runs: Sequence[str | Path], out: str | Path) -> int:
 
     Raises:
         DataError: There are none, or a folder holds no finished run.
+        OutputError: ``out`` holds something, or cannot be written; nothing half-written is left.
     """
     if not runs:
         raise DataError("there are no runs to choose from")
     scores = [_validation_score(Path(run)) for run in runs]
     best = max(range(len(scores)), key=scores.__getitem__)
-    shutil.copytree(runs[best], out, dirs_exist_ok=True)
+    if found := entries(out) - OWN_FOLDERS:
+        raise OutputError(f"{out}: already holds something else ({min(found)}); choose an empty or new folder")
+    names = sorted(entries(runs[best]), key=lambda name: name == RUN_METRICS)
+    with staged_folder(out, names=names, overwrite=False) as folder:
+        shutil.copytree(runs[best], folder, dirs_exist_ok=True)
     logger.info("best of %s: %s", [round(score, 5) for score in scores], runs[best])
     return best
 

@@ -8,9 +8,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from dkan_core.errors import ConfigError, DeploymentError
+from dkan_core.errors import ClusterUnreachableError, ConfigError, DeploymentError
 from dkan_core.model.model_folder import CARD, CONFIG, ModelFolder
-from dkan_core.utils.kubernetes_api import CALL_SECONDS, OWN_LABELS, ClusterUnreachableError, call_cluster
+from dkan_core.utils.kubernetes_api import CALL_SECONDS, OWN_LABELS, call_cluster
 
 GROUP, VERSION, PLURAL, KIND = "serving.kserve.io", "v1beta1", "inferenceservices", "InferenceService"
 # As deploy/serving/serving-runtime.yaml has it.
@@ -63,6 +63,7 @@ def deploy(
     Raises:
         ConfigError: A setting is wrong, or this process knows no cluster or has no right to do that there.
         DataError: There is no model.
+        ClusterUnreachableError: The cluster does not answer.
         DeploymentError: The model is not served in time; the message says what KServe says.
     """
     body = inference_service(name, storage_uri(uri), _digest(model), runtime=runtime, service_account=service_account)

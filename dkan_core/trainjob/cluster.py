@@ -5,9 +5,9 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from dkan_core.errors import ConfigError
+from dkan_core.errors import ClusterUnreachableError, ConfigError
 from dkan_core.trainjob.body import GROUP, NODE, PLURAL, VERSION
-from dkan_core.utils.kubernetes_api import CALL_SECONDS, ClusterUnreachableError, call_cluster
+from dkan_core.utils.kubernetes_api import CALL_SECONDS, call_cluster
 
 # After so long without a line a log is asked for again: its connection may be dead.
 SILENCE_SECONDS = 300.0

@@ -10,7 +10,7 @@ from typing import Any
 
 from dkan_core.config import NodesConfig, TrainConfig, check_config
 from dkan_core.data.format.manifest import MANIFEST, manifest_text
-from dkan_core.errors import ConfigError, DataError, DkanError, TrainingError
+from dkan_core.errors import ClusterUnreachableError, ConfigError, DataError, DkanError, TrainingError
 from dkan_core.model.model_folder import MODEL_FOLDER
 from dkan_core.training.history import HISTORY, read_history
 from dkan_core.training.launcher.run_folder import METRICS, WRITTEN, check_run_folder
@@ -19,7 +19,6 @@ from dkan_core.training.setup.early_checks import check_names
 from dkan_core.trainjob.body import arguments, job_name, settle, train_job
 from dkan_core.trainjob.cluster import Cluster, check_sdk, index_of
 from dkan_core.trainjob.logs import LogFollower
-from dkan_core.utils.kubernetes_api import ClusterUnreachableError
 from dkan_core.utils.schemas import parse_json
 from dkan_core.utils.signals import exit_once, handle_signal
 from dkan_core.utils.storage.files import read_if_there
@@ -60,6 +59,7 @@ def train_on_nodes(
         ConfigError: A setting is wrong, nodes cannot reach data or run, this process has no cluster or no right to make
             jobs in it, or the SDK is missing.
         DataError: There is no prepared data set.
+        ClusterUnreachableError: The cluster does not answer.
         TrainingError: The job failed, was not done in time, or is gone; the message has the end of its log.
     """
     check_config(TrainConfig, config)
@@ -195,7 +195,7 @@ class _JobRun:
         try:
             self._wait()
         except TrainingError as error:
-            raise type(error)("\n".join([str(error), *(f"  {line}" for line in follower.end())])) from error
+            raise TrainingError("\n".join([str(error), *(f"  {line}" for line in follower.end())])) from error
         finally:
             follower.end()
 

@@ -5,9 +5,8 @@ import threading
 from collections import deque
 from datetime import UTC, datetime
 
-from dkan_core.errors import ConfigError
+from dkan_core.errors import ClusterUnreachableError, ConfigError
 from dkan_core.trainjob.cluster import Cluster, index_of
-from dkan_core.utils.kubernetes_api import ClusterUnreachableError
 
 # Shown again with a failure: enough for a traceback.
 LINES_KEPT = 40

@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dkan_core.errors import ConfigError, TrainingError
+from dkan_core.errors import ClusterUnreachableError, ConfigError
 from dkan_core.utils.retry import RetryPolicy, call_with_retries
 
 # How long a connection and an answer may take.
@@ -13,10 +13,6 @@ CALL_SECONDS = (10.0, 30.0)
 RETRIES = RetryPolicy(first_pause=0.5, attempts=5)
 
 OWN_LABELS = {"app.kubernetes.io/managed-by": "dkan"}
-
-
-class ClusterUnreachableError(TrainingError):
-    """The cluster does not answer; it may do so later."""
 
 
 def call_cluster(

@@ -1,5 +1,6 @@
 """``publish`` copies a whole model with its card; ``choose_best`` takes the best of several runs."""
 
+import errno
 import json
 from pathlib import Path
 
@@ -22,6 +23,19 @@ def test_later_model_takes_the_place_of_an_earlier_one(trained: TrainResult, tmp
     publish(trained.model, tmp_path / "best", {"average_precision": 0.97})
     card = (tmp_path / "best" / "README.md").read_text()
     assert "| 0.97 |" in card and "| 0.9 |" not in card
+
+
+def test_card_has_one_table_of_the_last_test(trained: TrainResult, tmp_path: Path) -> None:
+    first, card = tmp_path / "first", tmp_path / "second" / "README.md"
+    publish(trained.model, first, {"average_precision": 0.9, "is_raw": False, "roc_auc": float("nan")})
+    publish(first, card.parent)
+    assert card.read_text().endswith("| test metric | value |\n|---|---:|\n| average_precision | 0.9 |\n")
+    with (first / "README.md").open("a") as file:
+        file.write("\nApproved.\n")
+    publish(first, card.parent, {"average_precision": 0.97})
+    text = card.read_text()
+    assert text.endswith("\nApproved.\n\n| test metric | value |\n|---|---:|\n| average_precision | 0.97 |\n")
+    assert text.count("| test metric |") == 1
 
 
 def test_damaged_model_is_not_published(trained: TrainResult, tmp_path: Path) -> None:
@@ -113,6 +127,29 @@ def test_first_of_the_best_runs_is_chosen(tmp_path: Path) -> None:
     runs = [run_with(tmp_path / str(number), score) for number, score in enumerate([0.5, 0.7, 0.7])]
     assert choose_best(runs, tmp_path / "best") == 1
     assert json.loads((tmp_path / "best" / "metrics.json").read_text()) == {"average_precision": 0.7}
+
+
+def test_best_run_is_copied_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, best = run_with(tmp_path / "run", 0.5), tmp_path / "best"
+    (run / "model").mkdir()
+    (run / "model" / "config.json").write_text("{}")
+    best.mkdir()
+    (best / "notes.txt").write_text("mine")
+    with pytest.raises(OutputError, match=r"/best: already holds something else \(notes\.txt\)"):
+        choose_best([run], best)
+    assert [path.name for path in best.iterdir()] == ["notes.txt"]
+    (best / "notes.txt").unlink()
+
+    def fill(*arguments: object, **options: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("shutil.copyfile", fill)
+        with pytest.raises(OutputError, match="No space left"):
+            choose_best([run], best)
+    assert not list(best.iterdir())
+    choose_best([run], best)
+    assert {path.name for path in best.iterdir()} == {"metrics.json", "model"}
 
 
 def test_unfinished_run_is_named(tmp_path: Path) -> None:

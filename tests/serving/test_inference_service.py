@@ -10,7 +10,15 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from dkan_core import ConfigError, DataError, DeploymentError, TrainResult, deploy
+from dkan_core import (
+    ClusterUnreachableError,
+    ConfigError,
+    DataError,
+    DeploymentError,
+    TrainingError,
+    TrainResult,
+    deploy,
+)
 from dkan_core.serving import inference_service as module
 from dkan_core.utils import kubernetes_api
 from dkan_core.utils.retry import RetryPolicy
@@ -107,6 +115,13 @@ def test_service_that_does_not_become_ready_is_an_error_with_the_words_of_kserve
     kserve.states = [state]
     with pytest.raises(DeploymentError, match=message):
         deployed(trained, timeout_seconds=0)
+
+
+def test_cluster_that_does_not_answer_is_an_error_of_its_own(kserve: KServe, trained: TrainResult) -> None:
+    kserve.faults = [503, 503, 503]
+    with pytest.raises(ClusterUnreachableError, match="the cluster does not answer") as caught:
+        deployed(trained)
+    assert not isinstance(caught.value, TrainingError)
 
 
 @pytest.mark.parametrize(

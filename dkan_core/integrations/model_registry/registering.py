@@ -3,7 +3,6 @@
 import importlib
 import importlib.util
 import logging
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from urllib.parse import urlsplit
 import dkan_core
 from dkan_core.errors import ConfigError
 from dkan_core.evaluation.evaluate import read_metrics
+from dkan_core.evaluation.metrics import finite_numbers
 from dkan_core.model.model_folder import CARD, FORMAT_VERSION
 from dkan_core.model.saved_model import SavedModel, are_current
 from dkan_core.utils.storage.paths import is_remote, local_path
@@ -226,8 +226,4 @@ def _numbers(prefix: str, metrics: Mapping[str, Any]) -> dict[str, int | float]:
     >>> _numbers("test", {"average_precision": 0.5, "rows": 20, "split": "test", "roc_auc": None})
     {'test_average_precision': 0.5, 'test_rows': 20}
     """
-    return {
-        f"{prefix}_{name}": value
-        for name, value in metrics.items()
-        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    }
+    return {f"{prefix}_{name}": value for name, value in finite_numbers(metrics).items()}

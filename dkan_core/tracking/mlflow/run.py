@@ -1,7 +1,6 @@
 """A run in MLflow: settings as parameters, what evaluations find as metrics, and at the end the model."""
 
 import logging
-import math
 import sys
 import time
 from collections.abc import Mapping
@@ -11,6 +10,7 @@ from typing import Any
 
 import dkan_core
 from dkan_core.errors import redact
+from dkan_core.evaluation.metrics import finite_numbers
 from dkan_core.model.model_folder import MODEL_FOLDER
 from dkan_core.tracking.mlflow import sweep
 from dkan_core.tracking.mlflow.model import log_model
@@ -150,12 +150,8 @@ def log_metrics(client: Any, run_id: str, values: Mapping[str, Any], step: int) 
     from mlflow.entities import Metric
 
     now = int(time.time() * 1000)
-    numbers = {
-        name: float(value)
-        for name, value in values.items()
-        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    }
-    client.log_batch(run_id, metrics=[Metric(name, value, now, step) for name, value in numbers.items()])
+    metrics = [Metric(name, float(value), now, step) for name, value in finite_numbers(values).items()]
+    client.log_batch(run_id, metrics=metrics)
 
 
 def is_there(client: Any, run_id: str) -> bool:
