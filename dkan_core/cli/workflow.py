@@ -178,12 +178,7 @@ def train(
             fail(f"interrupted; the best model so far, if any, is in {out}/model", 130)
         show({"model": result.model, "checkpoint": result.checkpoint, **result.metrics})
     if result.metrics["training"]["ended"] == "interrupt":
-        advice = (
-            "continue with --resume auto"
-            if result.checkpoint
-            else "no checkpoint; start again with --resume auto or --overwrite"
-        )
-        fail(f"interrupted; the best model so far is in {out}/model; {advice}", 130)
+        fail(f"interrupted; the best model so far is in {out}/model; {result.next_step}", 130)
 
 
 @command(

@@ -17,7 +17,7 @@ from dkan_core.explanation.bands import Measured, standard_errors
 from dkan_core.explanation.columns import Column, listed_columns, source_columns
 from dkan_core.explanation.curves import Curve, ReadCurve, describe_curve, read_curve, read_term
 from dkan_core.explanation.ids import ListedIds, read_ids
-from dkan_core.explanation.importance import Importance, add_precision_drops, first_effects, rank_by_effect
+from dkan_core.explanation.importance import Advance, Importance, add_precision_drops, first_effects, rank_by_effect
 from dkan_core.explanation.interactions import Interaction, PairMap, find_interactions, is_varied, map_pair
 from dkan_core.explanation.model_answers import ModelAnswers
 from dkan_core.explanation.slopes import add_slopes, measure_slopes
@@ -179,8 +179,7 @@ def read_label(
     model = saved.module.to(device)
     place = saved.config.labels.index(label)
     labels_NL: Array = arrays["labels"][:, [place]]
-    inputs, columns = _inputs(arrays), _columns(saved)
-    listed = [column for column in columns if column.listed is not None]
+    columns = _columns(saved)
     by_name = {column.name: column for column in columns}
     top = min(effort.top, len(columns))
     terms = terms_of(model) if isinstance(model, AdditiveFastKAN) else None
@@ -188,18 +187,16 @@ def read_label(
     paired = min(PAIRED, top) if effort.maps and terms is None else 0
     steps = (0 if effects else len(columns)) + top * (1 + bool(effort.shuffles)) + math.comb(paired, 2) + effort.maps
     with torch_threads(_threads(model)), progress(f"explaining {label}", steps, "steps") as advance:
-        answers = ModelAnswers(model, device, [place], inputs)
+        answers = ModelAnswers(model, device, [place], _inputs(arrays))
         check_probabilities(to_probability(answers.scored_NL), saved.config.labels, split)
         ranked = rank_by_effect(
             answers, columns, top=effort.top, cells=effort.cells, seed=seed, advance=advance, first=effects
         )
         # A curve that is a table has steps and no gradient.
-        if effort.slopes and "numeric" in inputs and terms is None:
-            slopes_F = measure_slopes(model, device, inputs, [place], effort.cells)
-            ranked = add_slopes(ranked, columns, slopes_F)
-        best = [by_name[importance.name] for importance in ranked[:top]]
-        if drawn is not None:
-            best = [by_name[name] for name in drawn if name in by_name]
+        if effort.slopes and "numeric" in arrays and terms is None:
+            ranked = add_slopes(ranked, columns, measure_slopes(model, device, _inputs(arrays), [place], effort.cells))
+        names = [importance.name for importance in ranked[:top]] if drawn is None else drawn
+        best = [by_name[name] for name in names if name in by_name]
         if effort.shuffles:
             ranked = add_precision_drops(
                 answers,
@@ -211,21 +208,14 @@ def read_label(
                 seed=seed,
                 advance=advance,
             )
-        ids = [read_ids(answers, column, effort.curve_rows) for column in listed]
+        ids = [read_ids(answers, column, effort.curve_rows) for column in columns if column.listed is not None]
         # Ids have no order that a curve could be drawn along, and are no column of a pair.
         best = [column for column in best if column.listed is None]
         if isinstance(model, AdditiveFastKAN):
-            of_columns = AdditiveCurves(model)
-            read_terms = [read_term(of_columns, answers, column, label=place) for column in best]
-            curves = _terms_described(read_terms, saved)
-            advance(top)
+            curves = _curves_of_terms(model, answers, best, saved, place, advance)
         else:
-            read = []
-            for column in best:
-                # Shared out evenly: the last curve is as exact as the first one.
-                limit = effort.cells / top
-                read.append(read_curve(answers, column, label=0, rows=effort.curve_rows, cells=limit))
-                advance(1)
+            # Shared out evenly: the last curve is as exact as the first one.
+            read = _read_curves(answers, best, effort.curve_rows, effort.cells / top, advance)
             curves = _described(read, saved, labels_NL[:, 0], answers.log_odds_NL[:, 0], arrays.get("weight"))
         tables = term_tables(terms, saved.preprocessor, place) if terms is not None and effort.maps else None
         pairs = pairs_of(tables or ()) or find_interactions(
@@ -237,26 +227,8 @@ def read_label(
             cells=effort.cells,
             advance=advance,
         )
-        maps = []
-        factor = AdditiveCurves(model).error_factor if isinstance(model, AdditiveFastKAN) else None
-        for pair in pairs[: effort.maps]:
-            first, second = by_name[pair.first], by_name[pair.second]
-            if not all(is_varied(side, inputs, PAIR_BINS) for side in (first, second)):
-                continue
-            limit = effort.cells / effort.maps
-            maps.append(
-                map_pair(
-                    answers,
-                    first,
-                    second,
-                    label=0,
-                    bins=_map_bins(saved.config, first, second),
-                    rows=PAIR_ROWS,
-                    cells=limit,
-                    error_factor=factor,
-                )
-            )
-            advance(1)
+        shown = [(by_name[pair.first], by_name[pair.second]) for pair in pairs[: effort.maps]]
+        maps = _maps(model, answers, shown, saved.config, effort.cells / max(1, effort.maps), advance)
     precision = macro_average_precision(labels_NL, answers.log_odds_NL)
     return LabelExplanation(
         label=label,
@@ -271,18 +243,59 @@ def read_label(
     )
 
 
+def _read_curves(
+    answers: ModelAnswers, columns: Sequence[Column], rows: int, cells: float, advance: Advance
+) -> list[ReadCurve]:
+    """Return the curves of columns, each from ``rows`` rows and ``cells`` stored values at most."""
+    read = []
+    for column in columns:
+        read.append(read_curve(answers, column, label=0, rows=rows, cells=cells))
+        advance(1)
+    return read
+
+
+def _curves_of_terms(
+    model: AdditiveFastKAN,
+    answers: ModelAnswers,
+    columns: Sequence[Column],
+    saved: SavedModel,
+    place: int,
+    advance: Advance,
+) -> list[Curve]:
+    """Return the terms of an additive model with the bands of its members, and formulas."""
+    terms, counts = AdditiveCurves(model), saved.preprocessor.counts or {}
+    read = [read_term(terms, answers, column, label=place) for column in columns]
+    advance(len(columns))
+    return [describe_curve(curve, error_P, counts.get(curve.grid.column.name)) for curve, error_P in read]
+
+
+def _maps(
+    model: TabularModel,
+    answers: ModelAnswers,
+    pairs: Sequence[tuple[Column, Column]],
+    config: ModelConfig,
+    cells: float,
+    advance: Advance,
+) -> list[PairMap]:
+    """Return the maps of those pairs of which both columns vary, each from ``cells`` stored values at most."""
+    factor = AdditiveCurves(model).error_factor if isinstance(model, AdditiveFastKAN) else None
+    maps = []
+    for first, second in pairs:
+        if all(is_varied(side, answers.arrays, PAIR_BINS) for side in (first, second)):
+            bins = _map_bins(config, first, second)
+            maps.append(
+                map_pair(answers, first, second, label=0, bins=bins, rows=PAIR_ROWS, cells=cells, error_factor=factor)
+            )
+        advance(1)
+    return maps
+
+
 def _map_bins(config: ModelConfig, first: Column, second: Column) -> int:
     """Return how many bins a side of a pair's map has."""
     shape = config.blended.additive if config.blended else config.additive
     cuts = {each.feature: len(each.cuts) for each in shape.binned} if shape else {}
     fewest = min(cuts.get(column.score_index, 0) for column in (first, second))
     return SHARP_MAP_BINS if fewest > SHARP_TERM_BINS else MAP_BINS
-
-
-def _terms_described(read: Sequence[tuple[ReadCurve, Float64]], saved: SavedModel) -> list[Curve]:
-    """Return the terms of an additive model with the bands of its members, and formulas."""
-    counts = saved.preprocessor.counts or {}
-    return [describe_curve(curve, error_P, counts.get(curve.grid.column.name)) for curve, error_P in read]
 
 
 def _described(

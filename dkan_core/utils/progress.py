@@ -86,6 +86,8 @@ def make_progress(*columns: ProgressColumn) -> Progress:
 def progress(description: str, total: int, unit: str) -> Iterator[Callable[[int], None]]:
     """Yield a function that advances a bar on a terminal, and writes a line now and then to a log.
 
+    A block that ends well has done all: units that turned out not to be needed are counted at its end.
+
     Args:
         description: What is done, in a word.
         total: How many units there are.
@@ -93,16 +95,17 @@ def progress(description: str, total: int, unit: str) -> Iterator[Callable[[int]
     """
     # A terminal shows one bar at a time: that of the thread that started the others.
     if not on_terminal() or threading.current_thread() is not threading.main_thread():
-        yield _log_lines(description, total, unit)
+        yield from _log_lines(description, total, unit)
         return
     # The bar counts in floats; people want whole numbers.
     counts = TextColumn("{task.completed:,.0f}/{task.total:,.0f} " + unit)
     with make_progress(counts, TimeRemainingColumn(elapsed_when_finished=True)) as bar:
         task = bar.add_task(description, total=total)
         yield lambda count: bar.advance(task, count)
+        bar.update(task, completed=total)
 
 
-def _log_lines(description: str, total: int, unit: str) -> Callable[[int], None]:
+def _log_lines(description: str, total: int, unit: str) -> Iterator[Callable[[int], None]]:
     done, spoken = 0, time.monotonic()
 
     def advance(count: int) -> None:
@@ -112,4 +115,6 @@ def _log_lines(description: str, total: int, unit: str) -> Callable[[int], None]
             spoken = time.monotonic()
             logger.info("%s %s of %s %s", description, f"{done:,}", f"{total:,}", unit)
 
-    return advance
+    yield advance
+    if done < total:
+        advance(total - done)

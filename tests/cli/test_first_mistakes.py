@@ -103,7 +103,10 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
         ["predict", "{model}", "rows", "--out", "thesis.parquet"],
         r"thesis\.parquet: holds other data",
     ),
-    "predictions over text": (["predict", "{model}", "rows", "--out", "notes.parquet"], r"was not written by dkan"),
+    "predictions over text": (
+        ["predict", "{model}", "rows", "--out", "notes.parquet"],
+        r"was not written by dkan, and would be replaced; choose another place",
+    ),
     "predictions over a source": (["predict", "{model}", "rows", "--out", "rows/a.parquet"], r"is one of the sources"),
     "prepared data in the place of raw": (
         ["predict", "{model}", "{prepared}", "--out", "s.parquet"],

@@ -266,10 +266,14 @@ class Child:
 
     def describe_death(self) -> str:
         """Say how the process ended, with the end of its log."""
-        code = self.wait()
-        how = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
-        text = self.log.read_bytes()[self._log_start :].decode(errors="replace")
+        text = self._log_text()
         tail = "\n".join(f"  {line}" for line in text.splitlines()[-LOG_LINES_SHOWN:]) or "  (it wrote nothing)"
+        return f"{self.summarize_death()}. The end of {self.log.parent.name}/{self.log.name}:\n{tail}"
+
+    def summarize_death(self) -> str:
+        """Say in a line how the process ended."""
+        code, text = self.wait(), self._log_text()
+        how = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
         hint = ""
         advice = f"what to change: {MEMORY_ADVICE.get(self.role, COMPUTING_ADVICE)}"
         if code == PEER_LOST or NCCL_TIMEOUT in text:
@@ -279,7 +283,10 @@ class Child:
             hint = f"; out of memory is the usual cause; {advice}"
         elif "out of memory" in text.lower() or "MemoryError" in text:
             hint = f"; {advice}"
-        return f"{self.name} died ({how}{hint}). The end of {self.log.parent.name}/{self.log.name}:\n{tail}"
+        return f"{self.name} died ({how}{hint})"
+
+    def _log_text(self) -> str:
+        return self.log.read_bytes()[self._log_start :].decode(errors="replace")
 
 
 def _exists(pid: int) -> bool:

@@ -63,9 +63,10 @@ class Ending:
             why = describe_patience(self.history)
         best = f"best model in {self.run}/{self.model.name}" if self.model.exists() else "no model yet"
         newest = f"newest checkpoint {self.checkpoint}" if self.checkpoint else "no checkpoint"
-        logger.info("run ended (%s): %s; %s; %s", why, best, newest, self._next_step())
+        logger.info("run ended (%s): %s; %s; %s", why, best, newest, self.next_step())
 
-    def _next_step(self) -> str:
+    def next_step(self) -> str:
+        """Say how to go on with the run, or to start it again."""
         if not self.checkpoint:
             return "start again with --resume auto or --overwrite"
         limit = LARGER.get(self.reason)

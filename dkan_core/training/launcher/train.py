@@ -86,6 +86,9 @@ class TrainResult:
     checkpoint: str | None = None
     """The newest one: path or URI; None where there is none to resume from."""
 
+    next_step: str = ""
+    """How to go on with the run, or to start it again: options of ``dkan train``."""
+
     def __repr__(self) -> str:
         epochs = f"{self.history[-1]['epoch']:g} epochs" if self.history else "no epoch"
         return f"TrainResult(average_precision={self.average_precision:.4f}, model={self.model!r}; {epochs})"
@@ -153,8 +156,8 @@ def train(
         with nullcontext() if _is_locked(where, run) else output_lock(where), local_run_folder(run) as folder:
             make_logs_ready(folder, is_resumed=checkpoint is not None)
             write_log(folder / LOGS / LOG)
-            metrics, outcome, newest = _train_in(folder, start, fork_server)
-    result = _result(run, metrics, outcome, newest)
+            metrics, outcome, end = _train_in(folder, start, fork_server)
+    result = _result(run, metrics, outcome, end)
     _log_parts(resolved, metrics, outcome)
     if ranks is not None:
         ranks.publish_value("result", asdict(result))
@@ -192,8 +195,8 @@ class _Start:
 
 def _train_in(
     folder: Path, start: _Start, fork_server: Callable[[], ForkServer]
-) -> tuple[dict[str, Any], Outcome, str]:
-    """Train in a local folder; return the metrics, what the run ended with, and its newest checkpoint."""
+) -> tuple[dict[str, Any], Outcome, Ending]:
+    """Train in a local folder; return the metrics, what the run ended with, and how."""
     config, manifest, checkpoint, initial = start.config, start.manifest, start.checkpoint, start.initial
     ending = "" if checkpoint is None else ending_of(checkpoint, config, manifest.splits["train"].rows)
     if config.refit and not ending:
@@ -246,7 +249,7 @@ def _train_in(
             end.history = outcome.history
         status: Literal["interrupted", "finished"] = "interrupted" if end.reason == "interrupt" else "finished"
         tracker.finished(RunEnd(status=status, metrics=metrics))
-    return metrics, outcome, end.checkpoint
+    return metrics, outcome, end
 
 
 def _log_parts(config: ResolvedTrainConfig, metrics: dict[str, Any], outcome: Outcome) -> None:
@@ -337,12 +340,17 @@ def _write_metrics(folder: Path, config: ResolvedTrainConfig, outcome: Outcome) 
     return metrics
 
 
-def _result(run: str | Path, metrics: dict[str, Any], outcome: Outcome, checkpoint: str) -> TrainResult:
+def _result(run: str | Path, metrics: dict[str, Any], outcome: Outcome, end: Ending) -> TrainResult:
     best = float(metrics["average_precision"])
     model = f"{run}/{MODEL_FOLDER}"
     logger.info("best validation average precision %.4f; model in %s", best, model)
     return TrainResult(
-        average_precision=best, model=model, metrics=metrics, history=outcome.history, checkpoint=checkpoint or None
+        average_precision=best,
+        model=model,
+        metrics=metrics,
+        history=outcome.history,
+        checkpoint=end.checkpoint or None,
+        next_step=end.next_step(),
     )
 
 

@@ -12,7 +12,7 @@ from dkan_core.errors import DataError, OutputError
 from dkan_core.model.model_folder import MODEL_FILES, read_files
 from dkan_core.training.state.checkpoint_file import Checkpoint, decode, encode
 from dkan_core.utils.retry import RetryPolicy, call_with_retries
-from dkan_core.utils.storage.failures import readable, writable
+from dkan_core.utils.storage.failures import is_disk_full, readable, writable
 from dkan_core.utils.storage.paths import filesystem, is_remote, local_path
 from dkan_core.utils.storage.staging import staged_file
 
@@ -70,7 +70,7 @@ def write_parts(uri: str, parts: Sequence[bytes | memoryview]) -> None:
 
 def _may_pass(error: BaseException) -> bool:
     # A full disk stays full for so short a time.
-    return isinstance(error, OutputError) and "disk is full" not in str(error)
+    return isinstance(error, OutputError) and not is_disk_full(error.__cause__)
 
 
 def _prune(folder: str, newest: str) -> None:

@@ -48,10 +48,15 @@ LIMITS = {
 }
 
 
+def is_disk_full(error: BaseException | None) -> bool:
+    """Tell whether an error says that a disk, or what a user may have of it, is full."""
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
 def output_error(path: str | Path, error: OSError) -> OutputError:
     """Describe why ``path`` could not be written."""
     # Said plainly: people meet it more often than the others, and nothing but room mends it.
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if is_disk_full(error):
         return OutputError(f"{path}: the disk is full; nothing half-written was left")
     return OutputError(f"{path}: cannot be written ({error.strerror or error})")
 

@@ -134,4 +134,4 @@ def check_file_is_ours(uri: str, *, beginning: bytes, mark: bytes = b"") -> None
             return
         head = fs.cat_file(path, end=HEAD_BYTES) if fs.isfile(path) else None
     if head is None or (head and not (beginning.startswith(head[: len(beginning)]) and mark in head)):
-        raise OutputError(f"{uri}: was not written by dkan, and would be replaced; choose an empty or new folder")
+        raise OutputError(f"{uri}: was not written by dkan, and would be replaced; choose another place")

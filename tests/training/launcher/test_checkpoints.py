@@ -1,5 +1,6 @@
 """A checkpoint is whole, found again, and refused where it does not fit."""
 
+import errno
 import json
 import os
 import re
@@ -8,11 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
 from dkan_core import ConfigError, DataError, OutputError, TrainConfig, TrainResult, train
 from dkan_core.config import ResolvedTrainConfig
 from dkan_core.training.launcher.checkpoints import checkpoint_folder, find_checkpoint
 from dkan_core.training.launcher.resuming import ending_of, waiting_snapshots, with_ending
+from dkan_core.training.state import checkpoint_store
 from dkan_core.training.state.checkpoint_store import (
     KEPT_FILES,
     check_no_checkpoints,
@@ -20,9 +23,11 @@ from dkan_core.training.state.checkpoint_store import (
     load_checkpoint,
     read_model,
     save_checkpoint,
+    write_parts,
 )
 from dkan_core.training.state.ledger import ENDINGS
 from dkan_core.training.state.schedule import Schedule
+from dkan_core.utils.retry import RetryPolicy
 from tests.training.launcher.made_checkpoints import CONFIG, DATA, ROWS, checkpoint_of, evaluation, waiting_at
 
 
@@ -39,6 +44,21 @@ def test_what_was_saved_is_found_and_only_the_newest_are_kept(tmp_path: Path) ->
     assert np.array_equal(waits.state_KP, expected.state_KP)
     assert len(os.listdir(tmp_path)) == KEPT_FILES
     assert load_checkpoint(str(tmp_path / "none")) is None
+
+
+@pytest.mark.parametrize(("number", "attempts"), [(errno.ENOSPC, 1), (errno.EDQUOT, 1), (errno.EIO, 2)])
+def test_no_second_attempt_where_the_disk_is_full(number: int, attempts: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+
+    def fail(fs: MemoryFileSystem, *arguments: object, **options: object) -> None:
+        seen.append(arguments)
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(MemoryFileSystem, "put_file", fail)
+    monkeypatch.setattr(checkpoint_store, "RETRIES", RetryPolicy(first_pause=0, attempts=2))
+    with pytest.raises(OutputError, match=os.strerror(number)):
+        write_parts("memory://full/checkpoint", [b"state"])
+    assert len(seen) == attempts
 
 
 def test_checkpoints_of_a_run_that_was_further_give_way(tmp_path: Path) -> None:

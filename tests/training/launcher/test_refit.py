@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import re
 import signal
 from collections.abc import Callable
 from dataclasses import replace
@@ -236,6 +237,7 @@ def test_interrupted_second_training_leaves_the_first_model(
     os.kill(background.process.pid, signal.SIGINT)
     code, output = background.wait()
     assert code == 130 and "refit: interrupted" in output, output
+    assert re.search(r"^error: interrupted; .*; continue with --resume auto --refit$", output, re.MULTILINE), output
     assert "refit_rows" not in SavedModel(background.run / "model").metrics
     assert json.loads((background.run / "metrics.json").read_text())["training"]["ended"] == "interrupt"
 

@@ -1,0 +1,20 @@
+"""Progress in a log, where no terminal shows a bar."""
+
+import pytest
+
+from dkan_core.utils.progress import progress
+
+
+def test_units_that_were_not_needed_are_counted_at_the_end(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    with progress("reading", 1_000, "rows") as advance:
+        advance(1)
+        assert not caplog.messages
+    assert caplog.messages == ["reading 1,000 of 1,000 rows"]
+
+
+def test_work_that_failed_is_not_said_to_be_done(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    with pytest.raises(ValueError, match="damaged"), progress("reading", 1_000, "rows"):
+        raise ValueError("damaged")
+    assert not caplog.messages
