@@ -83,6 +83,13 @@ class Evaluation:
         table = render_html("evaluation_table", split=self.metrics["split"], labels=self.metrics["labels"])
         return f"{table}{inline_page(self.report)}" if self.report else table
 
+    @property
+    def counted_labels(self) -> npt.NDArray[np.uint8]:
+        """``labels``, of which those of rows of weight 0 are not measured, either."""
+        if self.weights is None:
+            return self.labels
+        return np.where(self.weights[:, None] > 0, self.labels, np.uint8(metric.NOT_MEASURED))
+
     def scalars(self) -> dict[str, float]:
         """Return the top-level metrics that are defined, as plain floats."""
         return {name: float(value) for name, value in metric.finite_numbers(self.metrics).items()}
@@ -99,12 +106,13 @@ class Evaluation:
 
     def roc_curve(self) -> tuple[list[float], list[float], list[float]]:
         """Return false positive rate, true positive rate and thresholds, at most 200 points; labels are pooled."""
-        return curves.roc_points(self.labels.ravel(), self.probabilities.ravel())
+        return curves.roc_points(self.counted_labels.ravel(), self.probabilities.ravel())
 
     def confusion_matrix(self) -> list[list[int]]:
         """Return [[TN, FP], [FN, TP]] at the operating thresholds, summed over labels."""
+        labels_NL = self.counted_labels
         matrices = [
-            curves.confusion_matrix(self.labels[:, index], self.probabilities[:, index], threshold)
+            curves.confusion_matrix(labels_NL[:, index], self.probabilities[:, index], threshold)
             for index, threshold in enumerate(self.thresholds.values())
         ]
         summed: list[list[int]] = np.sum(matrices, axis=0).tolist()
@@ -184,7 +192,7 @@ def evaluate(
                 levelled = [column.name for column in ranked if column.kind != "ids"]
                 sliced = find_columns(saved, levelled[:TOP_COLUMNS])
             evaluation.metrics.update(_slices(saved, rows, evaluation, sliced))
-            errors = find_worst_errors(saved, rows, evaluation.labels, evaluation.probabilities, worst_errors)
+            errors = find_worst_errors(saved, rows, evaluation.counted_labels, evaluation.probabilities, worst_errors)
             report = render_page(
                 saved,
                 rows,
@@ -291,7 +299,7 @@ def _warnings(saved: SavedModel, data: EvaluationData, evaluation: Evaluation, s
 def _one_class(evaluation: Evaluation, data: EvaluationData) -> list[str]:
     """Return which labels have rows of one class only, and what their columns hold instead."""
     found = []
-    for label, labels_N in zip(data.labels, _weighted_labels(evaluation).T, strict=True):
+    for label, labels_N in zip(data.labels, evaluation.counted_labels.T, strict=True):
         classes = {*np.unique(labels_N).tolist()} - {metric.NOT_MEASURED}
         if len(classes) == 1:
             text = (
@@ -302,16 +310,11 @@ def _one_class(evaluation: Evaluation, data: EvaluationData) -> list[str]:
     return found
 
 
-def _weighted_labels(evaluation: Evaluation) -> npt.NDArray[np.uint8]:
-    """Return the labels of the rows that count: those with a weight above 0."""
-    return evaluation.labels if evaluation.weights is None else evaluation.labels[evaluation.weights > 0]
-
-
 def _few_rows(evaluation: Evaluation, labels: Sequence[str]) -> list[str]:
     """Return that a label has few rows of a class, of which even the intervals of its metrics say little."""
     counts = {
         label: min(int(np.count_nonzero(labels_N == value)) for value in (0, 1))
-        for label, labels_N in zip(labels, _weighted_labels(evaluation).T, strict=True)
+        for label, labels_N in zip(labels, evaluation.counted_labels.T, strict=True)
     }
     few = few_rows({label: count for label, count in counts.items() if count})
     return [f"few rows of the rarer class ({few}): other rows may give quite different metrics"] if few else []
@@ -321,7 +324,7 @@ def _slices(
     saved: SavedModel, data: EvaluationData, evaluation: Evaluation, columns: Sequence[Column]
 ) -> dict[str, Any]:
     """Return the metrics of slices as ``metrics.json`` has them, of the label with the most positives."""
-    place = int(np.argmax(np.count_nonzero(evaluation.labels == 1, axis=0)))
+    place = int(np.argmax(np.count_nonzero(evaluation.counted_labels == 1, axis=0)))
     scores_N, labels_N = evaluation.probabilities[:, place], evaluation.labels[:, place]
     found = slice_metrics(saved, data, columns, labels_N, scores_N, evaluation.weights)
     return {"slices": {"label": data.labels[place], "columns": found}} if found else {}
@@ -350,7 +353,7 @@ def _learned(
     """
     if len(sample.get("labels", ())) < 2:
         return None
-    counts = dict(zip(data.labels, np.count_nonzero(evaluation.labels == 1, axis=0).tolist(), strict=True))
+    counts = dict(zip(data.labels, np.count_nonzero(evaluation.counted_labels == 1, axis=0).tolist(), strict=True))
     chosen = sorted(data.labels, key=lambda name: -counts[name])[:EXPLAINED_LABELS]
     found = quick_explanation(saved, sample, chosen, data.name)
     if comparison is None or comparison.saved is None:

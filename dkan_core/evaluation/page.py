@@ -58,7 +58,7 @@ def render_page(
     """
     return render_report(
         title=f"{some_of(data.labels)}: {data.title}",
-        labels=evaluation.labels,
+        labels=evaluation.counted_labels,
         probabilities=evaluation.probabilities,
         names=data.labels,
         metrics=evaluation.metrics,

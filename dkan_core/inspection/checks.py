@@ -122,7 +122,7 @@ def label_suspicions(classes: Mapping[str, Mapping[str, int]], positive: str | N
     lacking = [split for split, rows in classes.items() if not (rows["0"] and rows["1"])]
     if not lacking:
         return []
-    hint = "" if positive is None else f"; the positive value {positive!r} must match exactly"
+    hint = "" if positive is None else f"; {positive!r}, in exactly this spelling, counts as 1, other values as 0"
     return [f"one class only in {', '.join(lacking)}{hint}"]
 
 

@@ -1,6 +1,7 @@
 """Weights of rows from preparation to the metrics: validation, early stopping, test, comparison, predictions."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -8,12 +9,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from sklearn.metrics import average_precision_score, roc_auc_score
+from sklearn.metrics import average_precision_score, confusion_matrix, roc_auc_score
 
 from dkan_core import ConfigError, PrepareConfig, TrainConfig, evaluate, prepare, train
 from dkan_core.model.saved_model import SavedModel
 
 SMALL = TrainConfig(epochs=3, hidden=(8,), workers=1, device="cpu", batch_size=64, learning_rate=0.02, seed=1)
+
+# Of the table of worst errors.
+REASONS_OF_ROW = r'<th scope="row">([\d,]+)</th><td>[^<]*</td>\n<td class="reasons">'
 
 
 def test_weights_reach_every_metric(source: Path, tmp_path: Path) -> None:
@@ -58,6 +62,30 @@ def test_weights_reach_every_metric(source: Path, tmp_path: Path) -> None:
     ]
     assert metrics["previous_average_precision"] > 0.9
     assert json.loads((tmp_path / "eval" / "metrics.json").read_text())["average_precision"] > 0.9
+
+
+def test_rows_of_weight_0_are_in_no_curve_table_or_worst_error(source: Path, tmp_path: Path) -> None:
+    table = pq.read_table(source)
+    label = table["label"].to_numpy()
+    weight = np.where(np.arange(len(table)) % 3 == 0, 0.0, 2.0)
+    wrong = np.where(weight > 0, label, 1 - label).astype(np.int8)
+    table = table.set_column(table.schema.get_field_index("label"), "label", pa.array(wrong))
+    pq.write_table(table.append_column("w", pa.array(weight)), tmp_path / "rows.parquet")
+    prepare(tmp_path / "rows.parquet", tmp_path / "data", PrepareConfig(label=("label",), weight="w"))
+    train(tmp_path / "data", tmp_path / "run", SMALL)
+    found = evaluate(tmp_path / "run", tmp_path / "data", tmp_path / "eval", split="train", explain=False)
+    assert found.weights is not None
+    counted = found.weights > 0
+    labels, scores = found.labels[counted, 0], found.probabilities[counted, 0]
+    alerts = scores >= found.thresholds["label"]
+    assert found.confusion_matrix() == confusion_matrix(labels, alerts).tolist()
+    false_rate, true_rate, thresholds = found.roc_curve()
+    place = len(thresholds) // 2
+    for value, rate in ((0, false_rate), (1, true_rate)):
+        assert rate[place] == np.mean(scores[labels == value] >= thresholds[place])
+    report = (tmp_path / "eval" / "report.html").read_text()
+    shown = [int(number.replace(",", "")) for number in re.findall(REASONS_OF_ROW, report)]
+    assert shown and counted[shown].all()
 
 
 def test_predictions_whose_columns_would_have_one_name_are_refused(tmp_path: Path, caplog: Any) -> None:

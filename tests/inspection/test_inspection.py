@@ -110,7 +110,10 @@ def test_command_shows_a_table_a_page_and_json(
 @pytest.mark.parametrize(
     ("positive", "finding"),
     [
-        (("due",), "one class only in train, valid, test; the positive value 'due' must match exactly"),
+        (
+            ("due",),
+            "one class only in train, valid, test; 'due', in exactly this spelling, counts as 1, other values as 0",
+        ),
         (("late",), None),
     ],
 )

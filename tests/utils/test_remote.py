@@ -1,5 +1,6 @@
 """Folders in buckets: replaced whole or not at all, and never with files from outside of them."""
 
+import errno
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ import fsspec
 import pytest
 from fsspec import AbstractFileSystem
 
-from dkan_core.errors import DataError, OutputError
+from dkan_core.errors import DataError, OutputError, UnreadableError
 from dkan_core.utils.storage.outputs import PARTIAL
 from dkan_core.utils.storage.remote import download_folder, replace_remote
 from dkan_core.utils.storage.shared_folder import SharedFolder
@@ -88,6 +89,15 @@ def test_shared_folder_touches_nothing_outside(
         file.touch()
     assert (tmp_path / "victim").read_text() == "x"
     assert memory.cat_file("/bucket/victim") == b"x"
+
+
+def test_error_inside_a_file_of_a_shared_folder_names_the_file_that_it_is_of(tmp_path: Path) -> None:
+    place, lost = SharedFolder(tmp_path / "out"), tmp_path / "lost.parquet"
+    with pytest.raises(UnreadableError, match=f"{lost}: cannot be read"), place.staged("scores.parquet"):
+        lost.read_bytes()
+    with pytest.raises(OutputError, match=r"out/scores\.parquet: the disk is full"), place.staged("scores.parquet"):
+        raise OSError(errno.ENOSPC, "No space left on device")
+    assert [path.name for path in (tmp_path / "out").rglob("*")] == [".work"]
 
 
 def test_download_takes_the_names_that_are_asked_for(tmp_path: Path, memory: AbstractFileSystem) -> None:

@@ -133,7 +133,9 @@ def ids_of(column: pa.ChunkedArray | pa.Array, name: str, where: str) -> tuple[I
     try:
         lists = whole.cast(pa.large_list(pa.int64()))
     except pa.ArrowException as error:
-        raise DataError(f"{where}: column {name!r} is {whole.type}; expected lists of integers ({error})") from error
+        raise DataError(
+            f"{where}: column {name!r} is {whole.type}; expected lists of integers of 64 bits with a sign ({error})"
+        ) from error
     lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False)
     rows_K = np.repeat(np.arange(len(lists)), lengths)
     ids = lists.flatten()

@@ -7,7 +7,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dkan_core.data.source.column_types import column_types
+from dkan_core.data.source.column_types import column_types, is_id_list
+
+TOO_LARGE = "holds integers that do not fit in 64 bits with a sign; make numbers floats, and take ids modulo 2**63"
 
 
 def is_frame(rows: Any) -> bool:
@@ -68,6 +70,8 @@ def _cast(column: pa.ChunkedArray, kind: pa.DataType, name: str, where: str) -> 
         if "interval" in str(kind):
             hint = "holds intervals, as of pandas.cut; make them text with .astype(str)"
             raise TypeError(f"{where}: column {name!r} {hint}") from error
+        if is_id_list(column.type):
+            raise TypeError(f"{where}: column {name!r} {TOO_LARGE}") from error
         raise TypeError(f"{where}: column {name!r} is {column.type}; expected numbers or text ({error})") from error
 
 
@@ -156,6 +160,6 @@ def _array(values: Any, name: str, where: str) -> pa.Array | pa.ChunkedArray:
     try:
         return pa.array(values, from_pandas=True)
     except OverflowError as error:
-        raise TypeError(f"{where}: column {name!r} holds integers of more than 64 bits; make them floats") from error
+        raise TypeError(f"{where}: column {name!r} {TOO_LARGE}") from error
     except pa.ArrowException as error:
         raise TypeError(f"{where}: column {name!r} {_mixed(error)}") from error

@@ -90,14 +90,15 @@ class Drift:
         check_max_psi(max_psi)
         if not max_psi:
             return
-        known = {column: column.psi for column in self.columns if column.psi is not None}
-        if not known:
+        if self.max_psi is None:
             raise GateError(
                 f"max_psi {max_psi:g}: the model has no distribution of its training data; "
                 "prepare and train again with this version of dkan"
             )
         above = [
-            f"{column.kind} {column.name!r} has {column.psi:.4f}" for column in known if (column.psi or 0) > max_psi
+            f"{column.kind} {column.name!r} has {column.psi:.4f}"
+            for column in self.columns
+            if column.psi is not None and column.psi > max_psi
         ]
         if unknown := [f"{column.kind} {column.name!r}" for column in self.columns if column.psi is None]:
             text = "max_psi %g: not compared, as the model does not know its distribution in training: %s"

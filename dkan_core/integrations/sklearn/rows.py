@@ -23,7 +23,7 @@ from dkan_core.data.encoding.extending import extended_encoding, with_counts
 from dkan_core.data.encoding.fitting import fit_preprocessor
 from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.data.encoding.source_check import check_features
-from dkan_core.data.encoding.sparse import longest_rows
+from dkan_core.data.encoding.sparse import MAX_ROW_IDS, longest_rows
 from dkan_core.data.hashing import UInt64
 from dkan_core.data.preparation.statistics import sample_rows
 from dkan_core.data.source.column_types import column_types
@@ -146,7 +146,14 @@ def _ids_of_ones(X: csr_matrix) -> pa.Table:
             "ColumnTransformer does with sparse_threshold=0"
         )
     ones = X.astype(np.uint8)
+    ones.sum_duplicates()
     ones.eliminate_zeros()
+    longest = int(np.diff(ones.indptr).max(initial=0))
+    if longest > MAX_ROW_IDS:
+        raise ValueError(
+            f"A sparse X of zeros and ones may have {MAX_ROW_IDS:,} ones in a row, got {longest:,}; leave out columns, "
+            "such as those that are 1 in most rows, or give X.toarray()"
+        )
     lists = pa.LargeListArray.from_arrays(ones.indptr.astype(np.int64), ones.indices.astype(np.int64))
     return pa.table({SPARSE_COLUMN: lists})
 

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from dkan_core.utils.schemas import parse_json
-from dkan_core.utils.storage.failures import output_error, readable, writable
+from dkan_core.utils.storage.failures import failure_inside, readable, writable
 from dkan_core.utils.storage.files import json_text, read_if_there, remove, sync_folder
 from dkan_core.utils.storage.paths import check_relative, filesystem, is_remote, path_inside
+from dkan_core.utils.storage.staging import staged_file
 
 # Readers of a folder of Parquet pass over names with a leading dot.
 WORK = ".work"
@@ -37,23 +38,25 @@ class SharedFolder:
     @contextmanager
     def staged(self, name: str) -> Iterator[Path]:
         """Yield a local file to write; it becomes ``name`` when the block ends well, else nothing does."""
-        target = f"{self.uri}/{name}"
+        path = self._path(name)
+        if is_remote(self.uri):
+            with staged_file(f"{self.uri}/{name}") as file:
+                yield file
+            return
         try:
             with tempfile.TemporaryDirectory(prefix="dkan-", dir=self._aside()) as folder:
                 file = Path(folder) / "file"
                 yield file
-                if is_remote(self.uri):
-                    with writable(target):
-                        self.fs.put_file(str(file), self._path(name))
-                else:
-                    _rename(file, Path(self._path(name)))
+                _rename(file, Path(path))
         except OSError as error:
-            raise output_error(target, error) from error
+            raise failure_inside(f"{self.uri}/{name}", Path(self.root), error) from error
 
-    def _aside(self) -> Path | None:
-        """Return where files are written that are moved afterwards: on the folder's own disk, where it has one."""
-        if is_remote(self.uri):
-            return None
+    def _aside(self) -> Path:
+        """Return where files are written that are moved afterwards: on the folder's own disk.
+
+        Not beside them: the locks that tell what a killed process has left may not hold between the machines that write
+        to the folder. What is left here goes with the folder.
+        """
         folder = Path(self._path(WORK))
         folder.mkdir(parents=True, exist_ok=True)
         return folder

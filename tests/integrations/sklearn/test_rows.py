@@ -88,8 +88,9 @@ def test_column_that_cannot_be_read_is_named() -> None:
         to_table(frame.assign(u=pd.cut(frame["x"], 2)), names)
     with pytest.raises(TypeError, match=r"X: column 'u' is sparse; .*\.sparse\.to_dense\(\)"):
         to_table(frame.assign(u=pd.arrays.SparseArray([0.0, 1.0])), names)
-    with pytest.raises(TypeError, match=r"X: column 'u' holds integers of more than 64 bits; make them floats"):
-        to_table(frame.assign(u=[2**70, 1]), names)
+    for values in ([2**70, 1], [[2**63], [1]], [np.array([2**63], np.uint64), np.array([1], np.uint64)]):
+        with pytest.raises(TypeError, match=r"X: column 'u' holds integers that do not fit .*, and take ids modulo"):
+            to_table(frame.assign(u=values), names)
     for values, what in (([1, "a"], "mixes types"), ([object()] * 2, "holds other objects")):
         with pytest.raises(TypeError, match=f"X: column 'u' {what}: each argument must be a string or a number"):
             to_table(np.array([[1, value] for value in values], dtype=object), names)
@@ -163,6 +164,15 @@ def test_column_that_cannot_be_a_feature_is_named_with_what_its_caller_can_do(
     X = pa.table({"x": np.arange(40.0), "tags": column})
     with pytest.raises(ValueError, match=f"X: column 'tags' {problem} leave it out of X$"):
         FastKANClassifier().fit(X, np.arange(40) % 2)
+
+
+def test_sparse_matrix_with_too_many_ones_in_a_row_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows, "MAX_ROW_IDS", 5)
+    # A column that is named twice holds one 1.
+    X = csr_matrix((np.ones(7, np.uint8), [0, 1, 2, 3, 4, 5, 5], [0, 7]), (1, 9)).tocsr()
+    message = r"A sparse X of zeros and ones may have 5 ones in a row, got 6; leave out columns, .* or give X\.toarray"
+    with pytest.raises(ValueError, match=message):
+        FastKANClassifier().fit(X, [0])
 
 
 def test_labels_may_have_no_name_and_be_sparse() -> None:
