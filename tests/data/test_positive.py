@@ -101,6 +101,20 @@ def test_model_keeps_what_counts_as_1(tmp_path: Path) -> None:
     assert (unmeasured.labels == 255).all()
     before = read_manifest(tmp_path / "data").splits["train"].rows
     assert append_rows(tmp_path / "none.parquet", tmp_path / "data").splits["train"].rows > before
+    # Numbers cannot hold the text that counts as 1: they are 0 and 1, as `evaluate` reads them.
+    numbers = write(tmp_path / "numbers", pa.array(np.where(IS_LATE, 1, 0)))
+    prepare(numbers, tmp_path / "of-numbers", PrepareConfig(like=model))
+    in_text = prepare(
+        write(tmp_path / "text", pa.array(np.where(IS_LATE, "late", "on time"))),
+        tmp_path / "of-text",
+        PrepareConfig(like=model),
+    )
+    assert shards(tmp_path / "of-numbers") == shards(tmp_path / "of-text")
+    before = read_manifest(tmp_path / "data").splits["train"].classes["outcome"]
+    added = append_rows(numbers, tmp_path / "data")
+    for value, rows in in_text.splits["train"].classes["outcome"].items():
+        assert added.splits["train"].classes["outcome"][value] == before[value] + rows
+    assert added.positive == {"outcome": "late"}
     # Under another name the column stands for the same label.
     renamed = pq.read_table(raw).rename_columns(["x", "result"])
     pq.write_table(renamed, tmp_path / "renamed.parquet")

@@ -13,6 +13,7 @@ from dkan_core.config import PrepareConfig
 from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.data.encoding.source_check import check_features
 from dkan_core.data.format.manifest import MANIFEST, manifest_text, parse_manifest
+from dkan_core.data.preparation.label_columns import positive_in
 from dkan_core.data.source.positive import differing_positive
 from dkan_core.data.source.roles import Schema, check_roles, feature_columns, special_columns, wanted_columns
 from dkan_core.data.source.wanted import Wanted
@@ -111,7 +112,7 @@ class Reference:
             sparse=tuple(feature.name for feature in self.preprocessor.sparse),
             **special_columns(config),
             labels=config.label,
-            positive=config.positive_values,
+            positive=positive_in(pa.schema(types), config.positive_values),
         )
         ignored = [name for name in types if name not in {*schema.columns, *config.drop}]
         if ignored and config.extend:
