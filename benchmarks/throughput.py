@@ -26,6 +26,7 @@ from dkan_core import FastKAN, PrepareConfig, TrainConfig, prepare, train
 from dkan_core.data.format.manifest import read_manifest
 from dkan_core.data.loading.loader import open_split, train_batches
 from dkan_core.model.kernels import Kernel, use_kernel
+from dkan_core.utils.hints import counted
 
 TURNS = 7
 
@@ -129,7 +130,7 @@ def measure_training(folder: Path) -> list[Result]:
         speeds[workers] = run.history[-1]["rows_per_second"]
     return [
         {
-            "what": f"train, {workers} worker{'s' * (workers > 1)}, batches of 4,096, evaluation in parallel",
+            "what": f"train, {counted(workers, 'worker')}, batches of 4,096, evaluation in parallel",
             "figure": f"{speed:,.0f} rows/s",
             "detail": f"{speed / speeds[1]:.2f} times the speed of one worker",
         }

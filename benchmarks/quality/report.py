@@ -6,6 +6,7 @@ from typing import Any
 from benchmarks.quality.runner import OK
 from benchmarks.quality.scores import CALIBRATION_BINS
 from benchmarks.quality.summary import CPU_REFERENCE, REFERENCE, Row
+from dkan_core.utils.hints import counted
 
 NONE = "-"
 HOW_TO_READ = """\
@@ -69,7 +70,7 @@ def _facts(facts: Mapping[str, Any]) -> str:
 
 def _describe(data: Mapping[str, Any], rows: Sequence[Row]) -> str:
     counts = "/".join(f"{data['rows'][split]:,}" for split in ("train", "valid", "test"))
-    labels = f"{len(data['labels'])} labels" if len(data["labels"]) > 1 else "1 label"
+    labels = counted(len(data["labels"]), "label")
     prevalence = next((f", {row['prevalence']:.1%} positive in test" for row in rows if row["status"] == OK), "")
     return (
         f"{counts} rows (train/valid/test, by {data['split_by']}), {len(data['numeric'])} numeric and "

@@ -224,7 +224,7 @@ def render_drift(drift: Drift, metrics: Mapping[str, Any] | None, *, title: str,
         files: How many were scored.
     """
     large = sum(verdict(column.psi) == "large" for column in drift.columns)
-    scored = f"{files:,} files" if files != 1 else "1 file"
+    scored = counted(files, "file")
     facts = [(name, shown(metrics[key]), "") for key, name in TILES.items()] if metrics is not None else []
     facts += [
         # The columns are sorted by it.
@@ -235,7 +235,7 @@ def render_drift(drift: Drift, metrics: Mapping[str, Any] | None, *, title: str,
     return render_html(
         "drift",
         title=title,
-        lead=f"{drift.rows:,} rows of {scored}",
+        lead=f"{counted(drift.rows, 'row')} of {scored}",
         facts=facts,
         columns=drift.columns,
         shown=shown,

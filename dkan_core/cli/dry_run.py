@@ -97,8 +97,8 @@ def describe_training(prepared: str, out: str, config: "TrainConfig", *, overwri
             f"would train on {counted(rows, 'row')}, validate on {manifest.splits['valid'].rows:,}, and write to {out}",
             f"labels: {_listed(manifest.labels)}; {counted(len(manifest.preprocessor.columns), 'column')}",
             f"{_described_model(found)}; "
-            f"{found.epochs} epoch{'s' * (found.epochs > 1)} of batches of {found.batch_size:,}: {steps:,} steps; "
+            f"{counted(found.epochs, 'epoch')} of batches of {found.batch_size:,}: {counted(steps, 'step')}; "
             f"learning rate {found.learning_rate:.2g}",
-            f"strategy {found.strategy}, {found.workers} worker{'s' * (found.workers > 1)} on {found.device}",
+            f"strategy {found.strategy}, {counted(found.workers, 'worker')} on {found.device}",
         ]
     )

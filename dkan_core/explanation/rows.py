@@ -18,6 +18,7 @@ from dkan_core.explanation.waterfall import Reason, draw_waterfall
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.report.figures.svg import page_element
 from dkan_core.report.templating import Card, render_html
+from dkan_core.utils.hints import counted
 from dkan_core.utils.storage.files import write_atomic
 from dkan_core.utils.storage.remote import local_copy
 from dkan_core.utils.storage.staging import staged_folder
@@ -134,11 +135,11 @@ def _reasons(finder: ReasonFinder, rows: pa.RecordBatch, path: str) -> list[list
 
 
 def _render(rows: Sequence[ExplainedRow], label: str, top: int, total: int, part: str) -> Markup:
-    kept = f"the first {len(rows):,} of {total:,} rows" if len(rows) < total else f"{total:,} row{'s'[: total > 1]}"
+    kept = f"the first {len(rows):,} of {total:,} rows" if len(rows) < total else counted(total, "row")
     return render_html(
         "rows",
         title=f"Why rows are scored as they are: {label}",
-        lead=f"{kept[:1].upper()}{kept[1:]}, {len(rows[0].reasons):,} {part}s",
+        lead=f"{kept[:1].upper()}{kept[1:]}, {counted(len(rows[0].reasons), part)}",
         label=label,
         baseline=rows[0].baseline,
         rows=[(row, _card(row, top, part)) for row in rows],

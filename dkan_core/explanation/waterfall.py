@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from dkan_core.explanation.drawings import BAR_HEIGHT, BAR_SHARE, WIDE, Drawing, short
 from dkan_core.report.figures.axes import Axis, Panel, even_axis, fit
 from dkan_core.report.figures.canvas import ACCENT, DASHED, MUTED, QUIET, SMALL_SIZE, WARM, Canvas
+from dkan_core.utils.hints import counted
 
 # Beside the axis; the values are cut before the names of columns are.
 TEXT_LENGTH = 44
@@ -41,8 +42,7 @@ def draw_waterfall(reasons: Sequence[Reason], baseline: float, top: int, part: s
     steps = [(short(reason.text, TEXT_LENGTH), reason.log_odds) for reason in reasons[:top]]
     texts = [reason.text for reason in reasons[:top]]
     if reasons[top:]:
-        others = len(reasons) - top
-        name = f"{others:,} other {part}{'s' if others > 1 else ''}"
+        name = counted(len(reasons) - top, f"other {part}")
         steps.append((name, sum(reason.log_odds for reason in reasons[top:])))
         texts.append(name)
     sums = [baseline]

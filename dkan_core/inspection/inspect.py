@@ -211,8 +211,7 @@ def _becomes(rows: InspectedRows, name: str) -> str:
     coded = next((each for each in encoding.coded if each.name == name), None)
     if coded is not None and coded.kind == "category":
         rest = f"others share {coded.buckets} by hash" if coded.buckets else "those that occur once are unseen"
-        return f"codes of {len(coded.vocabulary):,} value{'s'[: len(coded.vocabulary) != 1]}; {rest}"
+        return f"codes of {counted(len(coded.vocabulary), 'value')}; {rest}"
     if coded is not None and coded.vocabulary:
-        values = f"{len(coded.vocabulary):,} frequent value{'s'[: len(coded.vocabulary) != 1]}"
-        return f"normal score, and codes of {values}"
+        return f"normal score, and codes of {counted(len(coded.vocabulary), 'frequent value')}"
     return "normal score" if coded is None else "normal score, and a code for missing"

@@ -6,6 +6,7 @@ from typing import Any
 from dkan_core.report.figures import evaluation as figures
 from dkan_core.report.templating import Card
 from dkan_core.training import breakdown
+from dkan_core.utils.hints import counted
 
 History = Sequence[Mapping[str, Any]]
 
@@ -72,10 +73,9 @@ def _times(spent: Mapping[str, Any], parts: Sequence[breakdown.Part]) -> list[st
 
 def _pace(history: History) -> str:
     last = history[-1]
-    parts = [f"{len(history):,} evaluation{'s' if len(history) > 1 else ''}"]
+    parts = [counted(len(history), "evaluation")]
     if last.get("seconds") is not None:
-        seconds = round(last["seconds"])
-        parts.append(f"{seconds:,} second{'s' if seconds != 1 else ''}")
+        parts.append(counted(round(last["seconds"]), "second"))
     if last.get("rows_per_second") is not None:
         parts.append(f"{last['rows_per_second']:,.0f} rows per second at the end")
     return ", ".join(parts) + "."

@@ -234,9 +234,7 @@ def test_dropped_column_is_gone_and_of_any_type(tmp_path: Path) -> None:
 
 def test_label_with_very_many_values_is_refused_at_once(tmp_path: Path) -> None:
     table = make_rows().set_column(3, "y", pa.array(np.random.default_rng(0).random(ROWS)))
-    with pytest.raises(
-        DataError, match=r"'y' must hold 0, 1 or null; found .* and [\d,]+ more values; give each class, or"
-    ):
+    with pytest.raises(DataError, match=r"'y' must hold 0, 1 or null; found .* and [\d,]+ more; give each class, or"):
         prepare(write(table, tmp_path / "raw"), tmp_path / "out", CONFIG)
 
 

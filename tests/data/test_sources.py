@@ -106,7 +106,7 @@ def test_what_is_left_out_of_a_folder_is_said(tmp_path: Path, caplog: pytest.Log
         "part-00000",
         "year/d.parquet",
     ]
-    assert f"{raw}: 3 files are skipped: not Parquet, such as {raw}/e.parquet.gz" in caplog.text
+    assert f"{raw}: skipped 3 files: not Parquet, such as {raw}/e.parquet.gz" in caplog.text
 
 
 def test_a_file_that_is_named_twice_is_read_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -17,6 +17,7 @@ from dkan_core.data.format.block_cache import read_source
 from dkan_core.data.format.manifest import PreparedData, open_prepared
 from dkan_core.data.loading.loader import RowReader
 from dkan_core.errors import ConfigError
+from dkan_core.utils.hints import counted
 from dkan_core.utils.resources import available_memory
 
 MEMORY_SHARE = 0.25
@@ -49,8 +50,7 @@ def settle_tier(config: ResolvedTrainConfig, size: int) -> ResolvedTrainConfig:
         size: Bytes of the train split.
     """
     tier, free = choose_host_tier(config, size), available_memory()
-    workers = "1 worker" if config.workers == 1 else f"{config.workers} workers"
-    facts = f"{size / 1e9:.2f} GB, {workers}, {free / 1e9:.1f} GB of memory free"
+    facts = f"{size / 1e9:.2f} GB, {counted(config.workers, 'worker')}, {free / 1e9:.1f} GB of memory free"
     if config.may_hold_rows and config.data_in in ("auto", "device"):
         logger.info("rows on the GPU, where they fit, otherwise %s: %s", WORDS[tier], facts)
         return config

@@ -25,7 +25,7 @@ class Verified:
         return asdict(self)
 
     def __str__(self) -> str:
-        return f"{self.shards:,} shards, {self.bytes / 1e9:.2f} GB: every block matches its hash"
+        return f"{counted(self.shards, 'shard')}, {self.bytes / 1e9:.2f} GB: every block matches its hash"
 
 
 def verify(prepared: str | Path, splits: Sequence[str] = ()) -> Verified:

@@ -5,7 +5,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from dkan_core.errors import DataError
-from dkan_core.utils.hints import counted, flag, listed_counts
+from dkan_core.utils.hints import counted, flag, listed_counts, some_of
 
 # What is meant alike, in small letters.
 SPELLINGS = (frozenset({"1", "t", "true", "y", "yes"}), frozenset({"0", "f", "false", "n", "no"}))
@@ -77,8 +77,7 @@ def not_binary(name: str, counters: Sequence[Counter[object]], where: str, advic
     for counter in counters:
         for value, count in counter.items():
             seen["null" if value is None else repr(value)] += count
-    counts = ", ".join(f"{value} ({counted(count, 'row')})" for value, count in seen.most_common(8))
-    more = f" and {len(seen) - 8:,} more values" if len(seen) > 8 else ""
+    counts = some_of([f"{value} ({counted(count, 'row')})" for value, count in seen.most_common()], 8)
     values = dict.fromkeys(value for counter in counters for value in counter if value is not None)
     alike, advice = _alike(values), advice or _positive_hint(name, [*values])
-    return DataError(f"{where}: label column {name!r} must hold 0, 1 or null; found {counts}{more}{alike}; {advice}")
+    return DataError(f"{where}: label column {name!r} must hold 0, 1 or null; found {counts}{alike}; {advice}")

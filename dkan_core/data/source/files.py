@@ -17,6 +17,7 @@ from dkan_core.data.source.folders import folder_values
 from dkan_core.data.source.frames import is_frame
 from dkan_core.data.source.text_files import csv_hint, refuse_text
 from dkan_core.errors import DataError
+from dkan_core.utils.hints import counted
 from dkan_core.utils.storage.failures import readable
 from dkan_core.utils.storage.paths import check_name, filesystem, is_remote
 
@@ -125,8 +126,7 @@ def _list_source(source: str) -> list[str]:
         kept = [name for name in names if _is_parquet(fs, name)]
     skipped = sorted(set(names).difference(kept))
     if skipped:
-        count = f"{len(skipped)} files are" if len(skipped) > 1 else "1 file is"
-        logger.warning("%s: %s skipped: not Parquet, such as %s", source, count, skipped[0])
+        logger.warning("%s: skipped %s: not Parquet, such as %s", source, counted(len(skipped), "file"), skipped[0])
     return [fs.unstrip_protocol(name) if is_remote(source) else name for name in kept]
 
 

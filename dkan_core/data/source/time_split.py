@@ -160,8 +160,8 @@ def find_time_bounds(
     wanted = 3 if percent[2] else 2
     if len(keys) < wanted:
         raise DataError(
-            f"{fragments[0].path}: time column {column!r} has {len(keys)} different "
-            f"value{'s' if len(keys) > 1 else ''}; {wanted} splits by time need at least {wanted}"
+            f"{fragments[0].path}: time column {column!r} has {counted(len(keys), 'different value')}; "
+            f"{wanted} splits by time need at least {wanted}"
         )
     before = np.concatenate([[0], np.cumsum(counts)]) / counts.sum()
     valid = _nearest(before, percent[0] / 100, 1, len(keys) - wanted + 2)

@@ -11,6 +11,7 @@ from dkan_core.data.encoding.preprocessor import UNSEEN, Preprocessor
 from dkan_core.data.encoding.sparse import EMPTY
 from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.evaluation.drift.counting import expected_counts
+from dkan_core.utils.hints import counted
 
 # Standard errors by which a share is above that of the training rows, some of whose values were too rare to be kept.
 MIN_ERRORS = 3.0
@@ -65,5 +66,5 @@ class UnseenValues:
                 text = f"column {feature.name!r}: rows have {ones:.2g} ids that the model knows, on average"
                 found.append((self._rows, f"{text}; {feature.ones:.2g} in training"))
         texts = [text for _, text in sorted(found, key=lambda pair: -pair[0])]
-        more = [f"{len(texts) - MAX_NAMED} more columns hold such values"] if len(texts) > MAX_NAMED else []
-        return texts[:MAX_NAMED] + more
+        more = len(texts) - MAX_NAMED
+        return texts[:MAX_NAMED] + [f"such values are in {counted(more, 'more column')}"] * (more > 0)

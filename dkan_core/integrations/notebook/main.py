@@ -184,9 +184,8 @@ def _check_alike(first: LabelledRows, other: LabelledRows, name: str) -> None:
     features = (first.features.num_columns, other.features.num_columns)
     labels = (first.labels_NL.shape[1], other.labels_NL.shape[1])
     if len({*features}) > 1 or len({*labels}) > 1:
-        raise DataError(
-            f"train_loader has {features[0]} features and {labels[0]} labels; {name} has {features[1]} and {labels[1]}"
-        )
+        ours = f"{counted(features[0], 'feature')} and {counted(labels[0], 'label')}"
+        raise DataError(f"train_loader has {ours}; {name} has {features[1]} and {labels[1]}")
     for index, (wanted, found) in enumerate(zip(first.features.schema, other.features.schema, strict=True)):
         if first.is_named and other.is_named and wanted.name != found.name:
             raise DataError(f"{name}: feature {index} is {found.name!r}; train_loader has {wanted.name!r} there")

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from dkan_core.errors import redact
+from dkan_core.utils.hints import counted
 
 LOG = "train.log"
 # By the ledger's endings; what else ends a run is an exception.
@@ -84,10 +85,9 @@ def describe_patience(history: Sequence[Mapping[str, Any]]) -> str:
     """
     best = max(history, key=lambda entry: entry["average_precision"])  # of equal ones the first, as it counts
     since = len(history) - 1 - history.index(best)
-    those = "evaluation" if since == 1 else "evaluations"
     verb = "was" if since == 1 else "were"
-    after, value = f"after epoch {best['epoch']:.2f}", f"{best['average_precision']:.4f}"
-    return f"early stopping: the {since} {those} {after} {verb} no better than its average precision of {value}"
+    later = f"the {counted(since, 'evaluation')} after epoch {best['epoch']:.2f}"
+    return f"early stopping: {later} {verb} no better than its average precision of {best['average_precision']:.4f}"
 
 
 def describe(error: BaseException) -> str:

@@ -9,6 +9,7 @@ from dkan_core.training.planning.device_memory import MemoryNeed, parts_that_fit
 from dkan_core.training.planning.formulas import Machine, Prediction, Scheme, predict
 from dkan_core.training.planning.sizes import show_size
 from dkan_core.training.setup.sizing import MAX_BATCH, MIN_BATCH, STEPS_TO_TAKE
+from dkan_core.utils.hints import counted
 
 # Share of the highest speed from which on something simpler is taken instead: predictions are off by about as much.
 NEAR = 0.9
@@ -225,8 +226,8 @@ def _notes(case: Case, before: int, after: int) -> list[str]:
     if steps < STEPS_TO_TAKE:
         few = "too few to learn much" if steps < FEW_STEPS else f"below the target of {STEPS_TO_TAKE}"
         notes.append(
-            f"{case.epochs} epochs of batches of {before:,} rows are {steps:,} steps, {few}: a smaller "
-            "--batch-size or more --epochs give more"
+            f"{counted(steps, 'step')} in {counted(case.epochs, 'epoch')} of batches of {before:,} rows, {few}: "
+            "a smaller --batch-size or more --epochs give more"
         )
     if after > before:
         notes.append(f"batches of {before:,} rows are the default for quality; compare AP before taking {after:,}")

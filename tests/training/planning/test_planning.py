@@ -82,7 +82,7 @@ def test_plan_warns_of_too_few_steps_and_recommends(planned: tuple[str, dict[str
     printed, written = planned
     advice = written["advice"]
     assert f"recommended: --strategy {advice['strategy']}" in printed and f"--workers {advice['workers']}" in printed
-    assert "note: 2 epochs of batches of 64 rows are 14 steps, too few" in printed
+    assert "note: 14 steps in 2 epochs of batches of 64 rows, too few" in printed
     assert advice["workers"] <= 3
 
 

@@ -268,7 +268,7 @@ def test_device_decides_on_parts_and_precision(found: Device, accumulate: int, n
 def test_too_few_steps_are_warned_of_and_smaller_batches_recommended() -> None:
     machine = gpus()
     found = advise(machine, config(10, 8000), 8, 100_000, predictions(machine), 8, device())
-    assert "10 epochs of batches of 8,000 rows are 130 steps, too few" in found.notes[0]
+    assert "130 steps in 10 epochs of batches of 8,000 rows, too few" in found.notes[0]
     assert found.batch_size < 8000 and found.steps >= FEW_STEPS
     enough = advise(machine, config(100, 8000), 8, 100_000, predictions(machine), 8, device())
     assert not any("warning" in note for note in enough.notes)
