@@ -10,7 +10,6 @@ Every variant is evaluated on the test days of July to December, which none has 
 import argparse
 import json
 import logging
-import resource
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from benchmarks.timing import cpu_seconds
 from dkan_core import PrepareConfig, TrainConfig, evaluate, prepare, train
 
 EARLY, LATE = (1, 6), (7, 12)
@@ -89,12 +89,6 @@ def of_months(rows: pa.Table, months: tuple[int, int]) -> pa.Table:
     """Return the flights of some months, the first and the last given."""
     month = rows["month"]
     return rows.filter(pc.and_(pc.greater_equal(month, months[0]), pc.less_equal(month, months[1])))
-
-
-def cpu_seconds() -> float:
-    """Return the CPU time of this process and of those that it has waited for."""
-    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(each.ru_utime + each.ru_stime for each in used)
 
 
 def as_table(found: list[dict[str, dict[str, tuple[float, float]]]]) -> str:

@@ -10,7 +10,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,6 +22,7 @@ import pyarrow.parquet as pq
 import torch
 import typer
 
+from benchmarks.timing import in_turns
 from dkan_core.evaluation.prediction import score
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.utils.torch_resources import torch_threads
@@ -100,15 +100,8 @@ def measure_scoring(model: Path, table: pa.Table, label: str, turns: int = 7) ->
     if trees is not None:
         matrix_NF = _matrix(table, label)
         scorers[f"LightGBM, {trees.num_trees()} trees"] = lambda: trees.predict(matrix_NF, num_threads=1)
-    seconds: dict[str, list[float]] = {name: [] for name in scorers}
     with torch_threads(1):
-        for turn in range(turns + 1):
-            for name, scorer in scorers.items():
-                started = time.process_time()
-                scorer()
-                if turn:
-                    seconds[name].append(time.process_time() - started)
-    return {name: len(table) / statistics.median(each) for name, each in seconds.items()}
+        return {name: len(table) / seconds for name, seconds in in_turns(scorers, turns).items()}
 
 
 def _lightgbm(table: pa.Table, label: str) -> Any:

@@ -6,13 +6,11 @@ their ratios are meaningful, because absolute times drift on a shared machine. W
 
 import argparse
 import copy
+import itertools
 import json
-import statistics
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -22,6 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
+from benchmarks.timing import in_turns
 from dkan_core import PrepareConfig, TrainConfig, prepare
 from dkan_core.config.resolved import ResolvedTrainConfig
 from dkan_core.data.format.manifest import read_manifest
@@ -45,7 +44,7 @@ SYNTHETIC_ROWS = 40_000
 WIDE_ROWS = 4096
 
 Result = dict[str, Any]
-Step = Callable[[int], None]
+Step = Callable[[], object]
 
 
 def main() -> None:
@@ -78,7 +77,7 @@ def measure_source(source: Path, label: str, folder: Path, turns: int) -> Result
     with open_split(folder, manifest, "train") as rows:
         config = resolve(TrainConfig(device="cpu", workers=1), rows.rows)
         model = untrained_model(choose_architecture(rows, manifest, config), manifest, config).train()
-        batches = [copy.deepcopy(arrays) for arrays in islice(run_batches(rows, config), BATCHES)]
+        batches = [copy.deepcopy(arrays) for arrays in itertools.islice(run_batches(rows, config), BATCHES)]
         decayed = decayed_ranges(model, config, rows.rows)
 
         steps = gradient_steps(model, batches, config)
@@ -86,7 +85,7 @@ def measure_source(source: Path, label: str, folder: Path, turns: int) -> Result
         "set": source.stem,
         "rows of a step": config.batch_size,
         "parameters": parameter_count(model),
-        "gradient": in_turns(steps, turns),
+        "gradient": milliseconds_in_turns(steps, turns),
         "adamw": measure_adamw(parameter_count(model), decayed, turns),
     }
 
@@ -107,7 +106,7 @@ def measure_wide(dtype: type[np.generic], turns: int) -> Result:
     config = resolve(TrainConfig(device="cpu", workers=1), WIDE_ROWS)
 
     steps = gradient_steps(model, [batch], config)
-    return {"type": np.dtype(dtype).name, "gradient": in_turns(steps, max(1, turns // 5))}
+    return {"type": np.dtype(dtype).name, "gradient": milliseconds_in_turns(steps, max(1, turns // 5))}
 
 
 def gradient_steps(model: TabularModel, batches: Sequence[Arrays], config: ResolvedTrainConfig) -> dict[str, Step]:
@@ -117,11 +116,8 @@ def gradient_steps(model: TabularModel, batches: Sequence[Arrays], config: Resol
         # As a worker has it: parameters and gradients are views of arrays.
         replica = Replica(copy.deepcopy(model), torch.device("cpu"), kernel)
         replica.load(flatten(model).numpy())
-
-        def run(turn: int) -> None:
-            replica.compute_gradient(batches[turn % len(batches)], config)
-
-        return run
+        turns = itertools.cycle(batches)
+        return lambda: replica.compute_gradient(next(turns), config)
 
     steps: dict[str, Step] = {kernel: step_by(kernel, config) for kernel in KERNELS}
     return {**steps, BF16: step_by("auto", replace(config, precision="bf16"))}
@@ -154,28 +150,21 @@ def measure_adamw(parameters: int, decayed: Sequence[adamw.Decayed], turns: int)
     """Measure the optimizer's step with the native extension, where it is built, and by numpy."""
     old, new = (AdamState.starting_at(np.ones(parameters, np.float32)) for _ in range(2))
     gradient_P = np.random.default_rng(0).normal(size=parameters).astype(np.float32)
-    optimizer = FlatAdamW(decayed)
+    optimizer, counts = FlatAdamW(decayed), itertools.count(1)
 
-    def by_numpy(turn: int) -> None:
+    def usual() -> None:
+        optimizer.step(old, new, gradient_P, lr=1e-3, count=next(counts))
+
+    def by_numpy() -> None:
         with patch.object(adamw, "native_library", lambda: None):
-            optimizer.step(old, new, gradient_P, lr=1e-3, count=turn + 1)
+            usual()
 
-    def usual(turn: int) -> None:
-        optimizer.step(old, new, gradient_P, lr=1e-3, count=turn + 1)
-
-    return in_turns({"numpy": by_numpy, "auto": usual}, turns)
+    return milliseconds_in_turns({"numpy": by_numpy, "auto": usual}, turns)
 
 
-def in_turns(functions: dict[str, Step], turns: int) -> dict[str, float]:
-    """Return the median CPU milliseconds of functions that run alternately, after one turn that is not counted."""
-    milliseconds: dict[str, list[float]] = {name: [] for name in functions}
-    for turn in range(turns + 1):
-        for name, function in functions.items():
-            started = time.process_time()
-            function(turn)
-            if turn:
-                milliseconds[name].append(1e3 * (time.process_time() - started))
-    return {name: statistics.median(times) for name, times in milliseconds.items()}
+def milliseconds_in_turns(steps: dict[str, Step], turns: int) -> dict[str, float]:
+    """Return the median CPU milliseconds of steps that run alternately."""
+    return {name: 1e3 * seconds for name, seconds in in_turns(steps, turns).items()}
 
 
 def markdown(results: Sequence[Result]) -> str:

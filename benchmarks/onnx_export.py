@@ -4,10 +4,7 @@ Both sides turn the same rows in memory into probabilities on one thread: dkan e
 them as arrays. Their runs are interleaved, and the medians of the CPU time of the process are compared.
 """
 
-import statistics
 import tempfile
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -19,6 +16,7 @@ import pyarrow as pa
 import torch
 import typer
 
+from benchmarks.timing import in_turns
 from dkan_core import export
 from dkan_core.data.source.columns import read_batches
 from dkan_core.data.source.files import find_parquet
@@ -75,24 +73,24 @@ def compare(model: Path, sources: list[str], limit: int) -> Comparison:
         session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     batches = [batch for path in find_parquet(sources) for batch in _first_batches(path, saved, limit)]
 
-    def by_model(batch: pa.RecordBatch) -> Scores:
-        return score(saved.module, saved.preprocessor.transform(batch, "rows"), torch.device("cpu"))
+    def by_model() -> list[Scores]:
+        cpu = torch.device("cpu")
+        return [score(saved.module, saved.preprocessor.transform(batch, "rows"), cpu) for batch in batches]
 
-    def by_graph(batch: pa.RecordBatch) -> Scores:
-        found: Scores = session.run([OUTPUT], graph_inputs(batch, saved.preprocessor, ""))[0]
-        return found
+    def by_graph() -> list[Scores]:
+        return [session.run([OUTPUT], graph_inputs(batch, saved.preprocessor, ""))[0] for batch in batches]
 
-    largest = max(float(np.abs(by_model(batch) - by_graph(batch)).max()) for batch in batches)
+    largest = max(float(np.abs(ours - theirs).max()) for ours, theirs in zip(by_model(), by_graph(), strict=True))
     rows = sum(map(len, batches))
     with torch_threads(1):
-        model_seconds, graph_seconds = _in_turns(batches, (by_model, by_graph))
+        seconds = in_turns({"model": by_model, "graph": by_graph}, TURNS)
     return Comparison(
         rows=rows,
         columns=len(saved.preprocessor.columns),
         megabytes=size / 1e6,
         largest_difference=largest,
-        model_rows=rows / model_seconds,
-        graph_rows=rows / graph_seconds,
+        model_rows=rows / seconds["model"],
+        graph_rows=rows / seconds["graph"],
     )
 
 
@@ -106,18 +104,6 @@ def _first_batches(path: str, saved: SavedModel, limit: int) -> list[pa.RecordBa
         if rows >= limit:
             break
     return found
-
-
-def _in_turns(batches: list[pa.RecordBatch], functions: tuple[Callable[[pa.RecordBatch], Scores], ...]) -> list[float]:
-    """Return the median CPU seconds that each function takes for all batches."""
-    seconds: list[list[float]] = [[] for _ in functions]
-    for _ in range(TURNS):
-        for function, taken in zip(functions, seconds, strict=True):
-            start = time.process_time()
-            for batch in batches:
-                function(batch)
-            taken.append(time.process_time() - start)
-    return [statistics.median(taken) for taken in seconds]
 
 
 def main(

@@ -26,6 +26,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
+from benchmarks.timing import in_turns
 from dkan_core import PrepareConfig, TrainConfig, evaluate, prepare, train
 from dkan_core.data.format.manifest import read_manifest
 from dkan_core.data.loading.loader import open_split, run_batches
@@ -39,7 +40,6 @@ from dkan_core.training.state.adamw import AdamState, FlatAdamW
 KINDS = ("factors", "columns")
 FACTORS, USED_COLUMNS = 16, 48
 FLOAT_BYTES = 4
-WARMUP = 2
 
 Row = dict[str, Any]
 Rows = npt.NDArray[np.float32]
@@ -88,7 +88,7 @@ def measure(columns: int, ranks: list[int], rows: int, config: TrainConfig, turn
             precision[rank, kind] = float(scored.metrics["average_precision"])
             logger.info("%d columns, %s, rank %d: AP %.4f", columns, kind, rank, precision[rank, kind])
     steps = {rank: make_step(folder / KINDS[0], settings[rank]) for rank in ranks}
-    step = in_turns({rank: run for rank, (run, _) in steps.items()}, turns)
+    step = in_turns({rank: run for rank, (run, _) in steps.items()}, turns, time.perf_counter)
     sizes = {rank: FLOAT_BYTES * count for rank, (_, count) in steps.items()}
     costs = bench_sync([str(size) for size in sizes.values()], device="cpu").costs
     exchange = {(cost.exchange, cost.size): cost.seconds for cost in costs}
@@ -144,17 +144,6 @@ def make_step(data: Path, config: TrainConfig) -> tuple[Callable[[], None], int]
         optimizer.step(state, state, gradients_P, lr=1e-4, count=next(counts))
 
     return step, parameter_count(model)
-
-
-def in_turns(steps: dict[int, Callable[[], None]], turns: int) -> dict[int, float]:
-    """Return the median seconds of each step."""
-    seconds: dict[int, list[float]] = {name: [] for name in steps}
-    for _ in range(WARMUP + turns):
-        for name, step in steps.items():
-            began = time.perf_counter()
-            step()
-            seconds[name].append(time.perf_counter() - began)
-    return {name: float(np.median(each[WARMUP:])) for name, each in seconds.items()}
 
 
 def markdown(rows: list[Row]) -> str:

@@ -7,8 +7,6 @@ times drift on a shared machine. Without a source the rows are synthetic.
 import json
 import os
 import platform
-import resource
-import statistics
 import tempfile
 import time
 from collections.abc import Callable
@@ -22,6 +20,7 @@ import pyarrow.parquet as pq
 import torch
 import typer
 
+from benchmarks.timing import cpu_seconds, in_turns
 from dkan_core import FastKAN, PrepareConfig, TrainConfig, prepare, train
 from dkan_core.data.format.manifest import read_manifest
 from dkan_core.data.loading.loader import open_split, train_batches
@@ -63,10 +62,9 @@ def _synthetic(path: Path, rows: int, features: int) -> Path:
 
 def measure_prepare(source: str, label: str, folder: Path) -> Result:
     """Prepare the source once."""
-    before, started = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
+    before, started = cpu_seconds(), time.perf_counter()
     prepared = prepare(source, folder / "prepared", PrepareConfig(label=(label,)))
-    seconds, after = time.perf_counter() - started, resource.getrusage(resource.RUSAGE_SELF)
-    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    seconds, cpu = time.perf_counter() - started, cpu_seconds() - before
     rows = sum(split.rows for split in prepared.splits.values())
     columns = len(prepared.preprocessor.numeric) + len(prepared.preprocessor.coded)
     return {
@@ -88,7 +86,9 @@ def measure_loader(folder: Path) -> Result:
         for _ in train_batches(reader, seed=0, epoch=0, batch_size=8192):
             pass
 
-    gathered, copied = _in_turns(gather, lambda: np.copyto(target, block))
+    gathered, copied = in_turns(
+        {"gather": gather, "copy": lambda: np.copyto(target, block)}, TURNS, time.perf_counter
+    ).values()
     return {
         "what": f"gather shuffled batches of 8,192, {reader.row_bytes} bytes per row",
         "figure": f"{size / gathered / 1e9:.2f} GB/s, {reader.rows / gathered / 1e6:.1f} million rows/s",
@@ -110,12 +110,12 @@ def measure_kernels() -> list[Result]:
 
             return run
 
-        usual, eager = _in_turns(passes("auto"), passes("eager"))
+        seconds = in_turns({kernel: passes(kernel) for kernel in ("auto", "eager")}, TURNS, time.perf_counter)
         results.append(
             {
                 "what": f"forward and backward, FastKAN [{inputs}, 64, 1], 4,096 rows, float32",
-                "figure": f"{4096 / usual:,.0f} rows/s",
-                "detail": f"{eager / usual:.2f} times the plain torch formula",
+                "figure": f"{4096 / seconds['auto']:,.0f} rows/s",
+                "detail": f"{seconds['eager'] / seconds['auto']:.2f} times the plain torch formula",
             }
         )
     return results
@@ -136,18 +136,6 @@ def measure_training(folder: Path) -> list[Result]:
         }
         for workers, speed in speeds.items()
     ]
-
-
-def _in_turns(first: Callable[[], object], second: Callable[[], object]) -> tuple[float, float]:
-    """Return the median seconds of two functions that run alternately, after one turn that is not counted."""
-    seconds: tuple[list[float], list[float]] = ([], [])
-    for turn in range(TURNS + 1):
-        for function, times in zip((first, second), seconds, strict=True):
-            started = time.perf_counter()
-            function()
-            if turn:
-                times.append(time.perf_counter() - started)
-    return statistics.median(seconds[0]), statistics.median(seconds[1])
 
 
 def _machine() -> str:

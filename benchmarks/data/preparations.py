@@ -6,7 +6,6 @@ the train split, every feature as uint8, the rows of each split in the order of 
 
 import importlib
 import json
-import resource
 import sys
 import time
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from pathlib import Path
 from statistics import NormalDist
 from typing import Any
 
+from benchmarks.timing import cpu_seconds
 from dkan_core.cli.startup import import_pyarrow_without_pandas
 
 LEVELS = [NormalDist().cdf(-3 + 6 * level / 254) for level in range(255)]
@@ -90,10 +90,9 @@ def main(name: str, source: str, out: str) -> None:
     """Prepare once, and print CPU seconds, seconds and peak resident memory as JSON."""
     import_pyarrow_without_pandas()
     importlib.import_module("dkan_core.data.preparation.prepare" if name == "dkan" else name)
-    before, started = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
+    before, started = cpu_seconds(), time.perf_counter()
     PREPARATIONS[name](Path(source), Path(out))
-    seconds, after = time.perf_counter() - started, resource.getrusage(resource.RUSAGE_SELF)
-    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    seconds, cpu = time.perf_counter() - started, cpu_seconds() - before
     measured = {"cpu_seconds": cpu, "seconds": seconds, "peak_bytes": peak_memory()}
     sys.stdout.write(json.dumps(measured) + "\n")
 

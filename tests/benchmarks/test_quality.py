@@ -18,6 +18,7 @@ from benchmarks.quality.data import DataSet, Encoder, find_files, stage
 from benchmarks.quality.models import MODELS, Budget, Model
 from benchmarks.quality.picture import draw
 from benchmarks.quality.processes import run_limited
+from benchmarks.timing import cpu_seconds
 from dkan_core import DataError
 from tests import warm
 
@@ -290,7 +291,7 @@ def test_all_processes_of_a_fit_count_and_end(tmp_path: Path) -> None:
 
 
 def test_budget_is_shared_by_what_is_still_to_do() -> None:
-    unlimited, spent, ample = Budget(None), Budget(1e-6), Budget(Budget.used() + 1000)
+    unlimited, spent, ample = Budget(None), Budget(1e-6), Budget(cpu_seconds() + 1000)
     assert not unlimited.share(1)() and unlimited.left() is None
     assert not ample.share(2)() and not ample.ran_out
     assert spent.share(2)() and spent.ran_out and spent.left() == 0

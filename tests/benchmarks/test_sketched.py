@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.sketched import KINDS, in_turns, make_step, markdown, write_rows
+from benchmarks.sketched import KINDS, make_step, markdown, write_rows
+from benchmarks.timing import in_turns
 from dkan_core import PrepareConfig, TrainConfig, prepare
 
 

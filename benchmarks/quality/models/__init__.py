@@ -3,7 +3,6 @@
 A model's library is imported only in the subprocess of a fit, so that one which is not installed spoils no other.
 """
 
-import resource
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 import numpy.typing as npt
 
 from benchmarks.quality.data import DataSet
+from benchmarks.timing import cpu_seconds
 
 Array = npt.NDArray[Any]
 
@@ -23,23 +23,17 @@ class Budget:
         self.seconds = seconds
         self.ran_out = False
 
-    @staticmethod
-    def used() -> float:
-        """Return the CPU seconds used so far, from the start of the process."""
-        usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-        return sum(usage.ru_utime + usage.ru_stime for usage in usages)
-
     def left(self) -> float | None:
         """Return the CPU seconds left."""
-        return None if self.seconds is None else max(0.0, self.seconds - self.used())
+        return None if self.seconds is None else max(0.0, self.seconds - cpu_seconds())
 
     def share(self, parts: int) -> Callable[[], bool]:
         """Return a check that is true, and remembered, once one of ``parts`` equal shares of what is left is used."""
         left = self.left()
-        end = None if left is None else self.used() + left / parts
+        end = None if left is None else cpu_seconds() + left / parts
 
         def over() -> bool:
-            if end is None or self.used() < end:
+            if end is None or cpu_seconds() < end:
                 return False
             self.ran_out = True
             return True
