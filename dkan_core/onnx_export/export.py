@@ -3,16 +3,16 @@
 import json
 import logging
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 
 import dkan_core
-from dkan_core.errors import ConfigError, DataError, OutputError
+from dkan_core.errors import DataError, OutputError
 from dkan_core.model.saved_model import SavedModel, are_current
 from dkan_core.onnx_export.encoding import add_encoding
 from dkan_core.onnx_export.graph import PRODUCER, Graph
 from dkan_core.onnx_export.network import add_probabilities
 from dkan_core.onnx_export.verification import OUTPUT, largest_difference
+from dkan_core.utils.extras import require
 from dkan_core.utils.storage.outputs import check_file_free, check_suffix
 from dkan_core.utils.storage.remote import local_copy
 from dkan_core.utils.storage.staging import staged_file
@@ -73,8 +73,7 @@ def export(
     check_suffix(out, (".onnx",), "models are exported as ONNX")
     check_file_free(str(out), overwrite=overwrite, beginning=ONNX_BEGINNING, mark=PRODUCER.encode())
     for package in ("onnx", "onnxruntime"):
-        if find_spec(package) is None:
-            raise ConfigError(f"{package} is not installed; in a checkout of dkan run: pip install '.[onnx]'")
+        require(package, "onnx")
     with local_copy(model) as folder:
         saved = SavedModel(folder)
     content = onnx_bytes(saved, missing_text)

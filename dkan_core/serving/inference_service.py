@@ -1,7 +1,6 @@
 """A model as an InferenceService of KServe: applied to the cluster, and waited for."""
 
 import hashlib
-import importlib.util
 import logging
 import re
 import time
@@ -10,7 +9,8 @@ from typing import Any
 
 from dkan_core.errors import ClusterUnreachableError, ConfigError, DeploymentError
 from dkan_core.model.model_folder import CARD, CONFIG, ModelFolder
-from dkan_core.utils.kubernetes_api import CALL_SECONDS, OWN_LABELS, call_cluster
+from dkan_core.utils.extras import require
+from dkan_core.utils.kubernetes_api import CALL_SECONDS, OWN_LABELS, Requirements, call_cluster, no_cluster
 
 GROUP, VERSION, PLURAL, KIND = "serving.kserve.io", "v1beta1", "inferenceservices", "InferenceService"
 # As deploy/serving/serving-runtime.yaml has it.
@@ -26,8 +26,11 @@ NAME = re.compile("[a-z]([-a-z0-9]{0,38}[a-z0-9])?")
 SCHEMES = ("s3", "gs", "pvc", "https", "http", "hdfs", "webhdfs", "hf", "oci")
 SAME_SCHEMES = {"minio": "s3", "gcs": "gs"}
 
-RULES = (
-    "it needs create, get and patch on inferenceservices.serving.kserve.io (deploy/inferenceservices.yaml is the Role)"
+REQUIREMENTS = Requirements(
+    kind="InferenceServices",
+    controller="KServe 0.13",
+    rules="it needs create, get and patch on inferenceservices.serving.kserve.io (deploy/inferenceservices.yaml is the "
+    "Role)",
 )
 
 logger = logging.getLogger(__name__)
@@ -206,8 +209,7 @@ class _Services:
     """
 
     def __init__(self, namespace: str) -> None:
-        if importlib.util.find_spec("kubernetes") is None:
-            raise ConfigError("kubernetes is not installed; in a checkout of dkan run: pip install '.[serve]'")
+        require("kubernetes", "serve")
         from kubernetes import client
 
         found = _load_configuration()
@@ -243,18 +245,8 @@ class _Services:
                 _request_timeout=CALL_SECONDS,
             )
 
-        found: dict[str, Any] = call_cluster(f"{verb} InferenceService {self.namespace}/{name}", call, self._explain)
+        found: dict[str, Any] = call_cluster(f"{verb} InferenceService {self.namespace}/{name}", call, REQUIREMENTS)
         return found
-
-    def _explain(self, status: int, said: str) -> str:
-        if "unknown field" in said:
-            return "KServe 0.13 or later is needed"
-        hints = {
-            401: "the cluster does not know this service account",
-            403: f"the service account may not do that in namespace {self.namespace}; {RULES}",
-            404: "the cluster has no InferenceServices; install KServe",
-        }
-        return hints.get(status, "the cluster refuses it")
 
 
 def _load_configuration() -> str:
@@ -270,6 +262,4 @@ def _load_configuration() -> str:
         config.load_kube_config()
         return str(config.list_kube_config_contexts()[1]["context"].get("namespace") or "default")
     except config.ConfigException as error:
-        raise ConfigError(
-            f"no cluster is known here: neither a pod's service account nor a kubeconfig ({error})"
-        ) from error
+        raise no_cluster(error) from error

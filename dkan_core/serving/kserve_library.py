@@ -1,9 +1,8 @@
 """KServe's server library, imported so that it does not read our command line."""
 
-import importlib.util
 import sys
 
-from dkan_core.errors import ConfigError
+from dkan_core.utils.extras import require
 
 
 def import_kserve() -> None:
@@ -12,8 +11,7 @@ def import_kserve() -> None:
     Raises:
         ConfigError: It is not installed.
     """
-    if importlib.util.find_spec("kserve") is None:
-        raise ConfigError("kserve is not installed; in a checkout of dkan run: pip install '.[serve]'")
+    require("kserve", "serve")
     # Its model server parses the options of the process when it is imported, and ends the process on one of ours that
     # abbreviates one of its own.
     arguments = sys.argv

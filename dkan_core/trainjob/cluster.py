@@ -1,35 +1,31 @@
 """The few calls to a cluster that a run on several nodes needs, with errors that say what to do."""
 
-import importlib.util
 import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from dkan_core.errors import ClusterUnreachableError, ConfigError
+from dkan_core.errors import ClusterUnreachableError
 from dkan_core.trainjob.body import GROUP, NODE, PLURAL, VERSION
-from dkan_core.utils.kubernetes_api import CALL_SECONDS, call_cluster
+from dkan_core.utils.extras import require
+from dkan_core.utils.kubernetes_api import CALL_SECONDS, Requirements, call_cluster, no_cluster
 
 # After so long without a line a log is asked for again: its connection may be dead.
 SILENCE_SECONDS = 300.0
 
-RULES = (
-    "it needs create, get and delete on trainjobs.trainer.kubeflow.org, list on pods, and get on pods/log "
-    "(deploy/trainjobs.yaml has the Role)"
+REQUIREMENTS = Requirements(
+    kind="TrainJobs",
+    controller="Kubeflow Trainer 2.2",
+    rules="it needs create, get and delete on trainjobs.trainer.kubeflow.org, list on pods, and get on pods/log "
+    "(deploy/trainjobs.yaml is the Role)",
 )
 
 logger = logging.getLogger(__name__)
 
 
-# How the API server names a field that the cluster's schema of TrainJobs lacks.
-UNKNOWN_FIELD = "unknown field"
-
-
 def check_sdk() -> None:
     """Raise ConfigError where the Kubeflow SDK is not installed."""
-    if importlib.util.find_spec("kubeflow") is None or importlib.util.find_spec("kubeflow.trainer") is None:
-        raise ConfigError(
-            "training on several nodes needs the Kubeflow SDK; in a checkout of dkan run: pip install '.[nodes]'"
-        )
+    for package in ("kubeflow", "kubeflow.trainer"):
+        require(package, "nodes")
 
 
 class Cluster:
@@ -51,9 +47,7 @@ class Cluster:
         try:
             backend = KubernetesBackend(KubernetesBackendConfig(namespace=namespace or None))
         except ConfigException as error:
-            raise ConfigError(
-                f"no cluster is known here: neither a pod's service account nor a kubeconfig ({error})"
-            ) from error
+            raise no_cluster(error) from error
         self.namespace = backend.namespace.strip()
         self._custom, self._core = backend.custom_api, backend.core_api
         self._place = (GROUP, VERSION, self.namespace, PLURAL)
@@ -133,17 +127,7 @@ class Cluster:
 
     def _call(self, what: str, call: Callable[[], Any], known: dict[int, Any] | None = None) -> Any:
         """Return the answer of the cluster, or what a status that is ``known`` means."""
-        return call_cluster(what, call, self._explain, known)
-
-    def _explain(self, status: int, said: str) -> str:
-        if UNKNOWN_FIELD in said:
-            return "Kubeflow Trainer 2.2 or later is needed"
-        hints = {
-            401: "the cluster does not know this service account",
-            403: f"the launcher's service account may not do that in namespace {self.namespace}; {RULES}",
-            404: "the cluster has no TrainJobs; install Kubeflow Trainer v2",
-        }
-        return hints.get(status, "the cluster refuses it")
+        return call_cluster(what, call, REQUIREMENTS, known)
 
 
 def index_of(pod: Any) -> int:

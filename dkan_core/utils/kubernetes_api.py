@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from dkan_core.errors import ClusterUnreachableError, ConfigError
@@ -14,11 +15,44 @@ RETRIES = RetryPolicy(first_pause=0.5, attempts=5)
 
 OWN_LABELS = {"app.kubernetes.io/managed-by": "dkan"}
 
+# How the API server names a field that the cluster's schema of a kind lacks.
+UNKNOWN_FIELD = "unknown field"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Requirements:
+    """What a cluster must have before it accepts a kind of object."""
+
+    kind: str
+    """Name of the objects, in the plural."""
+
+    controller: str
+    """What must be installed for them, with its lowest version."""
+
+    rules: str
+    """The rights that the service account needs."""
+
+    def explain(self, status: int, said: str) -> str:
+        """Return what the status and the message of a refusal mean."""
+        if UNKNOWN_FIELD in said:
+            return f"{self.controller} or later is needed"
+        hints = {
+            401: "the cluster does not know this service account",
+            403: f"the service account may not do that in this namespace; {self.rules}",
+            404: f"the cluster has no {self.kind}; install {self.controller} or later",
+        }
+        return hints.get(status, "the cluster refuses it")
+
+
+def no_cluster(error: Exception) -> ConfigError:
+    """Return the error of a process that has neither of the two ways to a cluster."""
+    return ConfigError(f"no cluster is known here: neither a pod's service account nor a kubeconfig ({error})")
+
 
 def call_cluster(
     what: str,
     call: Callable[[], Any],
-    explain: Callable[[int, str], str],
+    requirements: Requirements,
     known: Mapping[int, Any] | None = None,
 ) -> Any:
     """Return the answer of the cluster, or what a status that is ``known`` means; try again what may pass.
@@ -26,7 +60,7 @@ def call_cluster(
     Args:
         what: What is asked for, for messages: "get TrainJob team/run".
         call: Asks.
-        explain: Says what a status and the server's message mean.
+        requirements: Of the kind of object that is asked for; they explain a refusal.
         known: Statuses that are answers.
 
     Raises:
@@ -56,7 +90,9 @@ def call_cluster(
         if isinstance(error, HTTPError) or may_pass(error):
             raise ClusterUnreachableError(f"cannot {what}: the cluster does not answer ({error})") from error
         said = _said(error)
-        raise ConfigError(f"cannot {what}: {explain(error.status, said)} ({error.status}: {said})") from error
+        raise ConfigError(
+            f"cannot {what}: {requirements.explain(error.status, said)} ({error.status}: {said})"
+        ) from error
 
 
 def _said(error: Any) -> str:

@@ -110,10 +110,10 @@ def test_model_keeps_what_counts_as_1(tmp_path: Path) -> None:
         PrepareConfig(like=model),
     )
     assert shards(tmp_path / "of-numbers") == shards(tmp_path / "of-text")
-    before = read_manifest(tmp_path / "data").splits["train"].classes["outcome"]
+    known = read_manifest(tmp_path / "data").splits["train"].classes["outcome"]
     added = append_rows(numbers, tmp_path / "data")
     for value, rows in in_text.splits["train"].classes["outcome"].items():
-        assert added.splits["train"].classes["outcome"][value] == before[value] + rows
+        assert added.splits["train"].classes["outcome"][value] == known[value] + rows
     assert added.positive == {"outcome": "late"}
     # Under another name the column stands for the same label.
     renamed = pq.read_table(raw).rename_columns(["x", "result"])

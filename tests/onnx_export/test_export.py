@@ -245,7 +245,7 @@ def test_model_larger_than_a_file_may_be_is_refused(tmp_path: Path, monkeypatch:
 
 
 def test_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(export_module, "find_spec", lambda name: None if name == "onnxruntime" else True)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "onnxruntime" else True)
     with pytest.raises(ConfigError, match=r"onnxruntime is not installed; .*pip install '\.\[onnx\]'"):
         export(tmp_path / "none", tmp_path / "model.onnx")
 

@@ -127,7 +127,7 @@ def test_cluster_that_does_not_answer_is_an_error_of_its_own(kserve: KServe, tra
 @pytest.mark.parametrize(
     ("status", "said", "message"),
     [
-        (403, "forbidden", r"may not do that in namespace team; it needs create, get and patch .* \(403: forbidden\)"),
+        (403, "forbidden", r"may not do that in this namespace; it needs create, get and patch .* \(403: forbidden\)"),
         (404, "not found", "the cluster has no InferenceServices; install KServe"),
         (400, 'unknown field "spec.predictor.model"', "KServe 0.13 or later is needed"),
     ],

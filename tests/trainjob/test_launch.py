@@ -226,10 +226,10 @@ def test_job_made_by_a_request_whose_answer_was_lost_is_ours(
 @pytest.mark.parametrize(
     ("request_", "status", "message"),
     [
-        (f"POST {JOBS}", 403, r"may not do that in namespace team; it needs create, get and delete on trainjobs.*403"),
+        (f"POST {JOBS}", 403, r"may not do that in this namespace; it needs create, get and delete on trainjobs.*403"),
         (f"GET {JOBS}/", 403, r"cannot get TrainJob team/dkan-run-.*may not do that"),
         (f"GET {JOBS}/", 401, r"does not know this service account"),
-        (f"POST {JOBS}", 404, r"no TrainJobs; install Kubeflow Trainer v2"),
+        (f"POST {JOBS}", 404, r"no TrainJobs; install Kubeflow Trainer 2\.2 or later"),
         (f"POST {JOBS}", 422, r"the cluster refuses it \(422: trouble 422\)"),
     ],
 )

@@ -1,7 +1,6 @@
 """``register``: a published model as a version in a Kubeflow Model Registry."""
 
 import importlib
-import importlib.util
 import logging
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -16,6 +15,7 @@ from dkan_core.evaluation.evaluate import read_metrics
 from dkan_core.evaluation.metrics import finite_numbers
 from dkan_core.model.model_folder import CARD, FORMAT_VERSION
 from dkan_core.model.saved_model import SavedModel, are_current
+from dkan_core.utils.extras import require
 from dkan_core.utils.storage.paths import is_remote, local_path
 from dkan_core.utils.storage.remote import local_copy
 
@@ -117,10 +117,7 @@ def register(
         OutputError: The version exists and is of another model or at another place, or the server does not answer.
     """
     check_server(registry)
-    if importlib.util.find_spec("model_registry") is None:
-        raise ConfigError(
-            "the client of the Model Registry is not installed; in a checkout of dkan run: pip install '.[registry]'"
-        )
+    require("model_registry", "registry")
     tested = read_metrics(metrics) if isinstance(metrics, str | Path) else metrics or {}
     entry = describe_model(model, name=name, version=version, metrics=tested, run=run)
     if isinstance(metrics, str | Path):

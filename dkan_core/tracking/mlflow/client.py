@@ -8,9 +8,10 @@ from contextlib import contextmanager
 
 from dkan_core.config import TrainConfig
 from dkan_core.errors import ConfigError
+from dkan_core.utils.extras import not_installed
 
 URI = "MLFLOW_TRACKING_URI"
-MISSING = "mlflow is not installed; in a checkout of dkan run: pip install '.[mlflow]'"
+MISSING = not_installed("mlflow", "mlflow")
 
 # The client's own defaults are 120 s and seven repetitions: half an hour for one request.
 CLIENT_SETTINGS = {

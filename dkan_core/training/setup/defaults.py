@@ -1,6 +1,5 @@
 """The settings a user leaves open, chosen from the number of rows by rules that are written down here."""
 
-import importlib.util
 import logging
 from collections.abc import Sequence
 
@@ -27,6 +26,7 @@ from dkan_core.training.setup.sizing import (
     rarer_class_rows,
     searches_architecture,
 )
+from dkan_core.utils.extras import require
 from dkan_core.utils.hints import counted, flag
 
 BASE_BATCH = 512
@@ -232,8 +232,8 @@ def scaled_learning_rate(batch_size: int, lr_scaling: str) -> float:
 
 
 def _check_extras(config: TrainConfig) -> None:
-    if config.tensorboard and importlib.util.find_spec("tensorboard") is None:
-        raise ConfigError("tensorboard is not installed; in a checkout of dkan run: pip install '.[tensorboard]'")
+    if config.tensorboard:
+        require("tensorboard", "tensorboard")
     check_mlflow(config)
 
 

@@ -88,9 +88,9 @@ def test_column_that_cannot_be_read_is_named() -> None:
         to_table(frame.assign(u=pd.cut(frame["x"], 2)), names)
     with pytest.raises(TypeError, match=r"X: column 'u' is sparse; .*\.sparse\.to_dense\(\)"):
         to_table(frame.assign(u=pd.arrays.SparseArray([0.0, 1.0])), names)
-    for values in ([2**70, 1], [[2**63], [1]], [np.array([2**63], np.uint64), np.array([1], np.uint64)]):
+    for large in ([2**70, 1], [[2**63], [1]], [np.array([2**63], np.uint64), np.array([1], np.uint64)]):
         with pytest.raises(TypeError, match=r"X: column 'u' holds integers that do not fit .*, and take ids modulo"):
-            to_table(frame.assign(u=values), names)
+            to_table(frame.assign(u=large), names)
     for values, what in (([1, "a"], "mixes types"), ([object()] * 2, "holds other objects")):
         with pytest.raises(TypeError, match=f"X: column 'u' {what}: each argument must be a string or a number"):
             to_table(np.array([[1, value] for value in values], dtype=object), names)
