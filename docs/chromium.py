@@ -13,7 +13,7 @@ from typing import Any
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 PROGRAM = next((path for name in NAMES if (path := shutil.which(name))), None)
 # A page is there within a second; the rest is for machines that do something else as well.
-PATIENCE_SECONDS = 120
+TIMEOUT_SECONDS = 120
 
 
 class Chromium:
@@ -51,7 +51,7 @@ class Chromium:
 
     def _read(self) -> dict[str, Any]:
         while b"\0" not in self._rest:
-            ready, _, _ = select.select([self._answers], [], [], PATIENCE_SECONDS)
+            ready, _, _ = select.select([self._answers], [], [], TIMEOUT_SECONDS)
             assert ready, "the browser does not answer"
             part = os.read(self._answers, 1 << 20)
             assert part, "the browser has ended"

@@ -19,7 +19,7 @@ MODEL_FORMAT = "dkan"
 MODEL_HASH = "dkan/model-sha256"
 # Fields that others set, such as an autoscaler's, stay theirs.
 FIELD_MANAGER = "dkan"
-LOOK_SECONDS = 2.0
+POLL_SECONDS = 2.0
 # A service's name begins a DNS label of at most 63 characters, to which KServe adds "-predictor" and a namespace.
 NAME = re.compile("[a-z]([-a-z0-9]{0,38}[a-z0-9])?")
 # What KServe's storage initializer reads; Kubeflow's own store speaks the protocol of S3.
@@ -158,7 +158,7 @@ def _wait(services: "_Services", name: str, generation: int, timeout_seconds: in
                 f"InferenceService {services.namespace}/{name} is not ready after {timeout_seconds} seconds: "
                 f"{_why(found) or 'KServe reports no reason'}"
             )
-        time.sleep(min(LOOK_SECONDS, max(0.0, deadline - time.monotonic())))
+        time.sleep(min(POLL_SECONDS, max(0.0, deadline - time.monotonic())))
 
 
 def ready_url(service: dict[str, Any], generation: int) -> str | None:

@@ -26,7 +26,7 @@ from dkan_core.utils.storage.paths import is_remote, local_path
 from dkan_core.utils.storage.remote import download_folder
 from dkan_core.utils.storage.staging import staged_folder
 
-LOOK_SECONDS = 2.0
+POLL_SECONDS = 2.0
 
 logger = logging.getLogger(__name__)
 
@@ -210,7 +210,7 @@ class _JobRun:
             ending, why = _ending(job)
             if job["metadata"].get("deletionTimestamp"):
                 self._check_time("an earlier one of the name is still being deleted")
-                time.sleep(LOOK_SECONDS)
+                time.sleep(POLL_SECONDS)
             elif ending == "Complete" and read_if_there(f"{self._run}/{METRICS}") is not None:
                 logger.info("%s: is complete", self._title)
                 return True
@@ -261,7 +261,7 @@ class _JobRun:
                     logger.info("%s: %s", self._title, "; ".join(states))
                     self._shown = states
             self._check_time("; ".join(self._shown) or "it has no pods")
-            time.sleep(LOOK_SECONDS)
+            time.sleep(POLL_SECONDS)
 
     def _show_progress(self, job: dict[str, Any]) -> None:
         """Show how far the training is, at every tenth, where Kubeflow Trainer keeps that in the job's status."""

@@ -10,7 +10,7 @@ from dkan_core.trainjob.cluster import Cluster, index_of
 
 # Shown again with a failure: enough for a traceback.
 LINES_KEPT = 40
-AGAIN_SECONDS = 2.0
+POLL_SECONDS = 2.0
 DRAIN_SECONDS = 5.0
 # So much of the log is asked for twice when a connection is lost: clocks differ.
 OVERLAP_SECONDS = 60
@@ -52,7 +52,7 @@ class LogFollower:
             except ConfigError as error:
                 logger.warning("no logs are shown: %s", error)
                 return
-            self._ended.wait(AGAIN_SECONDS)
+            self._ended.wait(POLL_SECONDS)
 
     def _read(self) -> None:
         first = next((pod for pod in self._cluster.pods(self._job) if index_of(pod) == 0), None)

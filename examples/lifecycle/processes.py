@@ -13,7 +13,7 @@ from pathlib import Path
 # What takes seconds on an idle machine may take minutes on a busy one.
 START_SECONDS = 200.0
 END_SECONDS = 10.0
-LOOK_SECONDS = 0.05
+POLL_SECONDS = 0.05
 
 
 class ServerError(Exception):
@@ -42,7 +42,7 @@ class Server:
                 return found[1]
             if ended or time.monotonic() > deadline:
                 raise ServerError(f"{self.name} did not start:\n{self.log.read_text(errors='replace')[-2000:]}")
-            time.sleep(LOOK_SECONDS)
+            time.sleep(POLL_SECONDS)
 
 
 @contextmanager

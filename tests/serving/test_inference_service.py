@@ -31,7 +31,7 @@ FILES = ROOT / "deploy/serving"
 
 @pytest.fixture
 def kserve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[KServe]:
-    monkeypatch.setattr(module, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(module, "POLL_SECONDS", 0.01)
     monkeypatch.setattr(kubernetes_api, "RETRIES", RetryPolicy(first_pause=0.01, attempts=3))
     cluster = KServe()
     with serving_cluster(cluster, tmp_path) as kubeconfig:

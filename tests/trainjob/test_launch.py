@@ -42,8 +42,8 @@ def nodes(shared: Path) -> NodesConfig:
 @pytest.fixture
 def kubernetes(tmp_path: Path, trained: TrainResult, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kubernetes]:
     """Serve a cluster whose jobs leave the run of ``trained``."""
-    for module, name in ((launch, "LOOK_SECONDS"), (logs, "AGAIN_SECONDS")):
-        monkeypatch.setattr(module, name, 0.02)
+    for module in (launch, logs):
+        monkeypatch.setattr(module, "POLL_SECONDS", 0.02)
     monkeypatch.setattr(kubernetes_api, "RETRIES", RetryPolicy(first_pause=0.01, attempts=3))
 
     def leave_run(job: dict[str, Any]) -> None:

@@ -45,7 +45,7 @@ REPLY_SECONDS = 30.0
 MAX_FAILED_FORKS = 10
 
 # Between two polls of a process that ends or starts: short beside both, which take hundredths of a second.
-LOOK_SECONDS = 0.01
+POLL_SECONDS = 0.01
 
 # Seconds. A single death is healed at once; what dies again and again costs the machine next to nothing.
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 30.0
@@ -127,7 +127,7 @@ class ForkServer:
         """Start a process that runs a spec, as soon as it can be; its output is added to ``log``."""
         # It may be starting still, or dying: both pass.
         while (child := self.try_spawn(spec, log)) is None:
-            time.sleep(LOOK_SECONDS)
+            time.sleep(POLL_SECONDS)
         return child
 
     def try_spawn(self, spec: ProcessSpec, log: Path) -> "Child | None":
@@ -234,7 +234,7 @@ class Child:
     def wait(self) -> int:
         """Wait for the process to end and return its exit code."""
         while (code := self._poll(0)) is None:
-            time.sleep(LOOK_SECONDS)
+            time.sleep(POLL_SECONDS)
         return code
 
     def kill(self) -> None:

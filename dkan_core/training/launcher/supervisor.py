@@ -26,7 +26,7 @@ from dkan_core.training.state.snapshots import newest_snapshot
 from dkan_core.utils.signals import handle_signal, hold_signal
 
 # How long a turn of the loop waits for messages: the delay until a process that is due is started.
-LOOK_SECONDS = 0.1
+POLL_SECONDS = 0.1
 
 # A launcher that has not looked for so long was stopped itself, and blames nobody for silence.
 ABSENT_SECONDS = 5.0
@@ -123,7 +123,7 @@ class Supervisor:
         if self._interrupts > 1:
             raise KeyboardInterrupt
         self._start_due()
-        for key, _ in self._selector.select(LOOK_SECONDS):
+        for key, _ in self._selector.select(POLL_SECONDS):
             self._handle_channel(key.data)
         self._kill_unresponsive()
         self.reporter.progress(self.memory.ledger.read())

@@ -36,7 +36,7 @@ from dkan_core.utils.signals import handle_signal
 from dkan_core.utils.storage.scratch import scratch_folder
 
 # Between two looks into the store, which is over the network.
-LOOK_SECONDS = 0.1
+POLL_SECONDS = 0.1
 # After so long rank 0 says whom it waits for, and again.
 SILENCE_SECONDS = 10.0
 
@@ -96,7 +96,7 @@ class Ranks:
             if time.monotonic() > patience:
                 logger.info("waiting for the data of ranks %s", ", ".join(map(str, missing)))
                 patience = time.monotonic() + SILENCE_SECONDS
-            time.sleep(LOOK_SECONDS)
+            time.sleep(POLL_SECONDS)
 
     def report_failure(self, error: DkanError) -> None:
         """Tell rank 0, which waits for this rank, why it waits in vain."""
@@ -116,7 +116,7 @@ class Ranks:
     def wait_for_value(self, key: str) -> Any:
         """Wait until rank 0 tells something."""
         while not self._has(key):
-            time.sleep(LOOK_SECONDS)
+            time.sleep(POLL_SECONDS)
         return json.loads(self._ask(lambda: self._store.get(key)))
 
     def leave(self) -> None:
@@ -124,7 +124,7 @@ class Ranks:
         deadline = time.monotonic() + FAREWELL_SECONDS
         count = self._ask(lambda: self._store.add("parted", 1))
         while self._keeps_store and count < self.place.size and time.monotonic() < deadline:
-            time.sleep(LOOK_SECONDS)
+            time.sleep(POLL_SECONDS)
             count = self._ask(lambda: self._store.add("parted", 0))
 
     def _has(self, key: str) -> bool:
@@ -222,6 +222,6 @@ def _watch(child: Child) -> None:
     """Wait for the end of a collective worker, and raise the error that it reports."""
     while not child.channel.lost:
         list(child.messages())  # it has nothing to say but an error, which is raised here
-        time.sleep(LOOK_SECONDS)
+        time.sleep(POLL_SECONDS)
     if child.wait():
         raise TrainingError(child.describe_death())

@@ -41,7 +41,7 @@ MAX_BACKLOG = 32
 # Of the time, what saving takes at most between evaluations: in a run of some seconds nearly each is the best so far.
 MAX_SAVING_SHARE = 0.05
 # How often to look for a snapshot that no wake-up has told of: the server may have died before it notified.
-PATIENCE_SECONDS = 0.5
+POLL_SECONDS = 0.5
 
 FACTS = ("epoch", "step", "seconds", "loss", "rows_per_second")
 
@@ -66,7 +66,7 @@ def main(spec: ProcessSpec) -> None:
         if not waiting:
             # There is time for what the first model that is saved will need.
             evaluator.finisher.make_ready()
-            wakeup.wait(PATIENCE_SECONDS)
+            wakeup.wait(POLL_SECONDS)
             stopwatch.lap("wait")
             continue
         behind = is_behind([each.snapshot for each in waiting])

@@ -21,10 +21,10 @@ from dkan_core.training.state.stopwatch import Stopwatch
 
 # A worker without a heartbeat for so long has its work unit handed to another. These are ten heartbeats: on a busy
 # machine, where a few come late, no work is done twice, and a worker that is stopped delays a round by a second.
-UNRESPONSIVE_SECONDS = 1.0
+REASSIGN_AFTER_SECONDS = 1.0
 
 # How often to look for workers that are gone while none has something to say: a tenth of the time above.
-PATIENCE_SECONDS = 0.1
+POLL_SECONDS = 0.1
 
 
 class WorkerLiveness:
@@ -44,7 +44,7 @@ class WorkerLiveness:
 
     def is_alive(self, rank: int) -> bool:
         """Tell whether a worker can do something now."""
-        return self._is_ready(rank) and time.monotonic() - self._last_seen[rank] < UNRESPONSIVE_SECONDS
+        return self._is_ready(rank) and time.monotonic() - self._last_seen[rank] < REASSIGN_AFTER_SECONDS
 
     def should_be_awaited(self, rank: int) -> bool:
         """Tell whether to wait for a worker: it is there, or it is the first of its rank and starts."""
@@ -125,7 +125,7 @@ class WorkAssignment(UpdateSource, ABC):
         updates = self._collect()
         self.stopwatch.lap("other")
         if not updates:
-            self.wakeup.wait(PATIENCE_SECONDS)
+            self.wakeup.wait(POLL_SECONDS)
             self.stopwatch.lap("wait")
         return updates
 

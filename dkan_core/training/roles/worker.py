@@ -13,7 +13,7 @@ from dkan_core.training.state.aggregation import LossTotals
 from dkan_core.training.state.shared_memory import SHUTDOWN, Lease
 
 # How often to look for a lease that no wake-up has told of: the server may have died before it notified.
-PATIENCE_SECONDS = 0.5
+POLL_SECONDS = 0.5
 
 
 def main(spec: ProcessSpec) -> None:
@@ -81,7 +81,7 @@ class Worker:
             lease = self.lease.read()
             if lease.unit == SHUTDOWN or (lease.unit >= 0 and lease.id != self.push.lease):
                 return lease
-            self.wakeup.wait(PATIENCE_SECONDS)
+            self.wakeup.wait(POLL_SECONDS)
             self.stopwatch.lap("wait")
 
     def _gradient(self, lease: Lease) -> LossTotals:

@@ -17,7 +17,7 @@ from dkan_core.training.roles.process_spec import ProcessSpec
 MEASURED = "measured"
 
 # After so long without a report a measurement has failed.
-PATIENCE_SECONDS = 300.0
+PROBE_TIMEOUT_SECONDS = 300.0
 
 
 @dataclass
@@ -52,7 +52,7 @@ class ProbeProcesses:
             TrainingError: One of them died.
         """
         found: dict[int, Message] = {}
-        deadline = time.monotonic() + PATIENCE_SECONDS
+        deadline = time.monotonic() + PROBE_TIMEOUT_SECONDS
         with selectors.DefaultSelector() as selector:
             for child in self.children:
                 selector.register(child.channel, selectors.EVENT_READ, child)
@@ -60,7 +60,7 @@ class ProbeProcesses:
                 for key, _ in selector.select(max(0.0, deadline - time.monotonic())):
                     self._handle_channel(key.data, found, selector)
                 if time.monotonic() > deadline:
-                    raise TrainingError(f"no measurement within {PATIENCE_SECONDS:.0f} s")
+                    raise TrainingError(f"no measurement within {PROBE_TIMEOUT_SECONDS:.0f} s")
         return [found[rank] for rank in sorted(found)]
 
     def _handle_channel(self, child: Child, found: dict[int, Message], selector: selectors.BaseSelector) -> None:
