@@ -9,6 +9,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from dkan_core.data.source.files import split_sources
+from dkan_core.utils.file_names import METRICS
 from dkan_core.utils.hints import counted
 from pipelines.compiled import DEFAULT, PIPELINES, compile_pipeline, inputs_of, is_current, package_of
 from pipelines.lint import committed_files, lint
@@ -112,7 +113,7 @@ def run_command(
 
 def _what_next(result: dict[str, Any], arguments: dict[str, Any]) -> str:
     """Return what a test AP is to be held against, where the report can be seen, and a command to go on with."""
-    metrics = json.loads(result["report"].with_name("metrics.json").read_text(encoding="utf-8"))
+    metrics = json.loads(result["report"].with_name(METRICS).read_text(encoding="utf-8"))
     sources = shlex.join(split_sources(arguments.get("data_uri", "")) or ["NEW.parquet"])
     model = shlex.quote(str(result["model"] / "model"))
     return (

@@ -32,6 +32,7 @@ from dkan_core.model.saved_model import SavedModel, Share
 from dkan_core.report.inline import inline_page
 from dkan_core.report.templating import render_html, render_markdown, score
 from dkan_core.tracking.mlflow.evaluation import log_evaluation
+from dkan_core.utils.file_names import METRICS
 from dkan_core.utils.hints import few_rows
 from dkan_core.utils.schemas import Schema, read_json
 from dkan_core.utils.storage.files import read_if_there, write_atomic, write_json
@@ -39,7 +40,7 @@ from dkan_core.utils.storage.outputs import check_file_is_ours
 from dkan_core.utils.storage.remote import local_copy
 from dkan_core.utils.storage.staging import staged_folder
 
-METRICS, REPORT, PREDICTIONS = "metrics.json", "report.html", "predictions.parquet"
+REPORT, PREDICTIONS = "report.html", "predictions.parquet"
 # The metrics last: a pipeline's next step waits for them.
 OUTPUTS = (REPORT, PREDICTIONS, METRICS)
 # Each label's explanation takes a second or more.

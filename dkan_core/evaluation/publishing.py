@@ -13,6 +13,7 @@ from dkan_core.errors import DataError, OutputError
 from dkan_core.evaluation.metrics import finite_numbers
 from dkan_core.model.model_folder import CARD, check_model_replaceable
 from dkan_core.model.saved_model import SavedModel, Share, write_model_files
+from dkan_core.utils.file_names import METRICS
 from dkan_core.utils.schemas import Schema, read_json
 from dkan_core.utils.storage.outputs import OWN_FOLDERS, entries
 from dkan_core.utils.storage.remote import local_copy
@@ -21,9 +22,6 @@ from dkan_core.utils.storage.staging import staged_folder
 # The table of a model card that ``publish`` adds: its head, and with its rows.
 TESTED = "\n| test metric | value |\n|---|---:|\n"
 TESTED_TABLE = re.compile(rf"{re.escape(TESTED)}(\|.*\n)*".encode())
-
-# In a run's folder; that of its model has one of its own.
-RUN_METRICS = "metrics.json"
 
 logger = logging.getLogger(__name__)
 
@@ -80,7 +78,7 @@ def choose_best(runs: Sequence[str | Path], out: str | Path) -> int:
     best = max(range(len(scores)), key=scores.__getitem__)
     if found := entries(out) - OWN_FOLDERS:
         raise OutputError(f"{out}: already holds something else ({min(found)}); choose an empty or new folder")
-    names = sorted(entries(runs[best]), key=lambda name: name == RUN_METRICS)
+    names = sorted(entries(runs[best]), key=lambda name: name == METRICS)
     with staged_folder(out, names=names, overwrite=False) as folder:
         shutil.copytree(runs[best], folder, dirs_exist_ok=True)
     logger.info("best of %s: %s", [round(score, 5) for score in scores], runs[best])
@@ -89,6 +87,6 @@ def choose_best(runs: Sequence[str | Path], out: str | Path) -> int:
 
 def _validation_score(run: Path) -> float:
     try:
-        return read_json(_RunMetrics, (run / RUN_METRICS).read_bytes(), str(run / RUN_METRICS)).average_precision
+        return read_json(_RunMetrics, (run / METRICS).read_bytes(), str(run / METRICS)).average_precision
     except OSError as error:
         raise DataError(f"{run}: holds no finished run of `dkan train` ({error})") from error

@@ -12,21 +12,12 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from dkan_core.errors import ConfigError, DataError, OutputError
+from dkan_core.utils.file_names import CONFIG, METRICS, MODEL_FOLDER, PREPROCESSOR
 from dkan_core.utils.schemas import Schema, SchemaT, read_json
 from dkan_core.utils.storage.files import json_text, read_if_there
 from dkan_core.utils.storage.outputs import PARTIAL, check_file_is_ours, check_free, entries
 
-WEIGHTS, CONFIG, PREPROCESSOR, METRICS, CARD, HASHES, ESTIMATOR = (
-    "model.safetensors",
-    "config.json",
-    "preprocessor.json",
-    "metrics.json",
-    "README.md",
-    "files.json",
-    "estimator.json",
-)
-# Where a run's folder has its model.
-MODEL_FOLDER = "model"
+WEIGHTS, CARD, HASHES, ESTIMATOR = "model.safetensors", "README.md", "files.json", "estimator.json"
 # What ``train`` writes; ``FastKANClassifier.save`` adds ``estimator.json``.
 MODEL_FILES = (WEIGHTS, CONFIG, PREPROCESSOR, METRICS, CARD, HASHES)
 # Those that decide its scores.

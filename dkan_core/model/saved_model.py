@@ -20,11 +20,12 @@ from dkan_core.model.architecture import ModelConfig, additive_layout, ignored_n
 from dkan_core.model.base import TabularModel
 from dkan_core.model.build import build_model
 from dkan_core.model.calibration import MAX_SCALE, MIN_SCALE
-from dkan_core.model.model_folder import CARD, CONFIG, METRICS, PREPROCESSOR, SCORES, WEIGHTS, ModelFolder, with_hashes
+from dkan_core.model.model_folder import CARD, SCORES, WEIGHTS, ModelFolder, with_hashes
 from dkan_core.model.parameter_count import count_parameters, product_bytes
 from dkan_core.model.random_state import random_state
 from dkan_core.model.sketch import sketched_layers
 from dkan_core.report.templating import render_markdown
+from dkan_core.utils.file_names import CONFIG, METRICS, PREPROCESSOR
 from dkan_core.utils.resources import available_memory
 from dkan_core.utils.schemas import Schema
 from dkan_core.utils.storage.failures import output_error

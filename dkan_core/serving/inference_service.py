@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from dkan_core.errors import ClusterUnreachableError, ConfigError, DeploymentError
-from dkan_core.model.model_folder import CARD, CONFIG, ModelFolder
+from dkan_core.model.model_folder import CARD, ModelFolder
 from dkan_core.utils.extras import require
+from dkan_core.utils.file_names import CONFIG
 from dkan_core.utils.kubernetes_api import CALL_SECONDS, OWN_LABELS, Requirements, call_cluster, no_cluster
 
 GROUP, VERSION, PLURAL, KIND = "serving.kserve.io", "v1beta1", "inferenceservices", "InferenceService"

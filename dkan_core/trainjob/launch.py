@@ -11,14 +11,14 @@ from typing import Any
 from dkan_core.config import NodesConfig, TrainConfig, check_config
 from dkan_core.data.format.manifest import MANIFEST, manifest_text
 from dkan_core.errors import ClusterUnreachableError, ConfigError, DataError, DkanError, TrainingError
-from dkan_core.model.model_folder import MODEL_FOLDER
 from dkan_core.training.history import HISTORY, read_history
-from dkan_core.training.launcher.run_folder import METRICS, WRITTEN, check_run_folder
+from dkan_core.training.launcher.run_folder import WRITTEN, check_run_folder
 from dkan_core.training.launcher.train import TrainResult
 from dkan_core.training.setup.early_checks import check_names
 from dkan_core.trainjob.body import arguments, job_name, settle, train_job
 from dkan_core.trainjob.cluster import Cluster, check_sdk, index_of
 from dkan_core.trainjob.logs import LogFollower
+from dkan_core.utils.file_names import METRICS, MODEL_FOLDER
 from dkan_core.utils.schemas import parse_json
 from dkan_core.utils.signals import exit_once, handle_signal
 from dkan_core.utils.storage.files import read_if_there

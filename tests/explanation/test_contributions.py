@@ -26,9 +26,9 @@ from dkan_core.model.architecture import ModelConfig
 from dkan_core.model.base import TabularModel
 from dkan_core.model.blended import BlendedFastKAN
 from dkan_core.model.build import build_model
-from dkan_core.model.model_folder import PREPROCESSOR
 from dkan_core.model.saved_model import SavedModel, write_model_files
 from dkan_core.model.tabular import TabularFastKAN
+from dkan_core.utils.file_names import PREPROCESSOR
 from dkan_core.utils.storage.files import json_text
 from dkan_core.utils.torch_resources import torch_threads
 from tests.blends import blend_for

@@ -18,12 +18,10 @@ from dkan_core.data.source.positive import differing_positive
 from dkan_core.data.source.roles import Schema, check_roles, feature_columns, special_columns, wanted_columns
 from dkan_core.data.source.wanted import Wanted
 from dkan_core.errors import ConfigError, DataError
+from dkan_core.utils.file_names import CONFIG, MODEL_FOLDER, PREPROCESSOR
 from dkan_core.utils.hints import listed_names
 from dkan_core.utils.schemas import read_json
 from dkan_core.utils.storage.files import read_if_there
-
-# Of a run, the folder of its model; of a model, the files that name its labels and hold its encoding.
-MODEL_FOLDER, ARCHITECTURE, PREPROCESSOR = "model", "config.json", "preprocessor.json"
 
 logger = logging.getLogger(__name__)
 
@@ -151,9 +149,9 @@ def read_reference(place: str) -> Reference:
         )
     # A run's folder is taken for the model in it, as by all commands.
     for folder in (root, f"{root}/{MODEL_FOLDER}"):
-        encoding, architecture = (read_if_there(f"{folder}/{name}") for name in (PREPROCESSOR, ARCHITECTURE))
-        if encoding is not None and architecture is not None:
-            found = read_json(_Labels, architecture, f"{folder}/{ARCHITECTURE}")
+        encoding, config = (read_if_there(f"{folder}/{name}") for name in (PREPROCESSOR, CONFIG))
+        if encoding is not None and config is not None:
+            found = read_json(_Labels, config, f"{folder}/{CONFIG}")
             preprocessor = read_json(Preprocessor, encoding, f"{folder}/{PREPROCESSOR}")
             return Reference(place=place, preprocessor=preprocessor, labels=found.labels, positive=found.positive)
     raise DataError(

@@ -23,9 +23,9 @@ from dkan_core.errors import DataError
 from dkan_core.evaluation.metrics import NOT_MEASURED, macro_average_precision
 from dkan_core.integrations.notebook.predictor import Predictor
 from dkan_core.integrations.notebook.rows import LabelledRows, read_labelled_rows
-from dkan_core.model.model_folder import MODEL_FOLDER
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.training.launcher.train import train
+from dkan_core.utils.file_names import MODEL_FOLDER
 from dkan_core.utils.hints import counted
 from dkan_core.utils.storage.paths import is_remote, local_path
 from dkan_core.utils.storage.remote import local_copy

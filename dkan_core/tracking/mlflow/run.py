@@ -11,13 +11,13 @@ from typing import Any
 import dkan_core
 from dkan_core.errors import redact
 from dkan_core.evaluation.metrics import finite_numbers
-from dkan_core.model.model_folder import MODEL_FOLDER
 from dkan_core.tracking.mlflow import sweep
 from dkan_core.tracking.mlflow.model import log_model
 from dkan_core.tracking.mlflow.record import Record, known_run, write_record
 from dkan_core.tracking.tensorboard import lies_in
 from dkan_core.tracking.tracker import Progress, RunEnd, TrackedRun, Tracker
 from dkan_core.training.history import HISTORY
+from dkan_core.utils.file_names import MODEL_FOLDER
 
 # MLflow's word for each end; a run that was stopped, and is resumed, goes on as RUNNING.
 STATUS = {"finished": "FINISHED", "interrupted": "KILLED", "stopped": "KILLED", "failed": "FAILED"}

@@ -11,7 +11,7 @@ from pathlib import Path
 from dkan_core.config import ResolvedTrainConfig
 from dkan_core.data.format.manifest import PreparedData
 from dkan_core.errors import ConfigError, DataError
-from dkan_core.model.model_folder import MODEL_FILES, MODEL_FOLDER, read_files
+from dkan_core.model.model_folder import MODEL_FILES, read_files
 from dkan_core.model.saved_model import SavedModel, write_model_files
 from dkan_core.tracking.tracker import Trackers
 from dkan_core.training.launcher.checkpoints import find_checkpoint
@@ -26,6 +26,7 @@ from dkan_core.training.state.checkpoint_file import Checkpoint
 from dkan_core.training.state.checkpoint_store import clear_checkpoints
 from dkan_core.training.state.ledger import ENDINGS
 from dkan_core.training.state.refit_choices import Choices
+from dkan_core.utils.file_names import MODEL_FOLDER
 from dkan_core.utils.hints import counted
 from dkan_core.utils.storage.files import remove
 from dkan_core.utils.storage.outputs import entries

@@ -14,7 +14,6 @@ from dkan_core.data.loading.loader import open_split
 from dkan_core.errors import ConfigError
 from dkan_core.model.architecture import ModelConfig
 from dkan_core.model.base import TabularModel
-from dkan_core.model.model_folder import MODEL_FOLDER
 from dkan_core.tracking.tracker import Tracker
 from dkan_core.training.communication.process_group import local_rendezvous, serve_loopback_store
 from dkan_core.training.communication.wakeup import Wakeup
@@ -38,6 +37,7 @@ from dkan_core.training.state.refit_choices import Choices
 from dkan_core.training.state.schedule import Schedule, plan_work
 from dkan_core.training.state.shared_memory import MemoryShape, SharedMemory, create_memory
 from dkan_core.training.state.snapshots import republish_snapshot
+from dkan_core.utils.file_names import MODEL_FOLDER
 from dkan_core.utils.resources import available_memory
 from dkan_core.utils.torch_resources import torch_threads
 

@@ -10,7 +10,7 @@ from typing import Any
 from dkan_core.config import TrainConfig
 from dkan_core.config.saving import BEGINNING as BEGINNING_OF_SETTINGS
 from dkan_core.errors import OutputError
-from dkan_core.model.model_folder import MODEL_FILES, MODEL_FOLDER, check_model_is_ours
+from dkan_core.model.model_folder import MODEL_FILES, check_model_is_ours
 from dkan_core.model.saved_model import asides, write_model_files
 from dkan_core.tracking.mlflow.record import RECORD
 from dkan_core.tracking.tensorboard import EVENTS, TENSORBOARD
@@ -18,6 +18,7 @@ from dkan_core.training.history import BEGINNING, HISTORY
 from dkan_core.training.launcher.run import LOGS
 from dkan_core.training.state.checkpoint_file import Checkpoint
 from dkan_core.training.state.checkpoint_store import CHECKPOINT_FILE, CHECKPOINTS, check_no_checkpoints
+from dkan_core.utils.file_names import METRICS, MODEL_FOLDER
 from dkan_core.utils.storage.failures import failure_inside
 from dkan_core.utils.storage.files import read_if_there, remove
 from dkan_core.utils.storage.locks import is_aside
@@ -26,7 +27,6 @@ from dkan_core.utils.storage.paths import is_remote, local_path
 from dkan_core.utils.storage.remote import replace_remote
 from dkan_core.utils.storage.scratch import scratch_folder
 
-METRICS = "metrics.json"
 SETTINGS = "config.toml"
 # The folder of a second training, which goes with its end.
 REFIT = "refit"

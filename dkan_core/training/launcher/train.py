@@ -18,7 +18,7 @@ from dkan_core.data.format.manifest import PreparedData
 from dkan_core.data.loading.loader import open_split
 from dkan_core.data.loading.tiers import open_data, settle_tier
 from dkan_core.errors import DkanError, TrainingError
-from dkan_core.model.model_folder import MODEL_FOLDER, REFIT_ROWS
+from dkan_core.model.model_folder import REFIT_ROWS
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.tracking.choice import follow_run
 from dkan_core.tracking.tracker import RunEnd, TrackedRun
@@ -30,7 +30,6 @@ from dkan_core.training.launcher.refit import check_initial, refit
 from dkan_core.training.launcher.resuming import check_architecture, ending_of, has_no_time_left
 from dkan_core.training.launcher.run import LOGS, Outcome, architecture_of_run, open_run
 from dkan_core.training.launcher.run_folder import (
-    METRICS,
     OWN_CHECKPOINTS,
     SETTINGS,
     check_run_folder,
@@ -51,6 +50,7 @@ from dkan_core.training.state.checkpoint_store import CHECKPOINTS, clear_checkpo
 from dkan_core.training.state.ledger import ENDINGS
 from dkan_core.training.state.refit_choices import may_refit
 from dkan_core.training.state.schedule import Schedule
+from dkan_core.utils.file_names import METRICS, MODEL_FOLDER
 from dkan_core.utils.storage.files import read_if_there, write_atomic, write_json
 from dkan_core.utils.storage.paths import is_remote, local_path
 from dkan_core.utils.storage.staging import output_lock

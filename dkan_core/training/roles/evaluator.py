@@ -17,7 +17,6 @@ from dkan_core.data.format.origin import origin_of
 from dkan_core.data.loading.loader import open_split
 from dkan_core.errors import OutputError
 from dkan_core.model.architecture import ModelConfig
-from dkan_core.model.model_folder import MODEL_FOLDER
 from dkan_core.model.saved_model import save_model
 from dkan_core.training.communication.messages import Channel, inherited
 from dkan_core.training.compute.flat_model import Replica
@@ -33,6 +32,7 @@ from dkan_core.training.state.stopwatch import Stopwatch
 from dkan_core.training.validation.early_stopping import EarlyStopping
 from dkan_core.training.validation.finishing import Finisher
 from dkan_core.training.validation.scorer import Best, Scorer
+from dkan_core.utils.file_names import MODEL_FOLDER
 
 # Snapshots that may wait; half of ``MAX_SLOTS``, so that stale ones are skipped before the slots run out. More than the
 # evaluations of a run by default: in one that takes less time than this process to start, none is skipped, and the best
