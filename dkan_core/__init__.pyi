@@ -24,7 +24,7 @@ from dkan_core.data.preparation.parallel import fit_preparation as fit_preparati
 from dkan_core.data.preparation.parallel import plan_preparation as plan_preparation
 from dkan_core.data.preparation.parallel import prepare_part as prepare_part
 from dkan_core.data.preparation.prepare import prepare as prepare
-from dkan_core.data.preparation.reuse import shared_folder as shared_folder
+from dkan_core.data.preparation.reuse import prepared_folder as prepared_folder
 from dkan_core.data.source.files import fingerprint_sources as fingerprint_sources
 from dkan_core.data.source.files import split_sources as split_sources
 from dkan_core.editing.edit import EditResult as EditResult

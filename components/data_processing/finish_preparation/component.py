@@ -14,9 +14,9 @@ def finish_preparation(prepared: dsl.Output[dsl.Dataset], prepared_uri: str, dat
         prepared_uri: Where the prepared data go, for every step to read and write: s3://, gs:// or a shared volume.
         data_fingerprint: Output of fingerprint_parquet: the folder under prepared_uri. Empty: prepared_uri itself.
     """
-    from dkan_core import finish_preparation, save_pointer, shared_folder
+    from dkan_core import finish_preparation, prepared_folder, save_pointer
 
-    uri = shared_folder(prepared_uri, data_fingerprint)
+    uri = prepared_folder(prepared_uri, data_fingerprint)
     result = finish_preparation(uri)
     save_pointer(prepared.path, result, uri)
     prepared.metadata["fingerprint"] = result.fingerprint

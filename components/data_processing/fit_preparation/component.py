@@ -13,6 +13,6 @@ def fit_preparation(prepared_uri: str, data_fingerprint: str = "") -> None:
         prepared_uri: Where the prepared data go, for every step to read and write: s3://, gs:// or a shared volume.
         data_fingerprint: Output of fingerprint_parquet: the folder under prepared_uri. Empty: prepared_uri itself.
     """
-    from dkan_core import fit_preparation, shared_folder
+    from dkan_core import fit_preparation, prepared_folder
 
-    fit_preparation(shared_folder(prepared_uri, data_fingerprint))
+    fit_preparation(prepared_folder(prepared_uri, data_fingerprint))

@@ -63,9 +63,9 @@ def plan_preparation(
         Number of each part, to loop over.
     """
     form = dict(locals())
-    from dkan_core import PrepareConfig, config_from_form, plan_preparation, shared_folder, split_sources
+    from dkan_core import PrepareConfig, config_from_form, plan_preparation, prepared_folder, split_sources
 
     config = config_from_form(PrepareConfig, form)
     # One output without a name: kfp's local runner loops over no other.
-    uri = shared_folder(prepared_uri, data_fingerprint)
+    uri = prepared_folder(prepared_uri, data_fingerprint)
     return plan_preparation(split_sources(data_uri), uri, config, parts=num_parts, overwrite=overwrite)

@@ -59,9 +59,9 @@ def prepare_parquet(
         source: Parquet of an upstream step, instead of data_uri.
     """
     form = dict(locals())
-    from dkan_core import PrepareConfig, config_from_form, prepare, save_pointer, shared_folder, split_sources
+    from dkan_core import PrepareConfig, config_from_form, prepare, prepared_folder, save_pointer, split_sources
 
-    uri = shared_folder(prepared_uri, data_fingerprint) if prepared_uri else prepared.path
+    uri = prepared_folder(prepared_uri, data_fingerprint) if prepared_uri else prepared.path
     # A step that is tried again finds its own result at the URI, whole or not: it is kept or replaced.
     config = config_from_form(PrepareConfig, form)
     sources = source.path if source else split_sources(data_uri)

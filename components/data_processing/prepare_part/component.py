@@ -22,7 +22,7 @@ def prepare_part(prepared_uri: str, stage: str, part: int, data_fingerprint: str
     Returns:
         rows: Rows that were read, encoded or written.
     """
-    from dkan_core import prepare_part, shared_folder
+    from dkan_core import prepare_part, prepared_folder
 
     # Whole numbers in a list reach a step as floats.
-    return (prepare_part(shared_folder(prepared_uri, data_fingerprint), stage, int(part)),)  # type: ignore[arg-type]
+    return (prepare_part(prepared_folder(prepared_uri, data_fingerprint), stage, int(part)),)  # type: ignore[arg-type]

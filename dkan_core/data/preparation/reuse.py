@@ -11,11 +11,11 @@ from dkan_core.errors import ConfigError, redact
 from dkan_core.utils.storage.shared_folder import SharedFolder
 
 
-def shared_folder(prepared_uri: str, fingerprint: str = "") -> str:
-    """Return where data of a fingerprint lie under the place that many runs share.
+def prepared_folder(prepared_uri: str, fingerprint: str) -> str:
+    """Return where data of a fingerprint lie under the place that many runs share; without one, that place.
 
-    >>> shared_folder("s3://bucket/prepared/", "ab12")
-    's3://bucket/prepared/ab12'
+    >>> prepared_folder("s3://bucket/prepared/", "ab12"), prepared_folder("s3://bucket/prepared/", "")
+    ('s3://bucket/prepared/ab12', 's3://bucket/prepared')
 
     Raises:
         ConfigError: The place is empty.
