@@ -41,9 +41,6 @@ ARROW_TYPES = {
 }
 """Types of the Open Inference Protocol."""
 
-# Truth values as texts.
-TRUTHS = {"true", "false"}
-
 # Of what pyarrow and NumPy cannot make an array.
 NOT_AN_ARRAY = (pa.ArrowException, OverflowError, TypeError, ValueError)
 
@@ -59,19 +56,13 @@ class Tensor(NamedTuple):
 
 def tensor_types(preprocessor: Preprocessor) -> dict[str, str]:
     """Return the types of the columns of training as tensors; lists and vectors are none."""
-    truths = _truth_columns(preprocessor)
+    truths = {each.name for each in preprocessor.coded if each.kind == "category" and each.holds_booleans}
     sparse = {feature.name for feature in preprocessor.sparse}
     return {
         name: "FP64" if is_number(kind) else "BOOL" if name in truths else "BYTES"
         for name, kind in preprocessor.source_types.items()
         if name not in sparse
     }
-
-
-def _truth_columns(preprocessor: Preprocessor) -> set[str]:
-    """Return the columns of truth values, as far as their values tell."""
-    categories = (feature for feature in preprocessor.coded if feature.kind == "category")
-    return {each.name for each in categories if each.vocabulary and {*each.vocabulary} <= TRUTHS}
 
 
 def rows_of_instances(instances: Any, preprocessor: Preprocessor) -> pa.RecordBatch:

@@ -113,6 +113,11 @@ class CategoryFeature(_Coded):
         """What the codes from 2 on stand for."""
         return [*self.vocabulary, *(f"(others, {bucket + 1} of {self.buckets})" for bucket in range(self.buckets))]
 
+    @property
+    def holds_booleans(self) -> bool:
+        """Whether it is a column of booleans, as far as its values tell."""
+        return bool(self.vocabulary) and {*self.vocabulary} <= {"true", "false"}
+
     @cached_property
     def values(self) -> pa.Array:
         """The vocabulary as an array."""

@@ -17,9 +17,6 @@ from dkan_core.evaluation.prediction import check_probabilities, probability_col
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.utils.torch_resources import best_device
 
-# What Arrow makes of booleans; a preprocessor does not say which of both its column held.
-BOOLEANS = {"true", "false"}
-
 
 class Scorer:
     """Scores frames.
@@ -108,9 +105,8 @@ def example_of(preprocessor: Preprocessor) -> Any:
             row[time.column] = instant if time.zone is None else instant.tz_localize("UTC").tz_convert(time.zone)
     for feature in preprocessor.coded:
         if feature.kind == "category":
-            values = feature.vocabulary
-            value = values[0] if values else ""
-            row[feature.name] = value == "true" if values and BOOLEANS.issuperset(values) else value
+            value = next(iter(feature.vocabulary), "")
+            row[feature.name] = value == "true" if feature.holds_booleans else value
     for sparse in preprocessor.sparse:
         row[sparse.name] = bytes(sparse.vector_bytes) if sparse.vector_bytes else sparse.ids[:1]
     return pd.DataFrame([row])
