@@ -22,6 +22,7 @@ from dkan_core.training.state.shared_memory import RECORD_BYTES, Record
 ROOT = Path(__file__).parents[2]
 MEMORY_NAME = "/memfd:dkan"
 START_SECONDS = 300.0
+POLL_SECONDS = 0.005
 NEVER = 10**12
 ENDLESS = TrainConfig(epochs=10**6, patience=10**6, device="cpu", workers=1)
 ONE_THREAD = {"OMP_THREAD_LIMIT": "1"}
@@ -88,7 +89,7 @@ class Watched:
         assert self._ledger is not None
         return self._ledger.read()
 
-    def wait_until(self, condition: Callable[[], bool], seconds: float, pause: float = 0.005) -> None:
+    def wait_until(self, condition: Callable[[], bool], seconds: float) -> None:
         """Wait for something.
 
         Raises:
@@ -98,11 +99,11 @@ class Watched:
         while not condition():
             if self.process.poll() is not None or time.monotonic() > deadline:
                 raise TrainingError(f"the run ended, or took too long: {self._output.read_text()[-2000:]}")
-            time.sleep(pause)
+            time.sleep(POLL_SECONDS)
 
-    def wait_for_step(self, step: int, seconds: float = START_SECONDS) -> None:
+    def wait_for_step(self, step: int) -> None:
         """Wait until so many steps are done."""
-        self.wait_until(lambda: self.ledger().step >= step, seconds)
+        self.wait_until(lambda: self.ledger().step >= step, START_SECONDS)
 
     def processes(self) -> dict[str, int]:
         """Return the number of each process, by its name as in the run's log files; the launcher's, too."""

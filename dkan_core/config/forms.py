@@ -111,7 +111,7 @@ def _in_form(message: str, shown: Sequence[FormField]) -> str:
     return message
 
 
-def training_from_form(values: Mapping[str, Any], changes: Mapping[str, Any] = MappingProxyType({})) -> TrainConfig:
+def training_from_form(values: Mapping[str, Any], changes: Mapping[str, Any]) -> TrainConfig:
     """Build the settings of a training on one node, whose form has ``num_gpus`` and ``workers`` besides.
 
     Args:
@@ -124,7 +124,7 @@ def training_from_form(values: Mapping[str, Any], changes: Mapping[str, Any] = M
     Raises:
         ConfigError: A setting is unknown or out of bounds.
 
-    >>> training_from_form({"num_gpus": "2"}).device, training_from_form({"num_gpus": "0", "workers": 3}).workers
+    >>> training_from_form({"num_gpus": "2"}, {}).device, training_from_form({"num_gpus": "0"}, {"workers": 3}).workers
     ('cuda', 3)
     """
     num_gpus = values.get("num_gpus") or "0"

@@ -18,6 +18,9 @@ ALERT_RATES = (0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
 # Thresholds to choose among: half a percent of a class apart.
 EXPLORED = 400
 
+# Of a histogram of scores.
+HISTOGRAM_BINS = 40
+
 # Of a curve, at most.
 ROC_POINTS = GAIN_POINTS = 200
 RECALL_POINTS = 400
@@ -152,18 +155,17 @@ def calibration_points(labels_N: Array, scores_N: Array, bins: int = 15) -> tupl
     return means_T.tolist(), rates_T.tolist(), rows_T.tolist()
 
 
-def score_histogram(labels_N: Array, scores_N: Array, bins: int = 40) -> tuple[list[float], list[int], list[int]]:
-    """Count rows by score between 0 and 1.
+def score_histogram(labels_N: Array, scores_N: Array) -> tuple[list[float], list[int], list[int]]:
+    """Count rows by score, in bins of equal width between 0 and 1.
 
     Args:
         labels_N: 0, 1 or 255 (not measured).
         scores_N: Probabilities.
-        bins: How many bins there are, of equal width.
 
     Returns:
-        The ``bins + 1`` edges, the negatives and the positives in each bin.
+        The edges of the bins, the negatives and the positives in each bin.
     """
-    edges = np.linspace(0.0, 1.0, bins + 1)
+    edges = np.linspace(0.0, 1.0, HISTOGRAM_BINS + 1)
     labels, scores = np.asarray(labels_N), np.asarray(scores_N)
     negatives, positives = (np.histogram(scores[labels == value], edges)[0] for value in (0, 1))
     return edges.tolist(), negatives.tolist(), positives.tolist()
@@ -187,13 +189,13 @@ def confusion_matrix(labels_N: Array, scores_N: Array, threshold: float) -> list
     ]
 
 
-def threshold_table(labels_N: Array, scores_N: Array, operating: float | None = None) -> list[dict[str, Any]]:
+def threshold_table(labels_N: Array, scores_N: Array, operating: float | None) -> list[dict[str, Any]]:
     """Tell what alerting on the top 0.1% to 50% of the rows, or at the ``operating`` threshold, would bring.
 
     Args:
         labels_N: 0, 1 or 255 (not measured).
         scores_N: Probabilities.
-        operating: A further threshold, the one that the model is used at.
+        operating: A further threshold, the one that the model is used at; None where there is none.
 
     Returns:
         One dict a threshold, falling: ``threshold``, ``precision``, ``recall``, ``f1``, ``lift``,

@@ -97,8 +97,10 @@ def term_tables(terms: AdditiveTerms, preprocessor: Preprocessor, label: int) ->
     table_V = terms.mean_VL[:, label]
     found = []
     for group in term_groups(terms.layout, preprocessor):
-        read = _pair if len(group.columns) > 1 else _single
-        found.append(read(group, terms, preprocessor, columns, table_V))
+        if len(group.columns) > 1:
+            found.append(_pair(group, terms, columns, table_V))
+        else:
+            found.append(_single(group, terms, preprocessor, columns, table_V))
     return sorted(found, key=lambda table: -table.strength)
 
 
@@ -138,9 +140,7 @@ def _single(
     )
 
 
-def _pair(
-    group: TermGroup, terms: AdditiveTerms, preprocessor: Preprocessor, columns: Mapping[str, Column], table_V: Float64
-) -> TermTable:
+def _pair(group: TermGroup, terms: AdditiveTerms, columns: Mapping[str, Column], table_V: Float64) -> TermTable:
     term = terms.layout.terms[group.places[0]]
     mains = {main.features[0]: main for main in terms.layout.mains}
     sides = []

@@ -112,10 +112,10 @@ def test_cells_not_measured_change_nothing() -> None:
         curves.precision_recall_points,
         curves.calibration_points,
         curves.score_histogram,
-        curves.threshold_table,
     ):
         assert function(masked, scores) == function(labels[kept], scores[kept])
-    assert curves.confusion_matrix(masked, scores, 0.1) == curves.confusion_matrix(labels[kept], scores[kept], 0.1)
+    for at_threshold in (curves.confusion_matrix, curves.threshold_table):
+        assert at_threshold(masked, scores, 0.1) == at_threshold(labels[kept], scores[kept], 0.1)
     # not even NaN where nothing was measured
     unscored = np.where(kept, scores, np.nan)
     assert metrics.average_precision(masked, unscored) == metrics.average_precision(masked, scores)
@@ -196,8 +196,8 @@ def test_calibration_bins_hold_equal_counts_and_every_row() -> None:
 
 def test_histogram_counts_every_row_once() -> None:
     labels, scores = imbalanced()
-    edges, negatives, positives = curves.score_histogram(labels, scores, bins=40)
-    assert len(edges) == 41
+    edges, negatives, positives = curves.score_histogram(labels, scores)
+    assert len(edges) == len(negatives) + 1 == len(positives) + 1
     assert sum(negatives) + sum(positives) == labels.size
     assert sum(positives) == labels.sum()
 

@@ -50,12 +50,12 @@ class BatchRing:
             wait()
         return {name: array[:rows] for name, array in self.buffers[index].items()}
 
-    def hand_back(self, wait: Callable[[], object] | None = None) -> None:
+    def hand_back(self, wait: Callable[[], object] | None) -> None:
         """Hand back the buffer that was taken first of those in use.
 
         Args:
             wait: Returns when nothing reads the buffer any more: a copy to a device may still go on. It is called by
-                the thread that fills the buffer next. Default: nothing does.
+                the thread that fills the buffer next. None: nothing reads it.
         """
         assert self._handed_back < self._taken, "more buffers handed back than taken"
         self._in_use[self._handed_back % len(self.buffers)] = wait

@@ -108,7 +108,7 @@ def is_sparse(kind: pa.DataType) -> bool:
 
 
 def common_type(
-    name: str, kind: pa.DataType, earlier: pa.DataType, path: str, first: str, zone: str | None = None
+    name: str, kind: pa.DataType, earlier: pa.DataType, path: str, first: str, zone: str | None
 ) -> pa.DataType:
     """Return the type that holds a column's values in both of two files.
 

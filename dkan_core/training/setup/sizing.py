@@ -207,7 +207,7 @@ def batch_rows(config: TrainConfig, workers: int, rows: int) -> int:
     return min(config.batch_size or min(MAX_BATCH, by_rows), rows)
 
 
-def epoch_count(config: TrainConfig, rows: int, batch_size: int, *, needs_gradients: bool = True) -> int:
+def epoch_count(config: TrainConfig, rows: int, batch_size: int, *, needs_gradients: bool) -> int:
     """Return the passes over the train split at most: one where what gradients learn is of no use."""
     if not needs_gradients:
         return config.epochs or 1
