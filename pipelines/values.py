@@ -66,7 +66,7 @@ def _shared_place(form: Mapping[str, Any]) -> str:
     """Return what is wrong where a step is to write where the data are, or another step writes.
 
     >>> _shared_place({"data_uri": "s3://b/flights", "publish_uri": "s3://b/flights/"})
-    "parameter 'publish_uri' must be another place than 'data_uri', got 's3://b/flights/'"
+    "parameter 'publish_uri' must differ from 'data_uri', got 's3://b/flights/'"
     """
     taken: dict[str, str] = {}
     for name in ("data_uri", "model_uri"):
@@ -74,7 +74,7 @@ def _shared_place(form: Mapping[str, Any]) -> str:
     for name in WRITTEN:
         place = _in_one_spelling(str(form.get(name) or ""))
         if place and place in taken:
-            return f"parameter {name!r} must be another place than {taken[place]!r}, got {form[name]!r}"
+            return f"parameter {name!r} must differ from {taken[place]!r}, got {form[name]!r}"
         taken[place] = name
     return ""
 

@@ -57,6 +57,6 @@ class ServeConfig:
 
     def __post_init__(self) -> None:
         if self.port and self.port == self.grpc_port:
-            raise ConfigError(f"grpc_port must be another than port, got {self.grpc_port} for both")
+            raise ConfigError(f"grpc_port must differ from port; both are {self.port}")
         if self.grpc_port == 0 and self.workers > 1:
             raise ConfigError(f"grpc_port 0: {self.workers} workers need one port to share; name it")

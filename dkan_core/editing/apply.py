@@ -118,7 +118,7 @@ def _resolved(number: int, edit: Edit, groups: Sequence[TermGroup], labels: Sequ
     where = f"edit {number} ({edit.action} of {edit.term!r})"
     group = find_term(edit.term, groups, where)
     if edit.label is not None and edit.label not in labels:
-        raise ConfigError(f"{where}: label {edit.label!r} is none of the model's, {', '.join(labels)}")
+        raise ConfigError(f"{where}: the model has no label {edit.label!r}; its labels are {', '.join(labels)}")
     chosen = range(len(labels)) if edit.label is None else [labels.index(edit.label)]
     return ResolvedEdit(edit=edit, group=group, labels=chosen, where=where)
 
@@ -155,7 +155,7 @@ def _checked(terms: AdditiveTerms, before: AdditiveTerms, asked: ResolvedEdit) -
         return terms
     told = {name: getattr(asked.edit, name) for name in ("factor", "low", "high", "to")}
     shown = ", ".join(f"{name} {value:g}" for name, value in told.items() if value is not None)
-    raise ConfigError(f"{asked.where}: {shown} gives too large log-odds; expected none beyond {LARGEST:g}")
+    raise ConfigError(f"{asked.where}: {shown} makes log-odds exceed the limit of {LARGEST:g}")
 
 
 def _changed(edit: Edit, cells: TermCells, effect_C: Float64, chosen_C: Mask | None, where: str) -> Float64:

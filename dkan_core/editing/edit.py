@@ -89,7 +89,7 @@ def edit(
         OutputError: ``out`` cannot take the model; what was there stays.
     """
     if data is None and split != DEFAULT_SPLIT:
-        raise ConfigError(f"split {split}: of what? Give data, the prepared folder that has it")
+        raise ConfigError(f"split {split} needs data: the prepared folder to measure on")
     asked = read_edits(edits)
     check_model_replaceable(out, overwrite=overwrite)
     with local_copy(model) as folder:

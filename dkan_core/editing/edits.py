@@ -10,6 +10,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from dkan_core.errors import ConfigError
+from dkan_core.utils.hints import shown
 from dkan_core.utils.schemas import Schema, read_json
 
 Action = Literal["monotone", "clip", "flatten", "set", "remove", "scale", "center"]
@@ -123,9 +124,7 @@ def _checked(plain: Sequence[Any], where: str) -> tuple[Edit, ...]:
     known, found = [*Edit.model_fields], []
     for number, each in enumerate(plain, start=1):
         if not isinstance(each, Mapping):
-            raise ConfigError(
-                f"{where}: edit {number}: expected a term, an action and so on, got a {type(each).__name__}"
-            )
+            raise ConfigError(f"{where}: edit {number}: expected a term, an action and so on, got {shown(each)}")
         odd = [name for name in each if name not in known]
         if odd:
             raise ConfigError(f"{where}: edit {number}: unknown {odd[0]!r}; expected some of {', '.join(known)}")

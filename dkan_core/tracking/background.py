@@ -47,8 +47,8 @@ def try_within(seconds: float, call: Callable[[], None], name: str, what: str) -
     Args:
         seconds: How long it is waited for.
         call: Does it.
-        name: What messages call the one that is told.
-        what: What of.
+        name: What messages call the one that it is logged to.
+        what: What is logged.
     """
     errors: list[str] = []
 
@@ -64,7 +64,7 @@ def try_within(seconds: float, call: Callable[[], None], name: str, what: str) -
     if thread.is_alive():
         errors.append(f"not done within {seconds:g} s")
     for error in errors[:1]:
-        logger.warning("%s does not get %s (%s)", name, what, error)
+        logger.warning("%s: %s was not logged (%s)", name, what, error)
 
 
 def _reason(error: Exception) -> str:

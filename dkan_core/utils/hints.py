@@ -117,10 +117,10 @@ def shown(value: object) -> str:
     """Return a value as a message names it: on one line, and cut where it is long.
 
     >>> shown("north"), len(shown("n" * 1000)), shown(10**5000)
-    ("'north'", 61, 'a int')
+    ("'north'", 61, 'a value of type int')
     """
     try:
         text = repr(value)
     except (RecursionError, ValueError):  # nested too deeply, or a whole number of thousands of digits
-        return f"a {type(value).__name__}"
+        return f"a value of type {type(value).__name__}"
     return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}…"

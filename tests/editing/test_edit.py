@@ -267,12 +267,18 @@ def test_a_model_does_not_replace_itself(where: str, named: str, model: Path, tm
         ),
         ('[[edit]]\nterm = "kind"\naction = "monotone"\ndirection = "+"', "only a numeric column can be monotone"),
         ('[[edit]]\nterm = "kind"\naction = "flatten"\nvalues = ["q"]', "'q' has no value of its own; expected one of"),
-        ('[[edit]]\nterm = "x"\naction = "remove"\nlabel = "no"', "label 'no' is none of the model's, label, other"),
+        (
+            '[[edit]]\nterm = "x"\naction = "remove"\nlabel = "no"',
+            "no label 'no'; its labels are label, other",
+        ),
         (
             '[[edit]]\nterm = "x"\naction = "scale"\nfactor = 1e300',
-            "edit 1 .scale of 'x'.: factor 1e.300 gives too large",
+            "edit 1 .scale of 'x'.: factor 1e.300 makes log-odds exceed the limit",
         ),
-        ('[[edit]]\nterm = "kind"\naction = "clip"\nlow = 1e39', "edit 1 .clip of 'kind'.: low 1e.39 gives too large"),
+        (
+            '[[edit]]\nterm = "kind"\naction = "clip"\nlow = 1e39',
+            "edit 1 .clip of 'kind'.: low 1e.39 makes log-odds exceed",
+        ),
         (
             '[[edit]]\nterm = "kind"\naction = "flatten"\nvalues = []',
             "edit 1: values: there is none; expected at least",
@@ -352,5 +358,5 @@ def test_edits_in_python_are_a_list_and_take_numbers_of_numpy(model: Path, tmp_p
     for wrong in ({"term": "x", "action": "remove"}, None):
         with pytest.raises(ConfigError, match="expected a list of edits, got one"):
             edit(model, wrong, tmp_path / "out")  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="edit 1: expected a term, an action and so on, got a str"):
+    with pytest.raises(ConfigError, match="edit 1: expected a term, an action and so on, got '"):
         edit(model, ["x"], tmp_path / "out")  # type: ignore[list-item]

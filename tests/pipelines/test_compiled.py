@@ -316,7 +316,7 @@ def test_places_that_differ_are_fine(form: dict[str, str]) -> None:
     ids=str,
 )
 def test_places_that_two_steps_share_are_named(form: dict[str, str]) -> None:
-    assert "must be another place than" in find_fault(form)
+    assert "must differ from" in find_fault(form)
 
 
 @pytest.mark.parametrize(

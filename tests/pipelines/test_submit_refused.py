@@ -115,11 +115,11 @@ def test_secrets_that_fit_no_header(
         (["--params", "split=80/20/0"], "parameter 'split' must leave rows to test on, got '80/20/0'"),
         (
             ["--params", "prepared_uri=s3://b/p", "--params", "publish_uri=s3://b/p/"],
-            "parameter 'publish_uri' must be another place than 'prepared_uri', got 's3://b/p/'",
+            "parameter 'publish_uri' must differ from 'prepared_uri', got 's3://b/p/'",
         ),
         (
             ["--params", "data_uri=s3://b/flights/*.parquet", "--params", "publish_uri=s3://b/x/../flights"],
-            "parameter 'publish_uri' must be another place than 'data_uri'",
+            "parameter 'publish_uri' must differ from 'data_uri'",
         ),
         (
             ["--params", "publish_uri=s3://b/m", "--params", "registry_url=registry:8080"],

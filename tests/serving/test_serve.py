@@ -299,7 +299,7 @@ def test_port_that_is_taken_is_named(
 
 
 def test_two_protocols_on_one_port_are_refused() -> None:
-    with pytest.raises(ConfigError, match="grpc_port must be another than port, got 8080 for both"):
+    with pytest.raises(ConfigError, match="grpc_port must differ from port; both are 8080"):
         ServeConfig(grpc_port=8080)
     assert ServeConfig(port=0, grpc_port=0).grpc_port == 0, "each takes a free one"
     with pytest.raises(ConfigError, match="grpc_port 0: 2 workers need one port to share"):

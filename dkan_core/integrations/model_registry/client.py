@@ -97,7 +97,7 @@ def upsert(server: str, entry: RegistryEntry) -> Registration:
     except (aiohttp.ClientError, TimeoutError) as error:
         raise OutputError(f"registry {server}: does not answer ({error or type(error).__name__})") from error
     except ValidationError as error:
-        raise ConfigError(f"registry {server}: answers as no Model Registry does ({error.title})") from error
+        raise ConfigError(f"registry {server}: does not answer like a Model Registry ({error.title})") from error
 
 
 def _result_of(request: Coroutine[Any, Any, Registration]) -> Registration:

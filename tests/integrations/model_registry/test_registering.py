@@ -201,7 +201,7 @@ def test_server_that_refuses_is_named(registry: str, model: Path, status: Any, e
 
 def test_page_that_is_no_registry_is_named(registry: str, model: Path) -> None:
     # The proxy before a Kubeflow answers whoever is not logged in with a page.
-    with pytest.raises(ConfigError, match=r"answers as no Model Registry does|has no API of a Model Registry"):
+    with pytest.raises(ConfigError, match=r"does not answer like a Model Registry|has no API of a Model Registry"):
         register(model, f"{registry}/docs?")
 
 
