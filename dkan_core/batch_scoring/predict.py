@@ -1,5 +1,6 @@
 """``predict``: raw Parquet to one file of probabilities, in this process."""
 
+import functools
 import logging
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,6 +20,7 @@ from dkan_core.model.model_folder import naming_swapped
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.utils.hints import counted
 from dkan_core.utils.progress import progress
+from dkan_core.utils.storage.outputs import check_file_name
 from dkan_core.utils.storage.paths import filesystem, is_remote, local_path
 from dkan_core.utils.storage.remote import local_copy
 from dkan_core.utils.storage.staging import staged_file
@@ -102,13 +104,15 @@ def predict(
 def _predict_file(
     model: str | Path, chosen: list[str], out: str | Path, columns: list[str], reasons: int, *, overwrite: bool
 ) -> int:
+    check_file_name(out)
     with naming_swapped(chosen):
         paths = find_in_order(chosen)
     if _identity(out) in map(_identity, paths):
         raise OutputError(f"{out}: is one of the sources; choose another file")
     with local_copy(model) as folder:
         saved = SavedModel(folder)
-    check_scores_file(out, saved.config.labels, overwrite=overwrite)
+    check = functools.partial(check_scores_file, out, saved.config.labels, overwrite=overwrite)
+    check()
     if reasons:
         check_holds_reasons(out)
     schema, rows = output_schema(saved, paths, columns)
@@ -119,7 +123,7 @@ def _predict_file(
     unseen = UnseenValues(saved.preprocessor)
     written = schema if finder is None else _with_reasons(schema, finder)
     with (
-        staged_file(out) as aside,
+        staged_file(out, check) as aside,
         progress("scoring", total, "rows") as advance,
         open_scores_file(out, aside, written) as writer,
     ):

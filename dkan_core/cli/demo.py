@@ -36,7 +36,7 @@ def demo(
     from dkan_core.utils.storage.outputs import check_free
 
     folder = Path(out)
-    with result_printer(json_file, overwrite=overwrite) as show:
+    with result_printer(json_file, out=out, overwrite=overwrite) as show:
         check_free(folder, ours=(ROWS, PREPARED, RUN, EVAL, LEARNED), overwrite=overwrite)
         say = functools.partial(typer.echo, err=json_file == STDOUT)
         found = _whole_way(folder, say, overwrite=overwrite)

@@ -32,6 +32,6 @@ def edit(
     json_file: JsonFile = None,
 ) -> None:
     """Change terms of an additive model: make one monotone, clip, flatten, set, scale, center or remove it."""
-    with result_printer(json_file, overwrite=overwrite) as show:
+    with result_printer(json_file, out=out, overwrite=overwrite) as show:
         result = dkan_core.edit(model, edits, out, data=data, split=split, overwrite=overwrite)
         show(asdict(result), result)

@@ -1,5 +1,6 @@
 """The commands that look at data: before they are trained on, and beside those that a model was trained on."""
 
+import functools
 from typing import Annotated, Any
 
 import typer
@@ -74,7 +75,7 @@ def drift(
             check_page_free(html, overwrite=overwrite)
         summary = dkan_core.summarize_drift(model, sources)
         if html:
-            with staged_file(html) as aside:
+            with staged_file(html, functools.partial(check_page_free, html, overwrite=overwrite)) as aside:
                 aside.write_text(summary.page, encoding="utf-8")
         show(summary.drift.to_dict(), summary.drift)
     summary.drift.check(max_psi)

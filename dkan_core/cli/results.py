@@ -1,14 +1,20 @@
 """What a command leaves on the terminal: its result, or one message and an exit code."""
 
+import functools
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
 import typer
 
+import dkan_core
+
 # What --json is given for standard output.
 STDOUT = "-"
+# The first key of each result, by which a file of one is known.
+VERSION = "dkan_version"
 
 
 class ShowResult(Protocol):
@@ -18,32 +24,42 @@ class ShowResult(Protocol):
 
 
 @contextmanager
-def result_printer(json_file: str | None, *, overwrite: bool) -> Iterator[ShowResult]:
+def result_printer(json_file: str | None, *, out: str | None = None, overwrite: bool) -> Iterator[ShowResult]:
     """Yield a function that prints a result for people, or as JSON where ``--json`` asks for it.
 
     Args:
         json_file: Path or URI of a file, "-" for standard output, or None.
+        out: What else the command writes to, if anything: nothing else may be written there meanwhile.
         overwrite: Whether an earlier file may be replaced.
 
     Raises:
         OutputError: The file cannot be written, or must not be replaced; said before there is a result.
     """
+    from dkan_core.errors import OutputError
     from dkan_core.utils.storage.files import json_text
     from dkan_core.utils.storage.outputs import check_file_free, check_suffix
+    from dkan_core.utils.storage.paths import lies_in
     from dkan_core.utils.storage.staging import staged_file
 
-    file = None if json_file in (None, STDOUT) else json_file
-    if file:
-        check_suffix(file, (".json",), "results are written as JSON")
-        check_file_free(file, overwrite=overwrite, beginning=b"{")
-    with staged_file(file) if file else nullcontext() as aside:
+    def as_json(facts: dict[str, Any]) -> str:
+        return json_text({VERSION: dkan_core.__version__, **facts})
+
+    staged: AbstractContextManager[Path | None] = nullcontext()
+    if json_file is not None and json_file != STDOUT:
+        check_suffix(json_file, (".json",), "results are written as JSON")
+        if out and lies_in(json_file, out):
+            raise OutputError(f"--json {json_file} lies in {out}, where the command writes; name a file elsewhere")
+        beginning = f'{{\n  "{VERSION}": "'.encode()
+        check = functools.partial(check_file_free, json_file, overwrite=overwrite, beginning=beginning)
+        staged = staged_file(json_file, check=check)
+    with staged as aside:
 
         def show(facts: dict[str, Any], text: object = None) -> None:
-            shown = json_text(facts).rstrip("\n") if json_file == STDOUT else text
+            shown = as_json(facts).rstrip("\n") if json_file == STDOUT else text
             if shown is not None:
                 _print(shown)
             if aside:
-                aside.write_text(json_text(facts), encoding="utf-8")
+                aside.write_text(as_json(facts), encoding="utf-8")
 
         yield show
 

@@ -88,7 +88,7 @@ def prepare(
     from dkan_core.cli.dry_run import describe_preparation
     from dkan_core.cli.label_candidates import settings_with_label
 
-    with result_printer(json_file, overwrite=overwrite) as show:
+    with result_printer(json_file, out=append or out, overwrite=overwrite) as show:
         if append is not None:
             others = {"--overwrite": overwrite, "--workers": workers, "--config": config, "--dry-run": dry_run}
             _append(sources, append, out, [name for name, value in others.items() if value], settings)
@@ -164,7 +164,7 @@ def train(
             replace_process(launched)
         typer.echo(shlex.join(launched))
         return
-    with result_printer(json_file, overwrite=overwrite or merged.resume != "never") as show:
+    with result_printer(json_file, out=out, overwrite=overwrite or merged.resume != "never") as show:
         if dry_run:
             from dkan_core.cli.dry_run import describe_training
 
@@ -236,7 +236,7 @@ def evaluate(
     json_file: JsonFile = None,
 ) -> None:
     """Write metrics.json and report.html for a prepared split, or for raw Parquet with labels."""
-    with result_printer(json_file, overwrite=overwrite) as show:
+    with result_printer(json_file, out=out, overwrite=overwrite) as show:
         found = dkan_core.evaluate(
             model,
             data,
@@ -298,7 +298,7 @@ def explain(
     """Write what the model learned, as a page and as figures; or, with raw rows, the reasons for each score."""
     count = int(rows) if rows.removeprefix("-").isdecimal() else None
     shared: dict[str, Any] = {"label": label, "top": top, "overwrite": overwrite}
-    with result_printer(json_file, overwrite=overwrite) as show:
+    with result_printer(json_file, out=out, overwrite=overwrite) as show:
         if count is None:
             if prepared is not None:
                 raise ConfigError(
@@ -347,7 +347,7 @@ def predict(
     json_file: JsonFile = None,
 ) -> None:
     """Score raw Parquet: one probability per label and row, in the order of the input."""
-    with result_printer(json_file, overwrite=overwrite) as show:
+    with result_printer(json_file, out=out, overwrite=overwrite) as show:
         rows = dkan_core.predict(model, sources, out, columns=column or (), reasons=reasons, overwrite=overwrite)
         show({"scores": out, "rows": rows})
 
@@ -368,7 +368,7 @@ def export(
     json_file: JsonFile = None,
 ) -> None:
     """Write a model as one file that runs without dkan: raw columns in, probabilities out."""
-    with result_printer(json_file, overwrite=overwrite) as show:
+    with result_printer(json_file, out=out, overwrite=overwrite) as show:
         show(asdict(dkan_core.export(model, out, missing_text=missing_text, overwrite=overwrite)))
 
 

@@ -1,5 +1,6 @@
 """``inspect``: what data hold, what each column will become, and what is suspicious, before hours are spent on them."""
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -96,8 +97,7 @@ class Inspection:
         Raises:
             OutputError: It cannot be written.
         """
-        check_page_free(file, overwrite=overwrite)
-        with staged_file(file) as aside:
+        with staged_file(file, functools.partial(check_page_free, file, overwrite=overwrite)) as aside:
             aside.write_text(self._page(), encoding="utf-8")
 
     def _repr_html_(self) -> str:

@@ -1,5 +1,6 @@
 """``export``: a saved model as an ONNX file that was compared with it."""
 
+import functools
 import json
 import logging
 from dataclasses import dataclass
@@ -71,7 +72,10 @@ def export(
             half-written is left.
     """
     check_suffix(out, (".onnx",), "models are exported as ONNX")
-    check_file_free(str(out), overwrite=overwrite, beginning=ONNX_BEGINNING, mark=PRODUCER.encode())
+    check = functools.partial(
+        check_file_free, str(out), overwrite=overwrite, beginning=ONNX_BEGINNING, mark=PRODUCER.encode()
+    )
+    check()
     for package in ("onnx", "onnxruntime"):
         require(package, "onnx")
     with local_copy(model) as folder:
@@ -79,7 +83,7 @@ def export(
     content = onnx_bytes(saved, missing_text)
     # Compared before the file is begun: what is refused never has its name.
     largest, rows = largest_difference(content, saved, missing_text)
-    with staged_file(out) as aside:
+    with staged_file(out, check) as aside:
         aside.write_bytes(content)
     logger.info("exported %s to %s: differs by at most %.1e on %d generated rows", model, out, largest, rows)
     return ExportResult(path=str(out), size=len(content), rows=rows, largest_difference=largest)

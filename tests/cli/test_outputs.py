@@ -1,7 +1,9 @@
 """One rule for what commands write: an earlier result stays without ``--overwrite``; results as JSON on stdout."""
 
 import json
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from dkan_core import TrainResult
+from dkan_core.utils.storage import staging
+from dkan_core.utils.storage.locks import held_aside
 from tests.command import check, dkan
 
 # Of the breast cancer rows: a few seconds for all commands.
@@ -83,6 +87,40 @@ def test_what_is_not_ours_stays_whatever_is_asked(line: str, taken: str, run: Ru
     assert (tmp_path / taken).read_text() == "years,of,work\n1,2,3\n"
 
 
+@pytest.mark.parametrize("text", ['{"mine": 1}', '{\n  "format_version": 2,\n  "rows": 3\n}'])
+def test_json_that_is_no_result_stays_whatever_is_asked(text: str, run: Run, tmp_path: Path) -> None:
+    (tmp_path / "mine.json").write_text(text)
+    code, _, error = run("verify {prepared} --json mine.json --overwrite")
+    check(code, error, r"mine\.json: was not written by dkan")
+    assert (tmp_path / "mine.json").read_text() == text
+
+
+@pytest.mark.parametrize("file", ["metrics.json", "model/result.json", "../run/result.json"])
+@pytest.mark.parametrize("line", ["evaluate {model} {prepared} --out run", "train {prepared} --out run"])
+def test_json_is_not_written_into_the_output(line: str, file: str, run: Run, tmp_path: Path) -> None:
+    code, _, error = run(f"{line} --json run/{file}")
+    check(code, error, rf"--json run/{file} lies in run, where the command writes; name a file elsewhere")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("name", [name for name, (_, file) in OUTPUTS.items() if "/" not in file])
+def test_file_that_appears_meanwhile_is_not_replaced(
+    name: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line, file = OUTPUTS[name]
+
+    @contextmanager
+    def appears(target: Path) -> Iterator[Path]:
+        with held_aside(target) as aside:
+            target.write_text("mine")
+            yield aside
+
+    monkeypatch.setattr(staging, "held_aside", appears)
+    code, _, error = run(line)
+    check(code, error, rf"{file}: (already exists|was not written by dkan|holds other data)")
+    assert (tmp_path / file).read_text() == "mine" and {*os.listdir(tmp_path)} == {"few.parquet", file}
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [
@@ -144,5 +182,6 @@ def test_json_on_standard_output_is_all_that_is_there(name: str, run: Run, tmp_p
     line, key = JSON[name]
     code, out, error = run(line, "--json", "-")
     assert code == 0, error
-    assert key in json.loads(out)
+    result = json.loads(out)
+    assert key in result and next(iter(result)) == "dkan_version"
     assert not (tmp_path / "-").exists()

@@ -23,7 +23,7 @@ from dkan_core.utils.storage.failures import failure_inside
 from dkan_core.utils.storage.files import read_if_there, remove
 from dkan_core.utils.storage.locks import is_aside
 from dkan_core.utils.storage.outputs import PARTIAL, check_file_is_ours, check_free, entries
-from dkan_core.utils.storage.paths import is_remote, local_path
+from dkan_core.utils.storage.paths import is_remote, lies_in, local_path
 from dkan_core.utils.storage.remote import replace_remote
 from dkan_core.utils.storage.scratch import scratch_folder
 
@@ -80,9 +80,9 @@ def check_run_folder(run: str | Path, checkpoints: str | None, *, overwrite: boo
 
 def _checkpoint_names(run: str, checkpoints: str) -> str:
     """Return a pattern of the names in a run's folder that are of checkpoints, or of the folder that they lie in."""
-    if not _lies_in(checkpoints, run):
+    if not lies_in(checkpoints, run):
         return ""
-    if _lies_in(run, checkpoints):
+    if lies_in(run, checkpoints):
         # A killed process leaves one that it was writing.
         return rf"\.?({CHECKPOINT_FILE.pattern})(\.[0-9a-f]{{16}}\.partial)?"
     if is_remote(run):
@@ -108,7 +108,7 @@ def replaces_checkpoints(run: str | Path, where: str, config: TrainConfig, *, ov
             )
         # There was none. One that a killed pod was still sending to the bucket may have come since, and does no harm.
         return False
-    if config.resume not in ("auto", "never") and _lies_in(config.resume, where):
+    if config.resume not in ("auto", "never") and lies_in(config.resume, where):
         return False
     if not overwrite:
         check_no_checkpoints(where)
@@ -132,13 +132,6 @@ def _training_fact(metrics: str, name: str) -> Any:
         return json.loads(metrics)["training"][name]
     except (ValueError, LookupError, TypeError):
         return None
-
-
-def _lies_in(uri: str, folder: str) -> bool:
-    """Tell whether a file or folder is a folder or lies in it, however their paths are written."""
-    if is_remote(uri) or is_remote(folder):
-        return f"{uri}/".startswith(f"{folder}/")
-    return local_path(uri).resolve().is_relative_to(local_path(folder).resolve())
 
 
 @contextmanager

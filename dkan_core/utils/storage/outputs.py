@@ -69,6 +69,12 @@ def check_free(out: str | Path, *, ours: Collection[str], overwrite: bool, lefto
         )
 
 
+def check_file_name(uri: str | Path) -> None:
+    """Raise OutputError where ``uri`` can name no file; an empty text would mean the current folder."""
+    if not str(uri).strip() or "\0" in str(uri):
+        raise OutputError(f"{str(uri)!r} names no file to write")
+
+
 def check_file_free(uri: str, *, overwrite: bool, beginning: bytes, mark: bytes = b"") -> None:
     """Raise OutputError unless a file is absent, empty, or an earlier result of ours that may be overwritten.
 
@@ -78,8 +84,7 @@ def check_file_free(uri: str, *, overwrite: bool, beginning: bytes, mark: bytes 
         beginning: What ours begins with.
         mark: What else is in the first kilobytes of ours.
     """
-    if not uri.strip() or "\0" in uri:
-        raise OutputError(f"{uri!r} names no file to write")
+    check_file_name(uri)
     fs, path = filesystem(uri)
     with writable(uri):
         if fs.isdir(path):

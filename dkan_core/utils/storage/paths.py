@@ -63,6 +63,17 @@ def filesystem(uri: str | Path) -> tuple[Any, str]:
     return fs, path
 
 
+def lies_in(uri: str, folder: str) -> bool:
+    """Tell whether a file or folder is a folder or lies in it, however their paths are written.
+
+    >>> lies_in("run/a/../b.json", "./run/"), lies_in("s3://bucket/running", "s3://bucket/run")
+    (True, False)
+    """
+    if is_remote(uri) or is_remote(folder):
+        return f"{uri}/".startswith(f"{folder.rstrip('/')}/")
+    return local_path(uri).resolve().is_relative_to(local_path(folder).resolve())
+
+
 def check_name(uri: object) -> None:
     """Raise DataError where ``uri`` can name no file or folder; an empty text would mean the current folder."""
     if not isinstance(uri, str | os.PathLike):

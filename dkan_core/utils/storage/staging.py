@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from dkan_core.errors import OutputError
 from dkan_core.utils.storage.failures import failure_inside, output_error, writable
 from dkan_core.utils.storage.files import sync_folder
 from dkan_core.utils.storage.locks import folder_lock, held_aside
-from dkan_core.utils.storage.outputs import OWN_FOLDERS, PARTIAL, check_free, entries
+from dkan_core.utils.storage.outputs import OWN_FOLDERS, PARTIAL, check_file_name, check_free, entries
 from dkan_core.utils.storage.paths import filesystem, is_remote, local_path
 from dkan_core.utils.storage.remote import replace_remote
 from dkan_core.utils.storage.replacement import (
@@ -117,10 +117,16 @@ def _check_staged(out: str | Path, names: Sequence[str], overwrite: bool) -> Non
 
 
 @contextmanager
-def staged_file(out: str | Path) -> Iterator[Path]:
-    """Yield a file to write; it becomes ``out`` when the block ends well, else nothing does."""
-    if not str(out).strip() or "\0" in str(out):
-        raise OutputError(f"{str(out)!r} names no file to write")
+def staged_file(out: str | Path, check: Callable[[], None] = lambda: None) -> Iterator[Path]:
+    """Yield a file to write; it becomes ``out`` when the block ends well, else nothing does.
+
+    Args:
+        out: Local path or fsspec URI of the file.
+        check: Raises OutputError where ``out`` may not be written. Called twice: what may be written at the start may
+            be somebody's file in the end.
+    """
+    check_file_name(out)
+    check()
     with _local_file(out) if is_remote(out) else nullcontext(local_path(out)) as target:
         aside = target
         try:
@@ -132,6 +138,7 @@ def staged_file(out: str | Path) -> Iterator[Path]:
                 # Flushed before it is renamed: after a power cut, the name must not stand for an empty file.
                 with aside.open("rb+") as file:
                     os.fsync(file.fileno())
+                check()
                 aside.replace(target)
             sync_folder(target.parent)
         except OSError as error:
