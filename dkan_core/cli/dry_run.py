@@ -25,12 +25,12 @@ def describe_preparation(sources: Sequence[str], out: str, config: "PrepareConfi
     Raises:
         UserError: It would be refused.
     """
-    from dkan_core.data.format.manifest import OUTPUTS
+    from dkan_core.data.format.manifest import CONTENTS, OUTPUTS
     from dkan_core.data.preparation.prepare import find_task
     from dkan_core.data.source.split_hints import describe_split, split_warnings
     from dkan_core.utils.storage.outputs import check_free
 
-    check_free(out, ours=OUTPUTS, overwrite=overwrite)
+    check_free(out, ours=OUTPUTS, overwrite=overwrite, contents=CONTENTS)
     task, _ = find_task(list(sources), config)
     size = sum(file.bytes for file in task.files)
     rule = task.split_rule

@@ -35,6 +35,13 @@ NUMBERS, PAGE, IMPORTANCE, CURVES, INTERACTIONS, LABELS = (
     "labels",
 )
 OUTPUTS = (f"{IMPORTANCE}.svg", f"{IMPORTANCE}.png", CURVES, INTERACTIONS, LABELS, PAGE, NUMBERS)
+# Of the files in its folders, as patterns: figures, whose names are those that ``safe_names`` gives.
+_FIGURE = r"[\w.-]+\.(svg|png)"
+CONTENTS = {
+    CURVES: _FIGURE,
+    INTERACTIONS: _FIGURE,
+    LABELS: rf"[\w.-]+/({IMPORTANCE}\.(svg|png)|({CURVES}|{INTERACTIONS})/{_FIGURE})",
+}
 # For the report of ``evaluate``, which should not take much longer for it: some seconds, also with 1,024 columns. With
 # the card of importances, seven curves fill four rows of two.
 QUICK = Effort(top=7, shuffles=0, slopes=False, curve_rows=150, maps=0, cells=2e7)
@@ -84,7 +91,7 @@ def explain(
     for name, value, low in (("top", top, 1), ("rows", rows, 2), ("seed", seed, 0)):
         if value < low:
             raise ConfigError(f"{name} must be {low} or more, got {value}")
-    with staged_folder(out, names=OUTPUTS, overwrite=overwrite) as folder:
+    with staged_folder(out, names=OUTPUTS, overwrite=overwrite, contents=CONTENTS) as folder:
         with local_copy(model) as model_folder:
             saved = SavedModel(model_folder)
         with open_prepared(prepared, split) as (data, manifest):

@@ -12,7 +12,7 @@ from dkan_core.config import NodesConfig, TrainConfig, check_config
 from dkan_core.data.format.manifest import MANIFEST, manifest_text
 from dkan_core.errors import ClusterUnreachableError, ConfigError, DataError, DkanError, TrainingError
 from dkan_core.training.history import HISTORY, read_history
-from dkan_core.training.launcher.run_folder import WRITTEN, check_run_folder
+from dkan_core.training.launcher.run_folder import CONTENTS, WRITTEN, check_run_folder
 from dkan_core.training.launcher.train import TrainResult
 from dkan_core.training.setup.early_checks import check_names
 from dkan_core.trainjob.body import arguments, job_name, settle, train_job
@@ -152,7 +152,7 @@ def _result(run: str) -> TrainResult:
 
 def _copy(run: str, folder: str | Path) -> None:
     check_run_folder(folder, None, overwrite=True)
-    with staged_folder(folder, names=WRITTEN, overwrite=True) as staging:
+    with staged_folder(folder, names=WRITTEN, overwrite=True, contents=CONTENTS) as staging:
         download_folder(run, staging, WRITTEN)
 
 

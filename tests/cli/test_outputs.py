@@ -103,6 +103,25 @@ def test_json_is_not_written_into_the_output(line: str, file: str, run: Run, tmp
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize(
+    ("line", "taken"),
+    [
+        ("prepare {few} --label label --out prepared", "prepared/train/notes.txt"),
+        ("prepare {few} --label label --out prepared --workers 1", "prepared/test/deep/00000-of-00001.safetensors"),
+        ("explain {model} {prepared} --rows 50 --top 1 --out learned", "learned/curves/notes.txt"),
+    ],
+)
+def test_folder_with_other_files_inside_is_not_replaced(line: str, taken: str, run: Run, tmp_path: Path) -> None:
+    assert run(line)[0] == 0
+    (tmp_path / taken).parent.mkdir(exist_ok=True)
+    (tmp_path / taken).write_text("mine")
+    code, _, error = run(line, "--overwrite")
+    check(code, error, rf"{taken}: was not written by dkan, and {'/'.join(taken.split('/')[:2])} would be replaced")
+    assert (tmp_path / taken).read_text() == "mine"
+    (tmp_path / taken).unlink()
+    assert run(line, "--overwrite")[0] == 0
+
+
 @pytest.mark.parametrize("name", [name for name, (_, file) in OUTPUTS.items() if "/" not in file])
 def test_file_that_appears_meanwhile_is_not_replaced(
     name: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -138,6 +138,29 @@ def test_folder_of_somebody_else_is_refused_untouched(tmp_path: Path, own: str, 
     assert files(tmp_path) == {own: "mine"}
 
 
+@pytest.mark.parametrize("when", ["before", "meanwhile"])
+@pytest.mark.parametrize("where", ["{}", "memory:/{}"])
+def test_folder_inside_with_a_file_of_somebody_else_is_not_replaced(tmp_path: Path, where: str, when: str) -> None:
+    out = where.format(tmp_path)
+    fs, root = fsspec.core.url_to_fs(out)
+    for name in ("part/a", "part/.a.0123456789abcdef.partial", "end.json", *["part/b"] * (when == "before")):
+        fs.makedirs(f"{root}/part", exist_ok=True)
+        fs.pipe_file(f"{root}/{name}", b"old")
+
+    def replace() -> None:
+        with staged_folder(out, names=NAMES, overwrite=True, contents={"part": "a"}) as folder:
+            fill(folder, "new")
+            fs.pipe_file(f"{root}/part/b", b"old")
+
+    with pytest.raises(OutputError, match=f"^{out}/part/b: was not written by dkan, and {out}/part would be replaced"):
+        replace()
+    assert fs.cat_file(f"{root}/part/a") == fs.cat_file(f"{root}/part/b") == b"old"
+    fs.rm_file(f"{root}/part/b")
+    with staged_folder(out, names=NAMES, overwrite=True, contents={"part": "a"}) as folder:
+        fill(folder, "new")
+    assert fs.cat_file(f"{root}/part/a") == b"new"
+
+
 def test_out_that_is_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "out").write_text("mine")
     with pytest.raises(OutputError, match="is a file"), staged_folder(tmp_path / "out", names=NAMES, overwrite=True):

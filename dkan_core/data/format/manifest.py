@@ -16,7 +16,7 @@ from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.data.format.download import download_file, download_shards
 from dkan_core.data.format.integrity import Content, block_count
 from dkan_core.data.format.remote_reader import open_remote
-from dkan_core.data.format.shard_writer import array_layout
+from dkan_core.data.format.shard_writer import SHARD_FILE, array_layout
 from dkan_core.data.format.split_info import Count, Name, SplitInfo, WrittenSplit
 from dkan_core.data.source.columns import SourceFile
 from dkan_core.data.source.files import SUFFIXES
@@ -36,6 +36,8 @@ MANIFEST = "manifest.json"
 
 # What a prepared data set consists of; the manifest arrives last.
 OUTPUTS = (*SPLITS, MANIFEST)
+CONTENTS = dict.fromkeys(SPLITS, SHARD_FILE)
+"""What the folders of a prepared data set hold, as patterns."""
 
 
 class _Manifest(Schema):

@@ -34,10 +34,11 @@ KEY = "shuffle_key"
 
 Arrays = dict[str, npt.NDArray[Any]]
 
+# In the folder of its split.
+SHARD_FILE = r"[A-Za-z0-9][A-Za-z0-9_.-]*\.safetensors"
+
 SHA256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
-ShardPath = Annotated[
-    str, Field(pattern=r"^(train|valid|test)/[A-Za-z0-9][A-Za-z0-9_.-]*\.safetensors$", max_length=200)
-]
+ShardPath = Annotated[str, Field(pattern=rf"^(train|valid|test)/{SHARD_FILE}$", max_length=200)]
 
 
 class Shard(Schema):

@@ -13,7 +13,7 @@ from typing import Any
 
 from dkan_core.config import PrepareConfig, build_config
 from dkan_core.data.encoding.preprocessor import Preprocessor
-from dkan_core.data.format.manifest import MANIFEST, OUTPUTS
+from dkan_core.data.format.manifest import CONTENTS, MANIFEST, OUTPUTS
 from dkan_core.data.preparation.reuse import earlier_result, is_reusable
 from dkan_core.data.preparation.steps import PreparationTask
 from dkan_core.data.source.columns import SourceFile
@@ -124,7 +124,7 @@ def claim(place: SharedFolder, plan: PreparationPlan, *, overwrite: bool) -> Non
     if foreign and MANIFEST not in names and other is None and PARTIAL not in names:
         raise OutputError(f"{place.uri}: already holds something else ({foreign[0]}); choose an empty or new folder")
     replaced = overwrite or MANIFEST not in names or is_reusable(plan.task, earlier_result(place))
-    check_free(place.uri, ours=(*OUTPUTS, WORK), overwrite=replaced)
+    check_free(place.uri, ours=(*OUTPUTS, WORK), overwrite=replaced, contents=CONTENTS)
     # The plan first: what another one left is nobody's from then on, and only takes room if this call is killed here.
     place.write_json(PLAN, plan.to_dict())
     if other is not None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from dkan_core.config import PrepareConfig, check_config
-from dkan_core.data.format.manifest import MANIFEST, OUTPUTS, PreparedData
+from dkan_core.data.format.manifest import CONTENTS, MANIFEST, OUTPUTS, PreparedData
 from dkan_core.data.format.shard_writer import SpillReader
 from dkan_core.data.preparation.reference import read_reference
 from dkan_core.data.preparation.reuse import earlier_result, is_reusable
@@ -80,7 +80,7 @@ def prepare(
         from dkan_core.data.preparation.workers import prepare_in_parts
 
         return prepare_in_parts(task, footers, out, workers=workers, overwrite=overwrite)
-    with staged_folder(out, names=OUTPUTS, overwrite=overwrite) as folder:
+    with staged_folder(out, names=OUTPUTS, overwrite=overwrite, contents=CONTENTS) as folder:
         fragments = whole_files(task.files, footers)
         task = with_time_bounds(task, fragments)
         with progress("reading", task.rows, "rows") as advance:

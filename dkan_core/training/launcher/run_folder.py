@@ -21,7 +21,6 @@ from dkan_core.training.state.checkpoint_store import CHECKPOINT_FILE, CHECKPOIN
 from dkan_core.utils.file_names import METRICS, MODEL_FOLDER
 from dkan_core.utils.storage.failures import failure_inside
 from dkan_core.utils.storage.files import read_if_there, remove
-from dkan_core.utils.storage.locks import is_aside
 from dkan_core.utils.storage.outputs import PARTIAL, check_file_is_ours, check_free, entries
 from dkan_core.utils.storage.paths import is_remote, lies_in, local_path
 from dkan_core.utils.storage.remote import replace_remote
@@ -36,11 +35,14 @@ WRITTEN = (MODEL_FOLDER, HISTORY, LOGS, TENSORBOARD, RECORD, REFIT, SETTINGS, ME
 OUTPUTS = (CHECKPOINTS, *WRITTEN)
 # What a killed process leaves: a folder of a model that is not whole, or that was being replaced.
 MODEL_ASIDES = [path.name for path in asides(Path(MODEL_FOLDER))]
-OWN_NAMES = {
-    LOGS: r"(server|evaluator|train|(worker|rank|member)-\d+)\.log",
+_LOG = r"(server|evaluator|train|(worker|rank|member)-\d+)\.log"
+_MODEL = "|".join(map(re.escape, MODEL_FILES))
+CONTENTS = {
+    LOGS: _LOG,
     TENSORBOARD: EVENTS,
-    REFIT: "|".join(map(re.escape, (MODEL_FOLDER, HISTORY, LOGS, CHECKPOINTS, *MODEL_ASIDES))),
-    MODEL_FOLDER: "|".join(map(re.escape, MODEL_FILES)),
+    REFIT: rf"({MODEL_FOLDER}|{'|'.join(map(re.escape, MODEL_ASIDES))})/({_MODEL})|{re.escape(HISTORY)}|{LOGS}/({_LOG})"
+    rf"|{CHECKPOINTS}/({CHECKPOINT_FILE.pattern})",
+    MODEL_FOLDER: rf"({re.escape(PARTIAL)}/)?({_MODEL})",
 }
 """What a folder of a run may hold, as patterns."""
 
@@ -58,14 +60,7 @@ def check_run_folder(run: str | Path, checkpoints: str | None, *, overwrite: boo
     own = _checkpoint_names(str(run).rstrip("/"), checkpoints.rstrip("/")) if checkpoints else ""
     there = entries(run)
     left = [name for name in there if re.fullmatch(own, name)]
-    check_free(run, ours=OUTPUTS, overwrite=overwrite, leftovers=[*MODEL_ASIDES, *left])
-    for name in OWN_NAMES.keys() & there:
-        for entry in sorted(entries(f"{run}/{name}") - {PARTIAL}):
-            if not (re.fullmatch(OWN_NAMES[name], entry) or is_aside(entry, HISTORY)):
-                raise OutputError(
-                    f"{run}/{name}/{entry}: was not written by a run of dkan, and {run}/{name} would be replaced; "
-                    "choose an empty or new folder"
-                )
+    check_free(run, ours=OUTPUTS, overwrite=overwrite, leftovers=[*MODEL_ASIDES, *left], contents=CONTENTS)
     if MODEL_FOLDER in there and entries(f"{run}/{MODEL_FOLDER}"):
         check_model_is_ours(f"{run}/{MODEL_FOLDER}")
     if HISTORY in there:

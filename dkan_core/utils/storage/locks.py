@@ -21,7 +21,7 @@ LOCK = ".lock"
 MAX_KEPT_NAME = 200
 
 # The name of the target is in it, so that what a killed process has left is known by it.
-_ASIDE = re.compile(r"\.(.*)\.[0-9a-f]{16}\.partial", re.DOTALL)
+ASIDE = re.compile(r"\.(.*)\.[0-9a-f]{16}\.partial", re.DOTALL)
 
 
 @contextmanager
@@ -122,7 +122,7 @@ def is_aside(name: str, target: str) -> bool:
     >>> is_aside(".a.json.0123456789abcdef.partial", "a.json"), is_aside(".a.json.partial", "a.json")
     (True, False)
     """
-    found = _ASIDE.fullmatch(name)
+    found = ASIDE.fullmatch(name)
     return found is not None and found[1] == _kept(target)
 
 

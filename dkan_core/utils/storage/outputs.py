@@ -1,12 +1,13 @@
 """What lies where an output goes: nothing, an earlier result of ours, or something that is not ours to replace."""
 
 import os
-from collections.abc import Collection, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 from dkan_core.errors import OutputError
 from dkan_core.utils.storage.failures import output_error, writable
-from dkan_core.utils.storage.locks import LOCK, is_aside
+from dkan_core.utils.storage.locks import ASIDE, LOCK, is_aside
 from dkan_core.utils.storage.paths import filesystem, is_remote, local_path
 from dkan_core.utils.storage.replacement import COMPLETE, MOVING
 
@@ -47,7 +48,14 @@ def entries(out: str | Path) -> set[str]:
         raise output_error(out, error) from error
 
 
-def check_free(out: str | Path, *, ours: Collection[str], overwrite: bool, leftovers: Collection[str] = ()) -> None:
+def check_free(
+    out: str | Path,
+    *,
+    ours: Collection[str],
+    overwrite: bool,
+    leftovers: Collection[str] = (),
+    contents: Mapping[str, str] = {},
+) -> None:
     """Raise OutputError unless ``out`` is absent, empty, or holds a result of ours that may be overwritten.
 
     Args:
@@ -55,6 +63,7 @@ def check_free(out: str | Path, *, ours: Collection[str], overwrite: bool, lefto
         ours: Names that the command itself writes there.
         overwrite: Whether an earlier result may be replaced.
         leftovers: Names of what else a killed command may leave there.
+        contents: What the folders among ours hold, as ``check_contents`` takes it.
     """
     names = entries(out) - OWN_FOLDERS.union(leftovers)
     # Files of a killed process are nobody's, and are removed by whoever writes that file next.
@@ -67,6 +76,29 @@ def check_free(out: str | Path, *, ours: Collection[str], overwrite: bool, lefto
             f"{out}: already holds an earlier result; "
             "pass --overwrite (in Python overwrite=True) or choose another folder"
         )
+    check_contents(out, {name: contents[name] for name in contents.keys() & names})
+
+
+def check_contents(out: str | Path, contents: Mapping[str, str]) -> None:
+    """Raise OutputError where a folder that would be replaced holds a file that no command of ours writes there.
+
+    Args:
+        out: Local path or fsspec URI of a folder.
+        contents: By the name of a folder in it, a pattern of the paths of the files there.
+    """
+    for name, pattern in contents.items():
+        folder = f"{out}/{name}"
+        fs, root = filesystem(folder)
+        with writable(folder):
+            fs.invalidate_cache()
+            paths = fs.find(root)
+        for path in (found.removeprefix(root) for found in paths):
+            # Files of a killed process are nobody's.
+            if not (re.fullmatch(f"/({pattern})", path) or ASIDE.fullmatch(path.rpartition("/")[2])):
+                raise OutputError(
+                    f"{folder}{path}: was not written by dkan, and {folder} would be replaced; "
+                    "choose an empty or new folder"
+                )
 
 
 def check_file_name(uri: str | Path) -> None:

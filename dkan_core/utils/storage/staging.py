@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from dkan_core.errors import OutputError
 from dkan_core.utils.storage.failures import failure_inside, output_error, writable
 from dkan_core.utils.storage.files import sync_folder
 from dkan_core.utils.storage.locks import folder_lock, held_aside
-from dkan_core.utils.storage.outputs import OWN_FOLDERS, PARTIAL, check_file_name, check_free, entries
+from dkan_core.utils.storage.outputs import OWN_FOLDERS, PARTIAL, check_contents, check_file_name, check_free, entries
 from dkan_core.utils.storage.paths import filesystem, is_remote, local_path
 from dkan_core.utils.storage.remote import replace_remote
 from dkan_core.utils.storage.replacement import (
@@ -25,18 +25,23 @@ from dkan_core.utils.storage.scratch import scratch_folder
 
 
 @contextmanager
-def staged_folder(out: str | Path, *, names: Sequence[str], overwrite: bool) -> Iterator[Path]:
+def staged_folder(
+    out: str | Path, *, names: Sequence[str], overwrite: bool, contents: Mapping[str, str] = {}
+) -> Iterator[Path]:
     """Yield a folder to write into; what is in it appears in ``out`` when the block ends well, else nothing does.
 
     Args:
         out: Local path or fsspec URI of a folder that is absent, empty, or holds an earlier result.
         names: What the command writes there. The last one arrives after the rest: whoever finds it finds the whole.
         overwrite: Whether an earlier result may be replaced.
+        contents: By the name of a folder among them, a pattern of the paths of the files there: a folder with others is
+            somebody's own, and stays.
     """
-    _check_staged(out, names, overwrite)
+    _check_staged(out, names, contents, overwrite)
     if is_remote(out):
         with scratch_folder() as folder:
             yield folder
+            check_contents(out, contents)
             replace_remote(folder, str(out), names)
         return
     target = local_path(out)
@@ -44,10 +49,11 @@ def staged_folder(out: str | Path, *, names: Sequence[str], overwrite: bool) -> 
     with output_lock(out):
         try:
             finish_replacement(target, names)
-            _check_staged(out, names, overwrite)  # once more: another process may have ended just now
+            _check_staged(out, names, contents, overwrite)  # once more: another process may have ended just now
             shutil.rmtree(staging, ignore_errors=True)
             staging.mkdir()
             yield staging
+            check_contents(out, contents)  # again, as in ``staged_file``
             replace_result(staging, target, names)
         except OSError as error:
             raise failure_inside(out, target, error) from error
@@ -98,7 +104,7 @@ def finish_interrupted(out: str | Path, names: Sequence[str]) -> None:
                     raise output_error(out, error) from error
 
 
-def _check_staged(out: str | Path, names: Sequence[str], overwrite: bool) -> None:
+def _check_staged(out: str | Path, names: Sequence[str], contents: Mapping[str, str], overwrite: bool) -> None:
     """Raise OutputError where ``names`` in ``out`` may be somebody's own: no result is whole without the last one.
 
     What a killed command left has no last name either, but lies beside its staging folder, and is replaced.
@@ -113,7 +119,7 @@ def _check_staged(out: str | Path, names: Sequence[str], overwrite: bool) -> Non
     unfinished = found & OWN_FOLDERS and names[-1] not in found
     if found and not unfinished and names[-1] not in found:
         raise OutputError(f"{out}: already holds something else ({min(found)}); choose an empty or new folder")
-    check_free(out, ours=names, overwrite=overwrite or bool(unfinished))
+    check_free(out, ours=names, overwrite=overwrite or bool(unfinished), contents=contents)
 
 
 @contextmanager
