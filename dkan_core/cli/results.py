@@ -57,22 +57,11 @@ def result_printer(json_file: str | None, *, out: str | None = None, overwrite: 
         def show(facts: dict[str, Any], text: object = None) -> None:
             shown = as_json(facts).rstrip("\n") if json_file == STDOUT else text
             if shown is not None:
-                _print(shown)
+                typer.echo(shown)
             if aside:
                 aside.write_text(as_json(facts), encoding="utf-8")
 
         yield show
-
-
-def _print(text: object) -> None:
-    from dkan_core.errors import OutputError
-
-    try:
-        typer.echo(text)
-    except BrokenPipeError:  # nobody reads on, which is no failure to write
-        raise
-    except OSError as error:
-        raise OutputError(f"standard output: cannot be written ({error.strerror})") from error
 
 
 def fail(message: object, code: int) -> NoReturn:

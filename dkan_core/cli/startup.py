@@ -6,6 +6,7 @@ Nor is what was imported looked through by the garbage collector, or taken apart
 import atexit
 import functools
 import gc
+import io
 import logging
 import os
 import sys
@@ -15,6 +16,8 @@ from typing import Any
 
 import typer
 from typer.core import TyperCommand
+
+from dkan_core.errors import OutputError
 
 # New objects after which the collector looks at them. Python's 700 have it look a thousand times at what is imported,
 # which takes a fifth of the time to import torch.
@@ -29,6 +32,7 @@ def run_process(command: Callable[[], None]) -> None:
     """
     gc.set_threshold(COLLECTED_OBJECTS)
     open_closed_streams()
+    sys.stdout = _opened_anew(sys.stdout)
     code: int | None = None
 
     def leave() -> None:
@@ -58,6 +62,31 @@ def open_closed_streams() -> None:
             # The lowest number that is free: this one.
             os.open(os.devnull, os.O_RDWR)
             setattr(sys, name, open(number, mode, closefd=False))  # noqa: SIM115
+
+
+class _StandardOutput(io.FileIO):
+    """Standard output, whoever writes there: what it does not take is one message and an exit code."""
+
+    def write(self, content: Any) -> int:
+        """Write bytes; those that cannot be written are lost, with all that comes after them."""
+        try:
+            return super().write(content)
+        except BrokenPipeError:  # nobody reads on, which is no failure to write
+            raise
+        except OSError as error:
+            # What is still in buffers is written at the end once more.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self.fileno())
+            raise OutputError(f"standard output: cannot be written ({error.strerror})") from error
+
+
+def _opened_anew(stdout: Any) -> io.TextIOWrapper:
+    """Return standard output as it was opened, but for failures, and for characters that its encoding lacks."""
+    return io.TextIOWrapper(
+        io.BufferedWriter(_StandardOutput(stdout.fileno(), "w", closefd=False)),
+        encoding=stdout.encoding,
+        errors="backslashreplace",
+        line_buffering=stdout.line_buffering or stdout.write_through,
+    )
 
 
 # Of what pydantic calls the fault of a value, which typer shows as it is and without the value.

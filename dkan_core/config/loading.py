@@ -81,14 +81,28 @@ def _whole(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
+def _named_once(items: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the values of a JSON object by name; ValueError where a name is there twice, as in TOML."""
+    found: dict[str, Any] = {}
+    for name, value in items:
+        if name in found:
+            raise ValueError(f"{name} is given twice")
+        found[name] = value
+    return found
+
+
 def read_settings(path: str | Path) -> dict[str, Any]:
     """Read the settings of a TOML or JSON file."""
     path = Path(path)
     try:
         text = path.read_text(encoding="utf-8")
-        settings = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+        is_json = path.suffix == ".json"
+        settings = json.loads(text, object_pairs_hook=_named_once) if is_json else tomllib.loads(text)
     except FileNotFoundError:
         raise ConfigError(f"config file {path}: no such file") from None
+    except IsADirectoryError:
+        # What an empty name means, too.
+        raise ConfigError(f"config file {path}: is a folder; expected a TOML or JSON file") from None
     except RecursionError:
         raise ConfigError(f"config file {path}: is nested too deeply to be read") from None
     except (OSError, ValueError) as error:

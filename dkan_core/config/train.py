@@ -213,8 +213,8 @@ class TrainConfig:
     """Weight of positives in the loss; predicted probabilities are corrected for it."""
 
     label_weights: Annotated[
-        tuple[Annotated[float, Field(ge=0, allow_inf_nan=False)], ...],
-        Expected("non-negative, and at least one positive"),
+        tuple[Annotated[float, Field(ge=0, le=1e6)], ...],
+        Expected("from 0 to 1,000,000, and at least one 1e-6 or more"),
     ] = setting((), "Training", form=True)
     """Weight of each label in the loss, in the order of the labels. Default: equal weights."""
 
@@ -276,7 +276,11 @@ class TrainConfig:
     checkpoint_seconds: Annotated[float, Field(ge=0, le=1e9)] = setting(120.0, "Output", advanced=True)
     """Maximum seconds between two checkpoints, more if writing one takes over a twentieth of that; 0 sets no limit."""
 
-    checkpoint_uri: str | None = setting(None, "Output")
+    checkpoint_uri: Annotated[
+        str | None,
+        Field(pattern=r"^(([^{}\x00]|\{run\})*([^{}\x00:/]|\{run\}))?/*$"),
+        Expected("a folder or a URI such as s3://bucket/{run}, without other placeholders"),
+    ] = setting(None, "Output")
     """Folder or URI for checkpoints; {run} becomes a digest of data and settings. Default: inside the run's folder."""
 
     resume: Annotated[str, Field(pattern=r"\S"), Expected("auto, best, never, or a path or a URI")] = setting(
@@ -299,9 +303,9 @@ class TrainConfig:
         _check_additive(self)
         if self.grid_min is not None and self.grid_max is not None and not self.grid_max > self.grid_min:
             raise ConfigError(f"grid_max must be above grid_min, got {self.grid_min} to {self.grid_max}")
-        if self.label_weights and not any(self.label_weights):
+        if self.label_weights and max(self.label_weights) < 1e-6:
             raise ConfigError(
-                f"label_weights must be non-negative, and at least one positive, got {self.label_weights}"
+                f"label_weights must be from 0 to 1,000,000, and at least one 1e-6 or more, got {self.label_weights}"
             )
         if self.batch_size is not None and self.batch_size_per_worker is not None:
             raise ConfigError(

@@ -123,15 +123,15 @@ def _resolved(number: int, edit: Edit, groups: Sequence[TermGroup], labels: Sequ
     return ResolvedEdit(edit=edit, group=group, labels=chosen, where=where)
 
 
+@np.errstate(over="ignore", invalid="ignore")  # what is too large is refused in the end
 def _applied(terms: AdditiveTerms, preprocessor: Preprocessor, asked: ResolvedEdit) -> AdditiveTerms:
     edit, where = asked.edit, asked.where
     table_VML = terms.table_VML.copy()
     if edit.action in ("remove", "scale"):
         rows = _rows(asked.group, terms)
         factor = 0.0 if edit.factor is None else edit.factor
-        with np.errstate(over="ignore"):
-            for label in asked.labels:
-                table_VML[rows, :, label] *= factor
+        for label in asked.labels:
+            table_VML[rows, :, label] *= factor
         return _checked(replace(terms, table_VML=table_VML), terms, asked)
     cells = cells_of(asked.group, terms, preprocessor)
     chosen_C = None

@@ -148,6 +148,7 @@ def test_file_that_appears_meanwhile_is_not_replaced(
             "predict {model} {few} --out s.csv --reasons 2",
             r"s\.csv: reasons are lists, which CSV cannot hold",
         ),
+        ("predict {model} {few} --out=", "'' names no file to write"),
         ("export {model} --out model.pt", r"model\.pt: models are exported as ONNX; let the name end in \.onnx"),
         (
             "drift {model} {few} --json drift.txt",

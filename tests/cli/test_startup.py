@@ -55,16 +55,32 @@ def test_completion_imports_nothing_to_compute_with(tmp_path: Path, line: str, c
     assert not modules & (COMPUTING | DATA)
 
 
-def test_result_that_standard_output_does_not_take_is_said(source: Path) -> None:
-    words = ["inspect", str(source), "--json", "-", "--quiet"]
+@pytest.mark.parametrize("buffered", ["", "1"])
+@pytest.mark.parametrize("line", ["inspect {} --json - --quiet", "--version", "--help", "verify --help", "bench -h"])
+def test_what_standard_output_does_not_take_is_said(source: Path, line: str, buffered: str) -> None:
     with open("/dev/full", "w") as full:  # noqa: PTH123 - a device
         done = subprocess.run(
-            [sys.executable, "-m", "dkan_core", *words], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+            [sys.executable, "-m", "dkan_core", *line.format(source).split()],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            env=os.environ | {"PYTHONUNBUFFERED": buffered},
         )
     assert (done.returncode, done.stderr) == (
         2,
         "error: standard output: cannot be written (No space left on device)\n",
     )
+
+
+def test_help_is_shown_in_any_encoding() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "dkan_core", "train", "--help-all"],
+        capture_output=True,
+        check=False,
+        env=os.environ | {"PYTHONIOENCODING": "ascii"},
+    )
+    assert (done.returncode, done.stderr) == (0, b"") and b"--hidden" in done.stdout
 
 
 def test_preparing_imports_no_torch(tmp_path: Path) -> None:

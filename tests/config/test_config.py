@@ -52,7 +52,7 @@ def test_configs_are_frozen_and_keyword_only() -> None:
         (
             TrainConfig,
             {"label_weights": [float("inf")]},
-            "label_weights must be non-negative, and at least one positive, got",
+            "label_weights must be from 0 to 1,000,000, and at least one 1e-6 or more, got",
         ),
         (TrainConfig, {"grid_min": 2.0, "grid_max": -2.0}, "grid_max must be above grid_min"),
         (TrainConfig, {"grid_max": float("nan")}, "grid_max must be from -1e.06 to 1e.06, got nan"),
@@ -69,8 +69,13 @@ def test_configs_are_frozen_and_keyword_only() -> None:
         (
             TrainConfig,
             {"label_weights": [1, -1.0]},
-            "label_weights must be non-negative, and at least one positive, got",
+            "label_weights must be from 0 to 1,000,000, and at least one 1e-6 or more, got",
         ),
+        (TrainConfig, {"label_weights": [0, 1e300]}, "label_weights must be from 0 to 1,000,000, and .* got .*1e.300"),
+        (TrainConfig, {"label_weights": [0, 1e-300]}, "label_weights must be from .* at least one 1e-6 or more, got"),
+        (TrainConfig, {"checkpoint_uri": "a\0b"}, r"checkpoint_uri must be a folder or a URI .* got 'a\\x00b'"),
+        (TrainConfig, {"checkpoint_uri": "s3://"}, "checkpoint_uri must be a folder or a URI .* got 's3://'"),
+        (TrainConfig, {"checkpoint_uri": "kept/{foo}"}, "checkpoint_uri must be .*, without other placeholders, got"),
         (TrainConfig, {"slice_weights": [1, 0.0]}, "slice_weights must be positive, and at most 1e9, got"),
         (TrainConfig, {"model": "fastkan", "members": 2}, "members must be 1 with model fastkan"),
         (TrainConfig, {"precision": "fp16"}, "precision must be one of fp32, bf16, got 'fp16'"),
@@ -205,7 +210,8 @@ def test_settings_survive_both_kinds_of_file(kind: Any, settings: dict[str, Any]
         ("a.toml", b"\xff\xfe", "codec"),
         ("a.json", b"[" * 100_000, "nested too deeply"),
         ("a.toml", b"seed = " + b"[" * 100_000, "nested too deeply"),
-        (".", None, "directory"),
+        ("a.json", b'{"seed": 1, "seed": 2}', "seed is given twice"),
+        (".", None, "is a folder; expected a TOML or JSON file"),
     ],
 )
 def test_unreadable_file_is_named(tmp_path: Path, name: str, content: bytes | None, message: str) -> None:

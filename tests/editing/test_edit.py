@@ -280,6 +280,14 @@ def test_a_model_does_not_replace_itself(where: str, named: str, model: Path, tm
             "edit 1 .clip of 'kind'.: low 1e.39 makes log-odds exceed",
         ),
         (
+            '[[edit]]\nterm = "x"\naction = "scale"\nfactor = 1e308',
+            "edit 1 .scale of 'x'.: factor 1e.308 makes log-odds exceed",
+        ),
+        (
+            '[[edit]]\nterm = "kind"\naction = "clip"\nlow = 1e308',
+            "edit 1 .clip of 'kind'.: low 1e.308 makes log-odds exceed",
+        ),
+        (
             '[[edit]]\nterm = "kind"\naction = "flatten"\nvalues = []',
             "edit 1: values: there is none; expected at least",
         ),

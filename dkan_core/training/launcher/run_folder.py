@@ -57,8 +57,8 @@ def check_run_folder(run: str | Path, checkpoints: str | None, *, overwrite: boo
         checkpoints: Folder or URI for checkpoints, as the settings name it, which may lie in the run's.
         overwrite: Whether there may be an earlier run at all.
     """
-    own = _checkpoint_names(str(run).rstrip("/"), checkpoints.rstrip("/")) if checkpoints else ""
     there = entries(run)
+    own = _checkpoint_names(str(run).rstrip("/"), checkpoints.rstrip("/")) if checkpoints else ""
     left = [name for name in there if re.fullmatch(own, name)]
     check_free(run, ours=OUTPUTS, overwrite=overwrite, leftovers=[*MODEL_ASIDES, *left], contents=CONTENTS)
     if MODEL_FOLDER in there and entries(f"{run}/{MODEL_FOLDER}"):

@@ -241,9 +241,12 @@ class ParameterStore:
 
     def _step_back(self, ledger: Ledger) -> Ledger:
         if ledger.backoffs == MAX_BACKOFFS:
+            config = self.rules.config
+            given = {"pos_weight": config.pos_weight != 1, "label_weights": bool(config.label_weights)}
+            weights = " and ".join(["the row weights", *(name for name, is_set in given.items() if is_set)])
             raise TrainingError(
                 f"loss is not finite at step {ledger.step}, even with 1/{2**MAX_BACKOFFS} of the learning rate; "
-                "check the row weights, or lower learning_rate or weight_decay"
+                f"check {weights}, or lower learning_rate or weight_decay"
             )
         restore_point = newest_restore_point(self.memory)
         assert restore_point is not None, "there is a restore point from the start"

@@ -89,6 +89,14 @@ def test_refused_again_and_again_goes_back_and_halves_the_rate_then_ends() -> No
         store.apply_updates(gradients(step, 1.0, float("nan")))
 
 
+def test_weights_that_are_set_are_named_where_the_loss_is_not_finite() -> None:
+    store = store_of(replace(CONFIG, label_weights=(2.0, 1.0)))
+    save_restore_point(store.memory, store.ledger)
+    store.ledger = replace(store.ledger, backoffs=MAX_BACKOFFS, refused_in_a_row=REFUSED_BEFORE_BACKOFF - 1)
+    with pytest.raises(TrainingError, match="check the row weights and label_weights, or lower learning_rate"):
+        store.apply_updates(gradients(0, 1.0, float("nan")))
+
+
 def test_step_whose_result_overflows_is_refused() -> None:
     store = store_of(replace(CONFIG, learning_rate=1e3, weight_decay=1e3))
     store.optimizer = FlatAdamW([(0, P, 1e37)])
