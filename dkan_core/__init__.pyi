@@ -74,6 +74,7 @@ from dkan_core.training.planning.slices import plan_slices as plan_slices
 from dkan_core.training.setup.early_checks import check_training as check_training
 from dkan_core.trainjob.launch import check_training_on_nodes as check_training_on_nodes
 from dkan_core.trainjob.launch import train_on_nodes as train_on_nodes
+from dkan_core.utils.dates import fill_in_date as fill_in_date
 
 __all__: list[str]
 __version__: str

@@ -10,6 +10,7 @@ from kfp.dsl.base_component import BaseComponent
 from pipelines.form import Parameter, Values, form, merged
 from pipelines.pods import Settings
 from pipelines.steps import PipelineStep, TrainingStep, finish, prepare, score, train
+from pipelines.steps.date import with_date
 
 SUMMARY = "Train FastKAN on tabular Parquet data for binary or multi-label classification; publish what is good enough."
 SCORING_SUMMARY = "Score tabular Parquet with a trained FastKAN, file by file by many pods; measure drift; hold a gate."
@@ -80,6 +81,7 @@ def define_pipeline(
     finish_run = finish.build_finish(settings)
 
     def tasks(values: Values) -> finish.Outputs:
+        values = with_date(values, settings)
         prepared, fingerprint = prepare_data(values, train.check(training.check, values, settings))
         return finish_run(values, prepared, train_model({**values, "data_fingerprint": fingerprint}, prepared))
 
@@ -106,7 +108,7 @@ def define_scoring_pipeline(
     return Definition(
         name=name,
         parameters=merged(merged(settings.form(score.PARAMETERS), changed=EVERY_STEP), changed=form),
-        tasks=score.build_score(settings),
+        tasks=score.build_score(settings, name),
         returns=score.Outputs,
         described=score.DESCRIBED,
     )

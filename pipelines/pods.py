@@ -88,13 +88,20 @@ class Settings:
     """Size of the training step's /dev/shm, which counts against its memory limit."""
 
     retries: int = 3
-    """How often a training step whose process failed is started again; it resumes from its last checkpoint."""
+    """How often a step whose process failed is started again; training resumes from its last checkpoint."""
 
     backoff: str = "30s"
     """Pause before the first retry; each later one is twice as long."""
 
     retry_window: str = "604800s"
-    """How long after its first start a training step may still run or be started again; a week."""
+    """How long after its first start a step may still run or be started again; a week."""
+
+    # Importing torch and kfp takes 0.7 GB, and Kubeflow's launcher some more.
+    control_cpu: str = "1"
+    """CPU limit of steps that read neither rows nor weights, such as checks and the launcher of a TrainJob."""
+
+    control_memory: str = "2Gi"
+    """Memory limit of these steps."""
 
     timeout: int = 0
     """Seconds after which Kubernetes ends a training step's pod; 0 sets no limit."""
@@ -136,8 +143,12 @@ def configure_pod(
     *,
     cached: bool = False,
     prefix: str = "step_",
+    is_control: bool = False,
+    is_verdict: bool = False,
 ) -> PipelineTask:
     """Give a step what every step gets.
+
+    It is started again when its process fails, and then finds what it wrote before, whole or not.
 
     Args:
         task: The step.
@@ -145,12 +156,19 @@ def configure_pod(
         settings: What is fixed when the pipeline is compiled.
         cached: Whether its outputs depend on nothing but its inputs.
         prefix: How the parameters of its resources and its nodes begin.
+        is_control: Whether it reads neither rows nor weights, so that little suffices, whatever the form says.
+        is_verdict: Whether it fails because of what it finds, and would do so again: it is not started again.
     """
     task.set_container_image(values["image"])
     # The key of the cache has the inputs, not what lies at a URI: that is why a fingerprint of the data is among them.
     task.set_caching_options(cached and settings.caching)
-    cpu, memory = values[f"{prefix}cpu"], values[f"{prefix}memory"]
-    task.set_cpu_limit(cpu).set_memory_limit(memory)
+    if is_control:
+        task.set_cpu_limit(settings.control_cpu).set_memory_limit(settings.control_memory)
+    else:
+        cpu, memory = values[f"{prefix}cpu"], values[f"{prefix}memory"]
+        task.set_cpu_limit(cpu).set_memory_limit(memory)
+        # The SDK hands a loop or condition what its tasks are registered to take, which leaves out image and resources.
+        task.register_pipeline_channels([cpu, memory])
     secret, config_map = values["secret_name"], values["config_map_name"]
     # Optional: where pods have their rights from a service account, there is neither Secret nor ConfigMap.
     # Under names of dkan's own: Kubeflow's launcher, in the same container, takes AWS_... for its own artifacts.
@@ -168,31 +186,26 @@ def configure_pod(
         kubernetes.add_pod_annotation(task, name, value)
     if settings.volume:
         kubernetes.mount_pvc(task, values["pvc_name"], VOLUME_PATH)
-    # The SDK hands a loop or condition what its tasks are registered to take, which leaves out image and resources.
-    task.register_pipeline_channels([values["image"], cpu, memory])
+    task.register_pipeline_channels([values["image"]])
+    if not is_verdict:
+        task.set_retry(
+            settings.retries,
+            backoff_duration=settings.backoff,
+            backoff_factor=2.0,
+            backoff_max_duration=settings.retry_window,
+        )
     return task
 
 
 def place_training(task: PipelineTask, values: Values, settings: Settings) -> PipelineTask:
-    """Give the training step GPUs, shared memory, retries, and its own resources and nodes besides.
+    """Give the training step GPUs, shared memory, and its own resources and nodes besides.
 
     The GPU count is text: Kubeflow compiles a number and then gives the pod no GPU.
     """
     configure_pod(task, values, settings, cached=True, prefix="")
     task.set_accelerator_type(values["gpu_type"]).set_accelerator_limit(values["num_gpus"])
     task.register_pipeline_channels([values["gpu_type"], values["num_gpus"]])
-    retry(task, settings)
     kubernetes.empty_dir_mount(task, "shm", "/dev/shm", medium="Memory", size_limit=settings.shm_size)
     if settings.timeout:
         kubernetes.set_timeout(task, settings.timeout)
     return task
-
-
-def retry(task: PipelineTask, settings: Settings) -> PipelineTask:
-    """Have a step that resumes where it stopped started again when its process fails."""
-    return task.set_retry(
-        settings.retries,
-        backoff_duration=settings.backoff,
-        backoff_factor=2.0,
-        backoff_max_duration=settings.retry_window,
-    )

@@ -5,6 +5,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from components.deployment.fill_in_date import fill_in_date
 from dkan_core.config import NodesConfig, PrepareConfig
 from dkan_core.config.forms import config_from_form, training_from_form
 from dkan_core.data.preparation.parallel import MAX_PARTS
@@ -13,6 +14,7 @@ from dkan_core.errors import ConfigError
 from dkan_core.serving.inference_service import storage_uri
 from dkan_core.training.setup.early_checks import check_training
 from dkan_core.trainjob.body import settle
+from dkan_core.utils.dates import DATE
 from pipelines.pods import VOLUME_PATH
 from pipelines.rules import RULES
 
@@ -42,7 +44,7 @@ def find_fault(form: Mapping[str, Any]) -> str:
     for name, value in form.items():
         if name in RULES and not RULES[name].holds(value):
             return f"parameter {name!r} must be {RULES[name].expected}, got {value!r}"
-    if fault := _shared_place(form) or _unfit_share(form):
+    if fault := _misplaced_date(form) or _shared_place(form) or _unfit_share(form):
         return fault
     try:
         _build_configs(form)
@@ -50,6 +52,22 @@ def find_fault(form: Mapping[str, Any]) -> str:
             storage_uri(form.get("serving_uri") or form["publish_uri"])
     except ConfigError as error:
         return str(error)
+    return ""
+
+
+def _misplaced_date(form: Mapping[str, Any]) -> str:
+    """Return what is wrong where a run would take {date} as it stands, or a date for a model's name.
+
+    >>> _misplaced_date({"model_uri": "s3://b/late/{date}"})
+    "parameter 'model_uri' cannot have a date; {date} may be in data_uri, output_uri, publish_uri, registered_version, \
+serving_uri"
+    """
+    dated = fill_in_date.component_spec.inputs
+    for name in (*READ, *WRITTEN, "registered_name"):
+        if name not in dated and DATE in (form.get(name) or ""):
+            return f"parameter {name!r} cannot have a date; {DATE} may be in {', '.join(dated)}"
+    if form.get("registry_url") and not form.get("registered_name") and form["publish_uri"].strip("/").endswith(DATE):
+        return f"parameter 'registered_name' is empty, and would be the date, as 'publish_uri' ends with {DATE}"
     return ""
 
 

@@ -71,7 +71,9 @@ def build_finish(settings: Settings) -> Callable[[Values, Any, Any], Outputs]:
         evaluated = bind(evaluate_fastkan, values, prepared=prepared, model=model, split="test")
         results = configure_pod(evaluated, values, settings).outputs
         scores = {name: results[name] for name in RESULTS}
-        approved = configure_pod(bind(approve_model, values, **scores), values, settings).output
+        approved = configure_pod(
+            bind(approve_model, values, **scores), values, settings, is_control=True, is_verdict=True
+        ).output
         with dsl.If(approved == True, name="approved"):  # noqa: E712 - kfp compares the output when it runs
             bind(publishing, values, model=model, metrics=results["metrics"])
         return Outputs(results["average_precision"], approved, model, results["report"])
@@ -99,7 +101,7 @@ def _build_deploying(settings: Settings, model: Parameter) -> BaseComponent:
     """Return the pipeline of the step that serves a published model."""
 
     def deploy(values: Values) -> None:
-        configure_pod(bind(deploy_model, values), values, settings)
+        configure_pod(bind(deploy_model, values), values, settings, is_control=True)
 
     return as_pipeline(
         deploy,

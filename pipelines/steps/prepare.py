@@ -12,7 +12,7 @@ from components.data_processing.prepare_parquet import prepare_parquet
 from components.data_processing.prepare_part import prepare_part
 from components.data_processing.sample_parquet import sample_parquet
 from pipelines.form import REQUIRED, Values, as_pipeline, bind, merged, parameters_of
-from pipelines.pods import Settings, configure_pod, retry
+from pipelines.pods import Settings, configure_pod
 from pipelines.steps import PipelineStep
 
 PLACES = ("data_uri", "prepared_uri", "data_fingerprint", "source")
@@ -28,7 +28,7 @@ class Prepared(NamedTuple):
 
 def fingerprint(values: Values, settings: Settings) -> Any:
     """Return the fingerprint of the source files and of what preparation depends on."""
-    return configure_pod(bind(fingerprint_parquet, values), values, settings).output
+    return configure_pod(bind(fingerprint_parquet, values), values, settings, is_control=True).output
 
 
 def _prepare_once(settings: Settings, _: str) -> Any:
@@ -45,7 +45,7 @@ def _prepare_in_parallel(settings: Settings, name: str) -> Any:
         # A task and no pipeline of its own: that would be one more driver, which is a pod, for each part.
         with dsl.ParallelFor(plan.output, name=stage, parallelism=settings.parallelism) as part:
             task = configure_pod(bind(prepare_part, values, stage=stage, part=part), values, settings)
-            return retry(task, settings).after(before)
+            return task.after(before)
 
     def by_many(values: Values) -> Prepared:
         plan = configure_pod(bind(plan_preparation, values), values, settings)

@@ -20,7 +20,6 @@ from pipelines.pods import (
     Settings,
     configure_pod,
     place_training,
-    retry,
 )
 from pipelines.steps import TrainingStep
 
@@ -48,7 +47,9 @@ class Trained(NamedTuple):
 
 def check(component: BaseComponent, values: Values, settings: Settings) -> Any:
     """Return the task that fails where settings of a training are wrong."""
-    return configure_pod(bind(component, values, **_volume(settings)), values, settings)
+    return configure_pod(
+        bind(component, values, **_volume(settings)), values, settings, is_control=True, is_verdict=True
+    )
 
 
 def _volume(settings: Settings) -> Values:
@@ -75,7 +76,7 @@ def _sweep(settings: Settings, name: str) -> Any:
         with dsl.ParallelFor(values["sweep"], parallelism=settings.parallelism) as entry:
             model = once({**values, "settings": entry}, values["prepared"])
         best = choose_best_run(models=dsl.Collected(model))
-        return Trained(configure_pod(best, values, settings).outputs["model"])
+        return Trained(configure_pod(best, values, settings, is_control=True).outputs["model"])
 
     # kfp's local runner hands a loop no output of a task but its items: the fingerprint has to come from outside.
     sweep = as_pipeline(
@@ -98,7 +99,7 @@ def _train_on_nodes(settings: Settings, _: str) -> Any:
 
     def train(values: Values, prepared: Any) -> Any:
         task = bind(train_fastkan_nodes, values, prepared=prepared, **_volume(settings))
-        return retry(configure_pod(task, values, settings, cached=True), settings).outputs["model"]
+        return configure_pod(task, values, settings, cached=True, is_control=True).outputs["model"]
 
     return train
 

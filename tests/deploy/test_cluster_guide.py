@@ -13,6 +13,8 @@ import yaml
 from components.image import IMAGE
 from pipelines.compiled import inputs_of, package_of
 from pipelines.lint import lint
+from pipelines.parameters import with_defaults
+from pipelines.values import find_fault
 from tests.pipelines.pods import pods_of
 
 ROOT = Path(__file__).parents[2]
@@ -69,18 +71,24 @@ def test_exit_handler_compiles_around_the_pipeline(tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.parametrize(
-    ("call", "values"), [("create_recurring_run", "params"), ("create_run_from_pipeline_package", "arguments")]
+    ("call", "values", "saying", "pipeline"),
+    [
+        ("create_recurring_run", "params", 'job_name="flights-nightly"', "single-node"),
+        ("create_recurring_run", "params", 'job_name="flights-scores"', "batch-scoring"),
+        ("create_run_from_pipeline_package", "arguments", "client.create_run_from_pipeline_package(", "single-node"),
+    ],
 )
 def test_calls_fit_the_sdk_and_the_form(
-    call: str, values: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    call: str, values: str, saying: str, pipeline: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The real signatures: an argument that the SDK does not know is a TypeError.
     client: Any = create_autospec(kfp.Client)
     monkeypatch.setattr(kfp, "Client", client)
-    run_block(f"client.{call}(", tmp_path, monkeypatch)
+    run_block(saying, tmp_path, monkeypatch)
     (made,) = getattr(client.return_value, call).call_args_list
-    form = inputs_of(package_of("single-node"))
+    form = inputs_of(package_of(pipeline))
     needed = {name for name, field in form.items() if not field.get("isOptional")}
     assert needed <= set(made.kwargs[values]) <= set(form)
+    assert find_fault(with_defaults(form, made.kwargs[values])) == ""
     # What the SDK asks for, and its signature does not tell.
     assert ("pipeline_id" in made.kwargs) == ("version_id" in made.kwargs)

@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,15 @@ def run_pipeline(out: Path, **parameters: Any) -> subprocess.CompletedProcess[st
 def results_of(out: Path, task: str) -> dict[str, Any]:
     (file,) = out.glob(f"*/{task}/executor_output.json")
     return dict(json.loads(file.read_text()))
+
+
+def test_date_of_the_run_is_filled_in(trained: TrainResult, source: Path, tmp_path: Path) -> None:
+    form = {"model_uri": trained.model, "data_uri": source, "output_uri": tmp_path / "scores" / "{date}"}
+    run = run_pipeline(tmp_path / "run", **form)
+    assert run.returncode == 0, run.stdout + run.stderr
+    (scores,) = (tmp_path / "scores").iterdir()
+    assert date.fromisoformat(scores.name) <= datetime.now(UTC).date()
+    assert (scores / "_scoring.json").exists() and (scores / source.name).exists()
 
 
 def test_gate_fails_on_shifted_rows_and_a_second_run_accepts_them(

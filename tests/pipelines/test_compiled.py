@@ -1,5 +1,6 @@
 """The committed pipeline.yaml files, and the arguments they take."""
 
+import json
 import os
 import re
 import subprocess
@@ -16,15 +17,15 @@ from typer.testing import CliRunner
 from dkan_core.trainjob.body import CONFIG_KEYS, SECRET_KEYS
 from dkan_core.utils.storage.credentials import VARIABLES, own_name
 from pipelines.__main__ import app, describe_publication
-from pipelines.compiled import DEFAULT, PIPELINES, ROOT, inputs_of, package_of, read_documents
+from pipelines.compiled import DEFAULT, PIPELINES, ROOT, inputs_of, load_pipeline, package_of, read_documents
 from pipelines.parameters import PARSERS, ArgumentError, read_parameters
 from pipelines.values import find_fault
 
 REQUIRED = ["data_uri=flights", "label=late"]
 REPOSITORY = ROOT.parent
 VERSION = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["version"]
-RESUMING = ("exec-train-fastkan", "exec-train-fastkan-nodes", "exec-prepare-part", "exec-predict-parquet")
-"""A training goes on from its checkpoint; a part of a preparation or of a scoring writes the same files again."""
+VERDICTS = ("exec-check-training", "exec-check-training-nodes", "exec-approve-model", "exec-complete-scores")
+"""Their failure says something of the form, the model or the scores, and would come again."""
 
 SCORING = ("plan-scoring", "predict-parquet", "summarize-scores", "complete-scores")
 
@@ -110,6 +111,7 @@ def test_only_what_depends_on_its_inputs_alone_is_cached(spec: dict[str, Any]) -
     never = {
         "check-training",
         "check-training-nodes",
+        "fill-in-date",
         "fingerprint-parquet",
         "evaluate-fastkan",
         "approve-model",
@@ -118,7 +120,9 @@ def test_only_what_depends_on_its_inputs_alone_is_cached(spec: dict[str, Any]) -
     }
     assert not {name for name in cached if name.removeprefix("exec-") in never}
     trains = any(name.startswith("exec-train") for name in all_tasks(spec))
-    assert bool(cached & set(RESUMING)) == trains
+    is_smoke = spec["pipelineInfo"]["name"] == "fastkan-smoke"
+    assert bool(cached & {"exec-train-fastkan", "exec-train-fastkan-nodes"}) == (trains and not is_smoke)
+    assert not (cached and is_smoke), "a second run is to test the cluster, too"
 
 
 def test_resources_are_among_the_inputs_and_with_them_in_the_key_of_the_cache() -> None:
@@ -144,9 +148,40 @@ def test_key_of_the_cache_cannot_be_made_of_parameters() -> None:
             train(data=data).set_caching_options(True, cache_key=data)
 
 
-def test_only_steps_that_resume_are_tried_again(spec: dict[str, Any]) -> None:
-    retried = {name for name, task in all_tasks(spec).items() if "retryPolicy" in task}
-    assert retried and all(name.startswith(RESUMING) for name in retried)
+def test_every_step_but_a_verdict_is_tried_again_after_a_pause(spec: dict[str, Any]) -> None:
+    for name, task in all_tasks(spec).items():
+        expected = None if name.startswith(VERDICTS) else ("30s", 2.0, 3)
+        policy = task.get("retryPolicy", {})
+        found = tuple(policy.get(key) for key in ("backoffDuration", "backoffFactor", "maxRetryCount"))
+        assert (found if policy else None) == expected, name
+
+
+def test_on_this_machine_a_failure_ends_the_run_at_once() -> None:
+    loaded = load_pipeline(package_of(DEFAULT)).pipeline_spec
+    tasks = [task for part in (loaded.root, *loaded.components.values()) for task in part.dag.tasks.values()]
+    assert tasks and not any(task.HasField("retry_policy") for task in tasks)
+
+
+def test_steps_that_read_neither_rows_nor_weights_are_small(spec: dict[str, Any]) -> None:
+    small = {
+        name
+        for name, executor in spec["deploymentSpec"]["executors"].items()
+        if executor["container"]["resources"].get("resourceMemoryLimit") == "2Gi"
+    }
+    assert "exec-fill-in-date" in small
+    heavy = ("exec-prepare", "exec-predict", "exec-evaluate", "exec-summarize", "exec-publish", "exec-fit")
+    assert not {name for name in small if name.startswith(heavy)}
+    if "exec-train-fastkan-nodes" in spec["deploymentSpec"]["executors"]:
+        assert "exec-train-fastkan-nodes" in small, "the launcher waits for days"
+
+
+def test_date_is_in_no_key_of_the_cache(spec: dict[str, Any]) -> None:
+    """A place without a date is the same every night, and other fields do not come from the step."""
+    for task in all_tasks(spec).values():
+        sources = task.get("inputs", {}).get("parameters", {})
+        dated = {name for name, source in sources.items() if "fill-in-date" in json.dumps(source)}
+        if task["cachingOptions"].get("enableCache"):
+            assert dated <= {"data_uri"}
 
 
 def test_every_pod_gets_credentials_that_may_be_absent(kubernetes: dict[str, Any]) -> None:
@@ -297,6 +332,7 @@ def test_wrong_parameter_ends_the_run_before_it_starts(tmp_path: Path) -> None:
         {"prepared_uri": "/mnt/dkan/runs/v1.0", "publish_uri": "/mnt/dkan/runs/v1.1"},
         {"model_uri": "s3://b/models/v1.0", "output_uri": "s3://b/models"},
         {"data_uri": "s3://b/a, s3://b/b/*.parquet", "publish_uri": "s3://b/b/late"},
+        {"data_uri": "s3://b/new/{date}", "output_uri": "s3://b/scores/{date}"},
     ],
     ids=str,
 )
@@ -317,6 +353,17 @@ def test_places_that_differ_are_fine(form: dict[str, str]) -> None:
 )
 def test_places_that_two_steps_share_are_named(form: dict[str, str]) -> None:
     assert "must differ from" in find_fault(form)
+
+
+@pytest.mark.parametrize(
+    ("form", "message"),
+    [
+        ({"previous_model_uri": "s3://b/late/{date}"}, "'previous_model_uri' cannot have a date; {date} may be in"),
+        ({"publish_uri": "s3://b/late/{date}/", "registry_url": "http://r"}, "'registered_name' is empty, and would"),
+    ],
+)
+def test_dates_that_no_step_fills_in_are_named(form: dict[str, str], message: str) -> None:
+    assert message in find_fault(form)
 
 
 @pytest.mark.parametrize(

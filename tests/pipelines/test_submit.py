@@ -25,6 +25,7 @@ TASKS = [
     "check-training",
     "condition-1",
     "evaluate-fastkan",
+    "fill-in-date",
     "fingerprint-parquet",
     "prepare-parquet",
     "train-fastkan",
@@ -94,7 +95,7 @@ def test_run_that_succeeds_is_followed_to_its_end(
     assert [(entry["name"], entry["seconds"]) for entry in summary["tasks"]] == [(name, 12.0) for name in TASKS]
     assert [case.get("name") for case in suite.findall("testcase")] == TASKS
     counts = {name: suite.get(name) for name in ("tests", "failures", "errors", "skipped")}
-    assert counts == {"tests": "7", "failures": "0", "errors": "0", "skipped": "0"}
+    assert counts == {"tests": "8", "failures": "0", "errors": "0", "skipped": "0"}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["junit.xml", "summary.json"], "nothing is left aside"
 
 
@@ -109,7 +110,7 @@ def test_failure_names_task_and_error(run: Callable[..., Result], kubeflow: Kube
     failure = suite.find("testcase[@name='train-fastkan']/failure")
     assert failure is not None and "2 are visible" in failure.get("message", "") and "more" in (failure.text or "")
     assert suite.find("testcase[@name='evaluate-fastkan']/skipped") is not None
-    assert (suite.get("failures"), suite.get("skipped")) == ("1", "5")
+    assert (suite.get("failures"), suite.get("skipped")) == ("1", "6")
 
 
 def test_failure_outside_the_tasks(run: Callable[..., Result], kubeflow: Kubeflow, tmp_path: Path) -> None:

@@ -14,7 +14,8 @@ def complete_scores(output_uri: str, max_psi: float = 0.0, min_average_precision
     """Write _scoring.json if the scores are complete and within the limits, or fail and name the column or metric.
 
     Args:
-        output_uri: Where the scores go, one file for each file of data_uri: s3://, gs:// or a shared volume.
+        output_uri: Where the scores go, one file for each file of data_uri: s3://, gs:// or a shared volume. In a
+            pipeline, {date} is the run's date.
         max_psi: Largest population stability index of a column or score; 0 sets no limit.
         min_average_precision: Minimum average precision; needs label. 0 sets no limit.
 

@@ -20,7 +20,8 @@ def deploy_model(
         model: Model that publish_model wrote.
         inference_service: InferenceService, in the namespace of the run, that is updated to this model or created.
             Empty: not served.
-        serving_uri: Where KServe finds the model, such as pvc://CLAIM/FOLDER. Empty: where it was published.
+        serving_uri: Where KServe finds the model, such as pvc://CLAIM/FOLDER. In a pipeline, {date} is the run's date.
+            Empty: where it was published.
         serving_runtime: ServingRuntime or ClusterServingRuntime of dkan.
         serving_account: Service account of the server's pods, which may read the model. Empty: the namespace's default.
         serving_timeout: Seconds to wait until the model is served.

@@ -20,7 +20,8 @@ def plan_scoring(
 
     Args:
         data_uri: Parquet files, folders or globs, local or s3:// or gs://; several separated by a comma or a new line.
-        output_uri: Where the scores go, one file for each file of data_uri: s3://, gs:// or a shared volume.
+        output_uri: Where the scores go, one file for each file of data_uri: s3://, gs:// or a shared volume. In a
+            pipeline, {date} is the run's date.
         model_uri: Published model or run folder to score with: s3://, gs:// or a shared volume.
         columns: Columns to pass through to the scores, separated by a comma. Empty: none.
         label: Columns to compare the scores with: the model's labels, or other columns in the same order; they hold 0,

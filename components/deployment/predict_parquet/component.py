@@ -12,7 +12,8 @@ def predict_parquet(output_uri: str, part: int) -> NamedTuple("Outputs", [("rows
     """Score the files of one part, each to its own file.
 
     Args:
-        output_uri: Where the scores go, one file for each file of data_uri: s3://, gs:// or a shared volume.
+        output_uri: Where the scores go, one file for each file of data_uri: s3://, gs:// or a shared volume. In a
+            pipeline, {date} is the run's date.
         part: Number of the part, one of those that plan_scoring returned.
 
     Returns:

@@ -18,7 +18,8 @@ def publish_model(
         model: Run folder that train_fastkan wrote.
         metrics: Test metrics of evaluate_fastkan, for the model card.
         published: The model's folder: weights, architecture, encoding, metrics and card.
-        publish_uri: Folder or bucket for the model, where it replaces an earlier one. Empty: only the artifact.
+        publish_uri: Folder or bucket for the model, where it replaces an earlier one. In a pipeline, {date} is the
+            run's date. Empty: only the artifact.
     """
     from dkan_core import publish
 

@@ -23,7 +23,8 @@ def register_model(
         registry_url: Address of a Kubeflow Model Registry that an approved model is registered in; needs publish_uri.
             Empty: not registered.
         registered_name: Name of the registered model. Empty: the last part of publish_uri.
-        registered_version: Name of its new version. Empty: from the fingerprints of the data and of the model.
+        registered_version: Name of its new version. In a pipeline, {date} is the run's date. Empty: from the
+            fingerprints of the data and of the model.
         run_id: Id of the pipeline run, which the version links to. Empty: no link.
         run_name: Name of the pipeline run.
 

@@ -20,7 +20,8 @@ def summarize_scores(
         metrics: Rows, the largest PSI, and with labels average precision, ROC AUC, log loss, Brier score, prevalence.
         report: One self-contained page: metrics, and a table of the drift of each column and score.
         drift: The same as JSON.
-        output_uri: Where the scores go, one file for each file of data_uri: s3://, gs:// or a shared volume.
+        output_uri: Where the scores go, one file for each file of data_uri: s3://, gs:// or a shared volume. In a
+            pipeline, {date} is the run's date.
 
     Returns:
         average_precision: Mean over the labels; 0 without label columns.

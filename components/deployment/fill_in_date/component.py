@@ -1,0 +1,49 @@
+"""Component: places with {date} to the places of one run."""
+
+from typing import NamedTuple
+
+from kfp import dsl
+
+from components.image import IMAGE
+
+
+@dsl.component(base_image=IMAGE, install_kfp_package=False)
+def fill_in_date(
+    data_uri: str = "",
+    output_uri: str = "",
+    publish_uri: str = "",
+    registered_version: str = "",
+    serving_uri: str = "",
+) -> NamedTuple(
+    "Outputs",
+    [
+        ("data_uri", str),
+        ("output_uri", str),
+        ("publish_uri", str),
+        ("registered_version", str),
+        ("serving_uri", str),
+    ],
+):
+    """Replace {date} by the day on which this step runs, so that all later steps of a run agree on it.
+
+    Args:
+        data_uri: Parquet files, folders or globs, local or s3:// or gs://; several separated by a comma or a new line.
+        output_uri: Where the scores go, one file for each file of data_uri: s3://, gs:// or a shared volume. In a
+            pipeline, {date} is the run's date.
+        publish_uri: Folder or bucket for the model, where it replaces an earlier one. In a pipeline, {date} is the
+            run's date. Empty: only the artifact.
+        registered_version: Name of its new version. In a pipeline, {date} is the run's date. Empty: from the
+            fingerprints of the data and of the model.
+        serving_uri: Where KServe finds the model, such as pvc://CLAIM/FOLDER. In a pipeline, {date} is the run's date.
+            Empty: where it was published.
+
+    Returns:
+        data_uri: The same with the date, such as 2026-11-21, in UTC.
+        output_uri: The same with the date.
+        publish_uri: The same with the date.
+        registered_version: The same with the date.
+        serving_uri: The same with the date.
+    """
+    from dkan_core import fill_in_date
+
+    return fill_in_date(data_uri, output_uri, publish_uri, registered_version, serving_uri)
