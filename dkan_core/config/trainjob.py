@@ -47,11 +47,12 @@ class NodesConfig:
     workers_per_node: Annotated[int, Field(ge=1, le=256)] = 1
     """Training processes of each node when gpus_per_node is 0."""
 
-    cpu_per_node: Quantity = ""
+    # In a form as for the training on one node: pods that request nothing are the first to be evicted.
+    cpu_per_node: Quantity = setting("", form=Form(default="4"))
     """CPUs of each node, such as 8; empty: none requested."""
 
-    memory_per_node: Quantity = ""
-    """Memory of each node, such as 64Gi; empty: none requested."""
+    memory_per_node: Quantity = setting("", form=Form(default="16Gi"))
+    """Memory limit of each node, with its /dev/shm, such as 64Gi; empty: none requested."""
 
     # NCCL takes 9 MB for each pair of GPUs that cannot read each other's memory.
     shm_size: Quantity = "2Gi"
@@ -88,10 +89,10 @@ class NodesConfig:
     tolerations: Annotated[str | list[dict[str, Any]], Expected(JSON_LIST)] = ""
     """Tolerations for the nodes' taints, a JSON list; empty: none."""
 
-    env: str = ""
+    env: Annotated[str | dict[str, str], Expected(JSON_OBJECT)] = ""
     """JSON object of further environment variables of the nodes; empty: none."""
 
-    labels: str = ""
+    labels: Annotated[str | dict[str, str], Expected(JSON_OBJECT)] = ""
     """JSON object of labels of the job, such as a queue's; empty: none."""
 
     def __post_init__(self) -> None:

@@ -103,6 +103,7 @@ class Evaluation:
             scalars=self.scalars(),
             thresholds=self.thresholds,
             labels=self.metrics["labels"],
+            not_compared=self.metrics.get("not_compared", ""),
         )
 
     def roc_curve(self) -> tuple[list[float], list[float], list[float]]:
@@ -185,6 +186,9 @@ def evaluate(
                 # A gate that asks for no worse than before lets a first model pass, but not one that could not be
                 # compared.
                 evaluation.metrics.update(_differences(evaluation, comparison))
+                evaluation.metrics["previous_model_found"] = int(comparison.is_there)
+                if comparison.why_not:
+                    evaluation.metrics["not_compared"] = f"{comparison.model}: {comparison.why_not}"
                 evaluation.metrics["comparable"] = bool(comparison.metrics) or not comparison.is_there
             evaluation.metrics["warnings"] = _warnings(saved, rows, evaluation, sample)
             learned = _learned(saved, rows, evaluation, sample, comparison) if explain else None

@@ -51,6 +51,9 @@ CONFIG_KEYS = (
 POD_SECURITY = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
 CONTAINER_SECURITY = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 
+# Seconds from SIGTERM to SIGKILL: the checkpoint that is then written may go to a bucket.
+GRACE_SECONDS = 120
+
 # Where the Secret's entries are files, too.
 SECRET_PATH = "/etc/dkan/storage"
 
@@ -94,7 +97,7 @@ def job_name(run: str, fingerprint: str, config: TrainConfig, nodes: NodesConfig
     'dkan-flights-1'
     """
     # Only what decides the result: with other resources or credentials it is the same training.
-    what = [run, fingerprint, asdict(config), nodes.workers, nodes.image, nodes.env]
+    what = [run, fingerprint, asdict(config), nodes.workers, nodes.image, nodes.mapping("env")]
     digest = hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:12]
     readable = re.sub(r"[^a-z0-9]+", "-", run.rstrip("/").rpartition("/")[2].lower())
     readable = readable[: NAME_LENGTH - len("dkan--") - len(digest)].strip("-")
@@ -218,6 +221,7 @@ def _pod_spec(nodes: NodesConfig) -> dict[str, Any]:
         "tolerations": nodes.toleration_list,
         "volumes": volumes,
         "securityContext": POD_SECURITY,
+        "terminationGracePeriodSeconds": GRACE_SECONDS,
         "containers": [{"name": NODE, "securityContext": CONTAINER_SECURITY, "volumeMounts": mounts}],
     }
     return {name: value for name, value in spec.items() if value}

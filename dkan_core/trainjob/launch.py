@@ -14,7 +14,7 @@ from dkan_core.errors import ClusterUnreachableError, ConfigError, DataError, Dk
 from dkan_core.training.history import HISTORY, read_history
 from dkan_core.training.launcher.run_folder import CONTENTS, WRITTEN, check_run_folder
 from dkan_core.training.launcher.train import TrainResult
-from dkan_core.training.setup.early_checks import check_names
+from dkan_core.training.setup.early_checks import check_names, check_split
 from dkan_core.trainjob.body import arguments, job_name, settle, train_job
 from dkan_core.trainjob.cluster import Cluster, check_sdk, index_of
 from dkan_core.trainjob.logs import LogFollower
@@ -84,6 +84,7 @@ def check_training_on_nodes(
     nodes: NodesConfig,
     sources: str | Path | Sequence[str | Path] = (),
     labels: str = "",
+    split: str = "",
 ) -> None:
     """Check what ``train_on_nodes`` is to be given before any data are prepared, which may take hours.
 
@@ -93,6 +94,7 @@ def check_training_on_nodes(
         nodes: What the cluster is to give.
         sources: As of ``check_training``.
         labels: As of ``check_training``.
+        split: As of ``check_training``.
 
     Raises:
         ConfigError: A setting is wrong, nodes cannot reach ``run``, or the SDK is missing.
@@ -102,6 +104,7 @@ def check_training_on_nodes(
     out, settled = _shared("run", run, nodes), settle(config, nodes)
     train_job("check", arguments("prepared", out, settled), nodes)
     check_names(config, sources, labels)
+    check_split(split)
 
 
 def _shared(name: str, uri: str | Path, nodes: NodesConfig) -> str:

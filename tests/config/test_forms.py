@@ -20,8 +20,9 @@ KINDS: list[tuple[Any, dict[str, Any]]] = [
 def test_form_that_is_left_as_it_is_leaves_the_settings_as_they_are(kind: Any, required: dict[str, Any]) -> None:
     form = {field.name: field.default for field in form_fields(kind)} | required
     config = config_from_form(kind, form)
-    # One GPU per node in the form; JSON objects and lists rather than their text.
-    others = {"label", "image", "gpus_per_node", "node_selector", "tolerations"}
+    # Resources of a node in the form; JSON objects and lists rather than their text.
+    others = {"label", "image", "gpus_per_node", "cpu_per_node", "memory_per_node"}
+    others |= {"node_selector", "tolerations", "env", "labels"}
     assert {
         field.name: (getattr(config, field.name), field.default)
         for field in fields(kind)

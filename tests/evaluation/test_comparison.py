@@ -1,5 +1,6 @@
 """``evaluate --previous``: an earlier model on the same rows, whatever encoding it knows."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -62,8 +63,9 @@ def test_values_are_read_back_as_they_were(source: Path, prepared: Path) -> None
 
 
 def test_first_run_has_nothing_to_compare_with(trained: TrainResult, prepared: Path, tmp_path: Path) -> None:
-    metrics = evaluate(trained.model, prepared, tmp_path / "eval", previous=tmp_path / "none", explain=False).metrics
-    assert metrics["previous_average_precision"] is None
+    found = evaluate(trained.model, prepared, tmp_path / "eval", previous=tmp_path / "none", explain=False)
+    assert found.metrics["previous_average_precision"] is None and found.scalars()["previous_model_found"] == 0
+    assert re.search(r"^Not compared with .*none\\: there is no model yet\.$", found.summary(), re.MULTILINE)
     assert "there is no model yet" in (tmp_path / "eval" / "report.html").read_text()
 
 

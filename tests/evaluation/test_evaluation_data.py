@@ -55,6 +55,7 @@ def test_metrics_are_those_of_the_prepared_rows(
     assert here.pop("is_raw") and not same.pop("is_raw")
     assert here.pop("model_fingerprint") == same.pop("model_fingerprint")
     assert here.pop("previous_average_precision") == here["average_precision"] and here.pop("comparable")
+    assert here.pop("previous_model_found") == 1
     assert here.pop("difference_to_previous_interval") == {"average_precision": [0.0, 0.0], "roc_auc": [0.0, 0.0]}
     assert len(here.pop("slices")["columns"]) == 3, "what was explained has slices as well"
     assert here.keys() == same.keys() and here["labels"].keys() == same["labels"].keys()

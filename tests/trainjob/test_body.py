@@ -2,6 +2,7 @@
 
 import copy
 import re
+from dataclasses import replace
 from typing import Any
 
 import kubernetes_validate
@@ -28,8 +29,8 @@ FULL = NodesConfig(
     service_account="trainer",
     node_selector='{"zone": "a"}',
     tolerations='[{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}]',
-    env='{"NCCL_DEBUG": "INFO", "AWS_REGION": "eu-1"}',
-    labels='{"kueue.x-k8s.io/queue-name": "gpus"}',
+    env={"NCCL_DEBUG": "INFO", "AWS_REGION": "eu-1"},
+    labels={"kueue.x-k8s.io/queue-name": "gpus"},
 )
 CONFIG = TrainConfig(hidden=(32, 16), epochs=3, learning_rate=0.01, label_weights=(1.0, 0.5), tensorboard=True)
 
@@ -124,6 +125,7 @@ def test_body_says_what_was_asked_for() -> None:
     assert trainer["resourcesPerNode"]["requests"] == trainer["resourcesPerNode"]["limits"]
     assert pod["serviceAccountName"] == "trainer" and pod["nodeSelector"] == {"zone": "a"}
     assert pod["tolerations"][0]["key"] == "nvidia.com/gpu"
+    assert pod["terminationGracePeriodSeconds"] == 120, "a checkpoint in a bucket takes more than 30 s"
     assert [mount["mountPath"] for mount in pod["containers"][0]["volumeMounts"]] == [
         "/data",
         "/etc/dkan/storage",
@@ -147,6 +149,10 @@ def test_name_is_the_same_for_a_retry_and_another_for_anything_else() -> None:
     name = job_name("s3://b/run", "f", config, nodes)
     assert name == job_name(
         "s3://b/run", "f", config, NodesConfig(image="dkan", memory_per_node="64Gi", timeout_seconds=5)
+    )
+    written = NodesConfig(image="dkan", env='{"A": "1"}')
+    assert job_name("s3://b/run", "f", config, written) == job_name(
+        "s3://b/run", "f", config, replace(written, env={"A": "1"})
     )
     others = [
         job_name("s3://b/run2", "f", config, nodes),

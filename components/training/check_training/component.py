@@ -9,6 +9,8 @@ from components.image import IMAGE
 def check_training(
     data_uri: str = "",
     label: str = "",
+    split: str = "70/10/20",
+    split_column: str = "",
     # Settings of TrainConfig, by: python -m pipelines signatures
     model_kind: str = "auto",
     members: int = 0,
@@ -45,6 +47,9 @@ def check_training(
         data_uri: Parquet files, folders or globs, local or s3:// or gs://; several separated by a comma or a new line.
         label: Label column, holding 0, 1 or null (not measured); several make it multi-label; separate several by
             commas. Empty: those of initial_model_uri.
+        split: Percentages of rows (or groups) in train/valid/test, unless split_column is given.
+        split_column: Column holding train, valid or test for each row; it is not used as a feature. Empty: split by
+            hash.
         model_kind: "auto" extends FastKAN with what suits the data; "fastkan" is plain; "additive" has no hidden layer.
             One of: auto, fastkan, additive.
         members: Networks in the ensemble, trained together, with averaged probabilities. 0: from the number of rows.
@@ -83,7 +88,8 @@ def check_training(
             which had not seen valid.
         max_seconds: Stop after this many seconds of training and keep the best model. 0: no limit.
         seed: Seed of initialization, batch order and dropout.
-        num_gpus: GPUs to train on, one worker each; fewer visible ones are an error. 0 uses all there are.
+        num_gpus: GPUs of the training pod, one worker each; fewer visible ones are an error. 0: the pod has none and
+            trains on the CPU.
         workers: Training processes when num_gpus is 0; 0 means one per visible GPU, or one on the CPU.
         settings: Further settings of dkan train by name, which override the ones above.
         sweep: Settings of dkan train by name, one run per entry; the best by validation is published.
@@ -91,5 +97,6 @@ def check_training(
     form = dict(locals())
     from dkan_core import check_training, training_from_form
 
+    divided = "" if split_column else split
     for changes in sweep or [settings]:
-        check_training(training_from_form(form, changes), data_uri, label)
+        check_training(training_from_form(form, changes), data_uri, label, divided)

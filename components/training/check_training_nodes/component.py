@@ -11,6 +11,8 @@ def check_training_nodes(
     image: str,
     data_uri: str = "",
     label: str = "",
+    split: str = "70/10/20",
+    split_column: str = "",
     # Settings of TrainConfig, by: python -m pipelines signatures
     model_kind: str = "auto",
     members: int = 0,
@@ -41,8 +43,8 @@ def check_training_nodes(
     gpus_per_node: int = 1,
     gpu_type: str = "nvidia.com/gpu",
     workers_per_node: int = 1,
-    cpu_per_node: str = "",
-    memory_per_node: str = "",
+    cpu_per_node: str = "4",
+    memory_per_node: str = "16Gi",
     shm_size: str = "2Gi",
     namespace: str = "",
     runtime: str = "torch-distributed",
@@ -54,8 +56,8 @@ def check_training_nodes(
     service_account: str = "",
     node_selector: dict = {},  # noqa: B006 - kfp asks for a value, and never changes it
     tolerations: list = [],  # noqa: B006 - kfp asks for a value, and never changes it
-    env: str = "",
-    labels: str = "",
+    env: dict = {},  # noqa: B006 - kfp asks for a value, and never changes it
+    labels: dict = {},  # noqa: B006 - kfp asks for a value, and never changes it
     # End of settings.
     settings: dict = {},  # noqa: B006 - kfp asks for a value, and never changes it
 ) -> None:
@@ -67,6 +69,9 @@ def check_training_nodes(
         data_uri: Parquet files, folders or globs, local or s3:// or gs://; several separated by a comma or a new line.
         label: Label column, holding 0, 1 or null (not measured); several make it multi-label; separate several by
             commas. Empty: those of initial_model_uri.
+        split: Percentages of rows (or groups) in train/valid/test, unless split_column is given.
+        split_column: Column holding train, valid or test for each row; it is not used as a feature. Empty: split by
+            hash.
         model_kind: "auto" extends FastKAN with what suits the data; "fastkan" is plain; "additive" has no hidden layer.
             One of: auto, fastkan, additive.
         members: Networks in the ensemble, trained together, with averaged probabilities. 0: from the number of rows.
@@ -110,7 +115,7 @@ def check_training_nodes(
         gpu_type: Resource name of the GPUs on the cluster.
         workers_per_node: Training processes of each node when gpus_per_node is 0.
         cpu_per_node: CPUs of each node, such as 8; empty: none requested.
-        memory_per_node: Memory of each node, such as 64Gi; empty: none requested.
+        memory_per_node: Memory limit of each node, with its /dev/shm, such as 64Gi; empty: none requested.
         shm_size: Size of /dev/shm on each node, such as 8Gi, for NCCL; empty: the cluster's default, usually 64 MB.
         namespace: Namespace of the job; empty: the one that the launcher runs in.
         runtime: ClusterTrainingRuntime of the job, one for torch.
@@ -130,4 +135,4 @@ def check_training_nodes(
     from dkan_core import NodesConfig, TrainConfig, check_training_on_nodes, config_from_form
 
     config, nodes_config = config_from_form(TrainConfig, form, settings), config_from_form(NodesConfig, form)
-    check_training_on_nodes(run_uri, config, nodes_config, data_uri, label)
+    check_training_on_nodes(run_uri, config, nodes_config, data_uri, label, "" if split_column else split)

@@ -86,7 +86,8 @@ def train_fastkan(
             which had not seen valid.
         max_seconds: Stop after this many seconds of training and keep the best model. 0: no limit.
         seed: Seed of initialization, batch order and dropout.
-        num_gpus: GPUs to train on, one worker each; fewer visible ones are an error. 0 uses all there are.
+        num_gpus: GPUs of the training pod, one worker each; fewer visible ones are an error. 0: the pod has none and
+            trains on the CPU.
         workers: Training processes when num_gpus is 0; 0 means one per visible GPU, or one on the CPU.
         settings: Further settings of dkan train by name, which override the ones above.
         checkpoint_uri: Folder or bucket for checkpoints: a retried step resumes from there. Empty: none kept.

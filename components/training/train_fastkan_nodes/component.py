@@ -42,8 +42,8 @@ def train_fastkan_nodes(
     gpus_per_node: int = 1,
     gpu_type: str = "nvidia.com/gpu",
     workers_per_node: int = 1,
-    cpu_per_node: str = "",
-    memory_per_node: str = "",
+    cpu_per_node: str = "4",
+    memory_per_node: str = "16Gi",
     shm_size: str = "2Gi",
     namespace: str = "",
     runtime: str = "torch-distributed",
@@ -55,8 +55,8 @@ def train_fastkan_nodes(
     service_account: str = "",
     node_selector: dict = {},  # noqa: B006 - kfp asks for a value, and never changes it
     tolerations: list = [],  # noqa: B006 - kfp asks for a value, and never changes it
-    env: str = "",
-    labels: str = "",
+    env: dict = {},  # noqa: B006 - kfp asks for a value, and never changes it
+    labels: dict = {},  # noqa: B006 - kfp asks for a value, and never changes it
     # End of settings.
     settings: dict = {},  # noqa: B006 - kfp asks for a value, and never changes it
     data_fingerprint: str = "",
@@ -112,7 +112,7 @@ def train_fastkan_nodes(
         gpu_type: Resource name of the GPUs on the cluster.
         workers_per_node: Training processes of each node when gpus_per_node is 0.
         cpu_per_node: CPUs of each node, such as 8; empty: none requested.
-        memory_per_node: Memory of each node, such as 64Gi; empty: none requested.
+        memory_per_node: Memory limit of each node, with its /dev/shm, such as 64Gi; empty: none requested.
         shm_size: Size of /dev/shm on each node, such as 8Gi, for NCCL; empty: the cluster's default, usually 64 MB.
         namespace: Namespace of the job; empty: the one that the launcher runs in.
         runtime: ClusterTrainingRuntime of the job, one for torch.

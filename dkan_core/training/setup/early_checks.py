@@ -16,7 +16,9 @@ from dkan_core.training.setup.monotone import parse_monotone
 from dkan_core.utils.hints import counted
 
 
-def check_training(config: TrainConfig, sources: str | Path | Sequence[str | Path] = (), labels: str = "") -> None:
+def check_training(
+    config: TrainConfig, sources: str | Path | Sequence[str | Path] = (), labels: str = "", split: str = ""
+) -> None:
     """Check settings of ``train`` before any data are prepared, which may take hours.
 
     Args:
@@ -24,15 +26,17 @@ def check_training(config: TrainConfig, sources: str | Path | Sequence[str | Pat
         sources: Parquet files, folders or globs that will be prepared; in one text, separated by commas. They are
             opened only where a setting names a column. Default: not known.
         labels: Label columns, separated by commas. Default: not known.
+        split: Percentages of rows in train/valid/test. Default: not known.
 
     Raises:
-        ConfigError: Settings exclude each other or name a column that is not there.
+        ConfigError: Settings exclude each other or name a column that is not there, or no rows are left to test on.
         DataError: Columns are to be read, and a file is missing or broken.
     """
     # What "auto" becomes depends on the machine; these take what the others that it may become do.
     default: ResolvedStrategy = "allreduce" if config.mode == "sync" else "parameter-server"
     check_workers(config, default if config.strategy == "auto" else config.strategy, _known_workers(config))
     check_names(config, sources, labels)
+    check_split(split)
 
 
 def check_names(config: TrainConfig, sources: str | Path | Sequence[str | Path], labels: str) -> None:
@@ -43,6 +47,12 @@ def check_names(config: TrainConfig, sources: str | Path | Sequence[str | Path],
     # Data are encoded as those of the initial model were, whatever types their columns have.
     if sources and config.monotone and not config.init_from:
         parse_monotone(config.monotone, [name for name in _numeric_columns(sources) if name not in names])
+
+
+def check_split(split: str) -> None:
+    """Check that percentages such as 70/10/20 leave rows to test on."""
+    if split.endswith("/0"):
+        raise ConfigError(f"split must leave rows to test on, got {split!r}")
 
 
 def check_workers(config: TrainConfig, strategy: ResolvedStrategy, workers: int | None) -> None:

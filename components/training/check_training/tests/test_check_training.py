@@ -32,6 +32,7 @@ ADDITIVE = {"model_kind": "additive", "monotone": "agee:+"}
         ({"strategy": "hybrid", "workers": 3}, "workers 3: strategy hybrid takes twice tensor_parallel_size 2"),
         ({"settings": {"device": "cpu,cpu", "slice_weights": [1.0]}}, "slice_weights: 1 numbers; there are 2 workers"),
         ({"settings": {"mode": "async"}, "strategy": "ring"}, "mode async: only strategy parameter-server"),
+        ({"split": "80/20/0"}, "split must leave rows to test on, got '80/20/0'"),
         ({"num_gpus": "all"}, "num_gpus must be a whole number, 0 or more, got 'all'"),
         ({"label": "late, lost", "label_weights": "1,2,3"}, "label_weights: 3 numbers; the data has 2 labels"),
         (ADDITIVE, r"monotone: 'agee' is not a numeric column of the data; did you mean 'age'\?"),
@@ -52,6 +53,7 @@ def test_wrong_setting_is_named(settings: dict[str, Any], message: str, rows: st
     "settings",
     [
         {},
+        {"split": "80/20/0", "split_column": "seen"},
         {"strategy": "hybrid", "num_gpus": "4"},
         # How many workers there are, the machine decides that trains.
         {"strategy": "tensor-parallel"},

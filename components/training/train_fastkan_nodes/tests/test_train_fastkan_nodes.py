@@ -15,7 +15,8 @@ from dkan_core import ConfigError, NodesConfig
 from dkan_core.config import field_docs
 
 OF_ONE_NODE = {"num_gpus", "workers", "checkpoint_uri", "checkpoint_key"}
-OWN_DEFAULTS = {"gpus_per_node", "node_selector", "tolerations"}
+RESOURCES = {"gpus_per_node", "cpu_per_node", "memory_per_node"}
+OWN_DEFAULTS = RESOURCES | {"node_selector", "tolerations", "env", "labels"}
 
 
 def described(component: Any) -> dict[str, str]:
