@@ -144,11 +144,9 @@ def configure_pod(
     cached: bool = False,
     prefix: str = "step_",
     is_control: bool = False,
-    is_verdict: bool = False,
+    is_retried: bool = True,
 ) -> PipelineTask:
     """Give a step what every step gets.
-
-    It is started again when its process fails, and then finds what it wrote before, whole or not.
 
     Args:
         task: The step.
@@ -157,7 +155,8 @@ def configure_pod(
         cached: Whether its outputs depend on nothing but its inputs.
         prefix: How the parameters of its resources and its nodes begin.
         is_control: Whether it reads neither rows nor weights, so that little suffices, whatever the form says.
-        is_verdict: Whether it fails because of what it finds, and would do so again: it is not started again.
+        is_retried: Whether it is started again when its process fails; it then finds what it wrote before. No for steps
+            that usually fail because of what they find, such as a column that is missing or a score that is too low.
     """
     task.set_container_image(values["image"])
     # The key of the cache has the inputs, not what lies at a URI: that is why a fingerprint of the data is among them.
@@ -187,7 +186,7 @@ def configure_pod(
     if settings.volume:
         kubernetes.mount_pvc(task, values["pvc_name"], VOLUME_PATH)
     task.register_pipeline_channels([values["image"]])
-    if not is_verdict:
+    if is_retried:
         task.set_retry(
             settings.retries,
             backoff_duration=settings.backoff,

@@ -72,7 +72,7 @@ def build_finish(settings: Settings) -> Callable[[Values, Any, Any], Outputs]:
         results = configure_pod(evaluated, values, settings).outputs
         scores = {name: results[name] for name in RESULTS}
         approved = configure_pod(
-            bind(approve_model, values, **scores), values, settings, is_control=True, is_verdict=True
+            bind(approve_model, values, **scores), values, settings, is_control=True, is_retried=False
         ).output
         with dsl.If(approved == True, name="approved"):  # noqa: E712 - kfp compares the output when it runs
             bind(publishing, values, model=model, metrics=results["metrics"])

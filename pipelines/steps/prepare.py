@@ -28,14 +28,14 @@ class Prepared(NamedTuple):
 
 def fingerprint(values: Values, settings: Settings) -> Any:
     """Return the fingerprint of the source files and of what preparation depends on."""
-    return configure_pod(bind(fingerprint_parquet, values), values, settings, is_control=True).output
+    return configure_pod(bind(fingerprint_parquet, values), values, settings, is_control=True, is_retried=False).output
 
 
 def _prepare_once(settings: Settings, _: str) -> Any:
     def prepare(values: Values, checked: Any) -> Any:
         known_by = fingerprint(values, settings)
         task = bind(prepare_parquet, values, data_fingerprint=known_by).after(checked)
-        return configure_pod(task, values, settings, cached=True).outputs["prepared"], known_by
+        return configure_pod(task, values, settings, cached=True, is_retried=False).outputs["prepared"], known_by
 
     return prepare
 
@@ -48,9 +48,9 @@ def _prepare_in_parallel(settings: Settings, name: str) -> Any:
             return task.after(before)
 
     def by_many(values: Values) -> Prepared:
-        plan = configure_pod(bind(plan_preparation, values), values, settings)
+        plan = configure_pod(bind(plan_preparation, values), values, settings, is_retried=False)
         surveyed = every_part(values, plan, "survey", plan)
-        fitted = configure_pod(bind(fit_preparation, values), values, settings).after(surveyed)
+        fitted = configure_pod(bind(fit_preparation, values), values, settings, is_retried=False).after(surveyed)
         encoded = every_part(values, plan, "encode", fitted)
         assembled = every_part(values, plan, "assemble", encoded)
         finished = configure_pod(bind(finish_preparation, values), values, settings, cached=True).after(assembled)
@@ -77,7 +77,7 @@ def _prepare_sample(settings: Settings, _: str) -> Any:
     def prepare(values: Values, checked: Any) -> Any:
         sample = configure_pod(sample_parquet(), values, settings, cached=True)
         task = bind(prepare_parquet, values, source=sample.outputs["source"], label=SAMPLE_LABEL).after(checked)
-        return configure_pod(task, values, settings, cached=True).outputs["prepared"], "sample"
+        return configure_pod(task, values, settings, cached=True, is_retried=False).outputs["prepared"], "sample"
 
     return prepare
 

@@ -41,12 +41,12 @@ def build_score(settings: Settings, name: str) -> Callable[[Values], Outputs]:
     """Return what scores the files of a form's values."""
 
     def score(values: Values) -> Outputs:
-        plan = configure_pod(bind(plan_scoring, values), values, settings)
+        plan = configure_pod(bind(plan_scoring, values), values, settings, is_retried=False)
         with dsl.ParallelFor(plan.output, name="score", parallelism=settings.parallelism) as part:
             scored = configure_pod(bind(predict_parquet, values, part=part), values, settings).after(plan)
         summary = configure_pod(bind(summarize_scores, values), values, settings).after(scored)
         # Behind the summary, so that its report is there to show why the gate failed.
-        done = configure_pod(bind(complete_scores, values), values, settings, is_verdict=True).after(summary)
+        done = configure_pod(bind(complete_scores, values), values, settings, is_retried=False).after(summary)
         found = summary.outputs
         return Outputs(done.outputs["rows"], found["average_precision"], found["max_psi"], found["report"])
 

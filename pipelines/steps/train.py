@@ -48,7 +48,7 @@ class Trained(NamedTuple):
 def check(component: BaseComponent, values: Values, settings: Settings) -> Any:
     """Return the task that fails where settings of a training are wrong."""
     return configure_pod(
-        bind(component, values, **_volume(settings)), values, settings, is_control=True, is_verdict=True
+        bind(component, values, **_volume(settings)), values, settings, is_control=True, is_retried=False
     )
 
 
