@@ -275,6 +275,6 @@ def first_values(feature: NumericFeature, codes_C: Int64) -> Float64:
     if found is None:
         # Between knots as far apart as floats can be.
         codes = codes_of_values(np.array(feature.knots), feature).astype(np.uint8)
-        found = CodeEdges(np.array(feature.knots[1:]), codes, missing=0)
+        found = CodeEdges(np.array(feature.knots[1:]), codes)
     starts = np.concatenate([[-np.inf], found.edges, [np.inf]])
     return starts[np.searchsorted(found.codes, codes_C)]

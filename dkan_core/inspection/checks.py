@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dkan_core.data.decimals import to_float64
 from dkan_core.data.encoding.column_hints import stored_as_text
 from dkan_core.data.encoding.histograms import count_values, quantile_knots
 from dkan_core.data.encoding.preprocessor import Preprocessor, category_codes
@@ -98,8 +99,11 @@ def suspicions(column: pa.ChunkedArray, *, distinct: int, auc: float | None, psi
     """
     present = len(column) - column.null_count
     found = []
-    if distinct <= 1:
-        found.append("constant" if distinct else "no value")
+    if not distinct:
+        found.append("no value")
+    # A flag of 1 and missing says as much as one of 1 and 0.
+    elif distinct == 1 and len(_without_missing(column)) == len(column):
+        found.append("constant")
     countable = pa.types.is_integer(column.type) or pa.types.is_string(column.type)
     if countable and present >= MIN_ROWS and distinct >= UNIQUE_SHARE * present:
         found.append("unique identifier")
@@ -127,6 +131,14 @@ def label_suspicions(classes: Mapping[str, Mapping[str, int]], positive: str | N
 
 
 def count_distinct(column: pa.ChunkedArray) -> int:
-    """Return how many different values a column has, without null."""
-    found: int = pc.count_distinct(column, mode="only_valid").as_py()
+    """Return how many different values a column has, without those that are missing: null, NaN and infinity."""
+    values = _without_missing(column)
+    if pa.types.is_floating(values.type):
+        # The sum makes of -0.0 the 0.0 that it equals.
+        values = pc.add(to_float64(values), 0.0)
+    found: int = pc.count_distinct(values).as_py()
     return found
+
+
+def _without_missing(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    return column.filter(pc.is_finite(column)) if pa.types.is_floating(column.type) else column.drop_null()

@@ -99,7 +99,7 @@ class GatherArguments(Structure):
 class ColumnArguments(Structure):
     """See ``Column`` in ``arguments.h``."""
 
-    _fields_ = (*_pointers("values valid edges codes out"), *_sizes("valid_offset edge_count is_double missing"))
+    _fields_ = (*_pointers("values valid edges codes out"), *_sizes("valid_offset edge_count is_double"))
 
 
 class LikelihoodArguments(Structure):

@@ -8,10 +8,8 @@ Shape suffixes: N rows, F numeric features, V value-coded features, K the longes
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import torch
 
 from dkan_core.data.encoding.preprocessor import (
     FIRST_CODE,
@@ -24,12 +22,8 @@ from dkan_core.data.encoding.preprocessor import (
     NumericFeature,
     Preprocessor,
     ValueFeature,
-    normal_scores,
-    quantize,
 )
 from dkan_core.errors import DataError
-from dkan_core.model.additive import score_codes
-from dkan_core.model.scores import decode_scores
 from dkan_core.onnx_export.graph import ML_DOMAIN, Graph
 
 
@@ -78,7 +72,7 @@ def add_encoding(
         numbers = _Numbers(values=values, missing=graph.node("Or", *(graph.node(kind, values) for kind in _NO_NUMBER)))
         scores = _add_scores(graph, numbers, preprocessor)
         if tables:
-            codes_of_scores = _add_score_codes(graph, scores, numbers, preprocessor)
+            codes_of_scores = _add_score_codes(graph, scores, numbers)
         codes = _add_value_codes(graph, numbers, preprocessor, read)
     for index, feature in enumerate(preprocessor.coded):
         if isinstance(feature, CategoryFeature):
@@ -100,30 +94,16 @@ def _add_scores(graph: Graph, numbers: _Numbers, preprocessor: Preprocessor) -> 
         scores = graph.node("Sub", stretched, graph.number(SCORE_LIMIT))
     elif preprocessor.numeric_dtype == "float16":
         scores = graph.cast(graph.cast(scores, np.float16), np.float32)
-    missing_F = [_missing_score(feature, preprocessor.numeric_dtype) for feature in preprocessor.numeric]
-    missing_scores = graph.constant(np.array([missing_F], dtype=np.float32), "missing_scores")
-    return graph.node("Where", numbers.missing, missing_scores, scores)
+    return graph.node("Where", numbers.missing, graph.number(0.0), scores)
 
 
-def _add_score_codes(graph: Graph, scores: str, numbers: _Numbers, preprocessor: Preprocessor) -> str:
+def _add_score_codes(graph: Graph, scores: str, numbers: _Numbers) -> str:
     """Add the codes of decoded scores: what a table has a row for."""
     steps = graph.node(
         "Mul", graph.node("Add", scores, graph.number(SCORE_LIMIT)), graph.number(STEPS / (2 * SCORE_LIMIT))
     )
     codes = graph.cast(graph.node("Add", graph.node("Round", steps), graph.number(1)), np.int64)
-    stored = [_stored_missing(feature, preprocessor.numeric_dtype) for feature in preprocessor.numeric]
-    missing_F = score_codes(torch.from_numpy(np.array([stored]))).numpy().astype(np.int64)
-    return graph.node("Where", numbers.missing, graph.constant(missing_F, "missing_codes"), codes)
-
-
-def _stored_missing(feature: NumericFeature, dtype: str) -> Any:
-    """Return what is stored where a value is missing."""
-    return quantize(normal_scores(np.array([np.nan]), feature), dtype)[0]
-
-
-def _missing_score(feature: NumericFeature, dtype: str) -> float:
-    """Return what a model reads where a value is missing: 0, unless a single knot has another score."""
-    return float(decode_scores(torch.from_numpy(np.array([[_stored_missing(feature, dtype)]]))))
+    return graph.node("Where", numbers.missing, graph.number(0, np.int64), codes)
 
 
 def _add_normal_scores(graph: Graph, values: str, features: Sequence[NumericFeature]) -> str:

@@ -28,6 +28,7 @@ COLUMNS = {
     "integers": RANDOM.integers(-3, 40, 3000).astype(float),
     "two values": RANDOM.integers(0, 2, 3000).astype(float),
     "one value": np.ones(3000),
+    "another value": np.full(3000, -2.5),
     "mostly 0": np.where(RANDOM.random(3000) < 0.9, 0, RANDOM.normal(size=3000)),
     "tiny": 1e-40 * RANDOM.normal(size=3000),
     "both zeros": np.where(RANDOM.random(3000) < 0.5, -0.0, RANDOM.integers(0, 3, 3000)),

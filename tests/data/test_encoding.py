@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,6 +19,7 @@ from dkan_core.data.encoding.distinct import distinct_values
 from dkan_core.data.encoding.fitting import fit_preprocessor
 from dkan_core.data.encoding.preprocessor import FIRST_CODE, MISSING, UNSEEN, Preprocessor, normal_scores
 from dkan_core.data.source.column_types import is_number
+from dkan_core.model.scores import decode_scores
 from tests import warm
 from tests.native import needs_native
 
@@ -85,14 +87,25 @@ def test_encoding_is_monotone_also_between_and_beyond_seen_values(values: list[f
 
 
 @pytest.mark.parametrize("hole", [None, float("nan"), float("inf"), float("-inf")])
-def test_missing_is_kept_apart(hole: float | None) -> None:
-    column = pa.array([1.0, 2.0, 3.0, hole] * 30, pa.float64())
+@pytest.mark.parametrize("values", [[1.0, 2.0, 3.0], [5.0, 5.0, 5.0]], ids=["some values", "one value"])
+def test_missing_is_kept_apart(hole: float | None, values: list[float]) -> None:
+    column = pa.array([*values, hole] * 30, pa.float64())
     missing = np.array([False, False, False, True] * 30)
     for dtype, is_missing in (("uint8", lambda x: x == 0), ("float16", np.isnan), ("float32", np.isnan)):
         arrays = encode({"x": column}, dtype)
         assert arrays["numeric"].dtype == dtype
         np.testing.assert_array_equal(is_missing(arrays["numeric"][:, 0]), missing)
         np.testing.assert_array_equal(arrays["categorical"][:, 0] == MISSING, missing)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "float32"])
+def test_models_tell_the_only_value_of_a_column_from_a_missing_one(dtype: Any) -> None:
+    """A flag of 1 and null: missing is read as 0, where the middle of a column is."""
+    for share in (0.01, 0.5, 0.99):
+        column = pa.array([None if row < 1_000 * share else 1.0 for row in range(1_000)], pa.float64())
+        stored = encode({"x": column}, dtype)["numeric"]
+        scores = decode_scores(torch.from_numpy(stored))[:, 0].numpy()
+        assert (scores[: round(1_000 * share)] == 0).all() and scores[-1] > 1
 
 
 def test_missing_values_do_not_move_the_scores() -> None:

@@ -10,8 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from dkan_core import PrepareConfig, TrainConfig, evaluate, explain, prepare, train
+from dkan_core.explanation.grid import _points_of
 from dkan_core.explanation.reasons import value_texts
-from dkan_core.explanation.scales import MOST_TIMES, time_ticks
+from dkan_core.explanation.scales import MOST_TIMES, Scale, time_ticks
 
 BEGIN = 1_357_084_800
 """2013-01-02."""
@@ -102,3 +103,9 @@ def test_reasons_write_durations_in_seconds_and_times_of_the_day_as_clocks_do() 
     durations = pa.array([90_000, 1_500, None], pa.duration("ms"))
     assert value_texts(durations).to_pylist() == ["90", "1.5", None]
     assert value_texts(pa.array([3_720_000_000, None], pa.time64("us"))).to_pylist() == ["01:02:00", None]
+
+
+def test_neighbouring_floats_are_points_of_their_own() -> None:
+    points = np.array([0.0, 5e-324, 1e15, 1e15 + 0.125, 1e15 + 0.25])
+    found = _points_of(points, np.empty(0), Scale("linear"), np.repeat(points, [3, 1, 2, 1, 2]))
+    assert np.bincount(found).tolist() == [3, 1, 2, 1, 2]

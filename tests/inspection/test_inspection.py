@@ -28,6 +28,9 @@ def make_rows() -> pa.Table:
             "price": [f"{value:.1f}" for value in rng.normal(50, 5, ROWS)],
             "name": [f"n{n}" for n in range(ROWS)],
             "one": np.ones(ROWS),
+            "flag": pa.array(np.ones(ROWS), mask=rng.random(ROWS) < 0.5),
+            "finite": np.where(rng.random(ROWS) < 0.5, 1.0, np.inf),
+            "zeros": np.where(rng.random(ROWS) < 0.5, -0.0, 0.0).astype(np.float16),
             "none": pa.nulls(ROWS, pa.float64()),
             "gappy": pa.array(rng.integers(0, 3, ROWS), mask=rng.random(ROWS) < 0.25),
             "when": pa.array(rng.integers(0, 10**9, ROWS), pa.timestamp("s")),
@@ -63,6 +66,7 @@ def test_only_what_is_suspicious_is_named(found: Inspection) -> None:
         "name": "unique identifier",
         "row": "unique identifier",
         "one": "constant",
+        "zeros": "constant",
         "none": "no value",
     }
     facts = {column.name: column for column in found.columns}

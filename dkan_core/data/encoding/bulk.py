@@ -177,6 +177,6 @@ def _describe(argument: ColumnArguments, column: pa.Array, edges: CodeEdges, out
     argument.valid = valid.address if valid is not None and column.null_count else None
     argument.valid_offset = column.offset
     argument.edges, argument.codes = edges.edges.ctypes.data, edges.codes.ctypes.data
-    argument.edge_count, argument.missing = len(edges.edges), edges.missing
+    argument.edge_count = len(edges.edges)
     argument.is_double = kind.itemsize == 8
     argument.out = out.ctypes.data

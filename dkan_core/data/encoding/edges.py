@@ -30,9 +30,6 @@ class CodeEdges:
     codes: UInt8
     """Of the values below the first edge, and of those from each edge on (E + 1,)."""
 
-    missing: int
-    """The code of NaN."""
-
 
 def code_edges(feature: NumericFeature, kind: np.dtype[Any]) -> CodeEdges | None:
     """Return where the codes of values change, or None where arithmetic among the knots overflows.
@@ -64,9 +61,7 @@ def code_edges(feature: NumericFeature, kind: np.dtype[Any]) -> CodeEdges | None
     edges, counts = np.unique(_at_places(places, kind), return_counts=True)
     codes = np.concatenate([[lowest], lowest + np.cumsum(counts)]).astype(np.uint8)
     finite = int(np.isfinite(edges).sum())  # a knot may lie beyond what a float32 can be
-    # Not always 0: in a column of a single value, what is missing has always had the code of that value.
-    missing = int(quantize(normal_scores(np.array([np.nan]), feature), "uint8")[0])
-    return CodeEdges(edges[:finite], codes[: finite + 1], missing)
+    return CodeEdges(edges[:finite], codes[: finite + 1])
 
 
 @cache

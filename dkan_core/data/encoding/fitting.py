@@ -214,6 +214,12 @@ def _fit_numeric(found: DistinctValues, name: str) -> tuple[NumericFeature, list
     else:
         chosen = np.arange(len(found.values))
         inverse = _inverse_normal(found.mid_ranks(chosen))
+    if len(found.values) == 1 and found.missing:
+        # Models read what is missing as 0, the score of a column's middle, which would be that of the only value, too:
+        # it lies as far off as if missing were a second value below it.
+        missing = found.missing / found.rows
+        below, above = _inverse_normal(np.array([missing / 2, (1 + missing) / 2]))
+        inverse = np.array([above - below])
     scores = np.clip(inverse, -SCORE_LIMIT, SCORE_LIMIT)
     # Six places, a 23,000th of a storage step, keep the manifest short and equal on machines that differ in the last
     # bit of the inverse normal.

@@ -322,6 +322,8 @@ def normal_scores(values: Float64, feature: NumericFeature) -> npt.NDArray[np.fl
     """
     with np.errstate(over="ignore", invalid="ignore"):
         scores = np.interp(values, *feature.curve)
+    if len(feature.knots) == 1:
+        scores[np.isnan(values)] = np.nan  # NumPy takes them for that knot
     # Between knots closer or farther apart than a float can say, the slope is no number: take the next knot's score.
     lost = ~np.isnan(values) & ~(np.abs(scores) <= SCORE_LIMIT)
     if lost.any():

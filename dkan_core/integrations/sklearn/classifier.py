@@ -311,7 +311,7 @@ class FastKANClassifier(EditingMixin, ExplainingMixin, PredictingMixin, SavingMi
         parameters: dict[str, Any],
     ) -> Self:
         check_threshold(self.threshold)
-        labels_NL = encode_labels(y, self.classes_, len(names))
+        labels_NL = encode_labels(y, self.classes_, names)
         check_consistent_length(table, labels_NL)
         weight_N = None if sample_weight is None else check_weights(sample_weight, labels_NL)
         keys_N = None if groups is None else check_groups(groups, len(labels_NL))
@@ -331,7 +331,7 @@ class FastKANClassifier(EditingMixin, ExplainingMixin, PredictingMixin, SavingMi
             train = random.permutation(rows)
             valid_X, valid_y = one_pair(eval_set)
             valid_table = read_features(self, valid_X, fitting=False, as_ids=reads_ids(table.column_names))
-            valid = {"labels": encode_labels(valid_y, self.classes_, len(names), "y of eval_set")}
+            valid = {"labels": encode_labels(valid_y, self.classes_, names, "y of eval_set")}
             check_consistent_length(valid_table, valid["labels"])
             check_classes(valid["labels"], "eval_set")
             # Probabilities are calibrated on these rows, and are to be those of the weighted ones.

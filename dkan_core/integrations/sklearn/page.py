@@ -34,7 +34,7 @@ def learned_page(classifier: Any, arrays: Arrays, y: Any) -> Page:
     if y is None:
         labels_NL = np.full((rows, len(names)), NOT_MEASURED, np.uint8)
     else:
-        labels_NL = encode_labels(y, classifier.classes_, len(names))
+        labels_NL = encode_labels(y, classifier.classes_, names)
         check_consistent_length(next(iter(arrays.values())), labels_NL)
     with scratch_folder() as scratch:
         classifier.save(scratch / "model")

@@ -75,7 +75,7 @@ class PredictingMixin:
         predicted = self.predict(X)
         if self._is_binary:
             return float(accuracy_score(classes_of(y), predicted, sample_weight=sample_weight))
-        labels_NL = encode_labels(y, self.classes_, predicted.shape[1])
+        labels_NL = encode_labels(y, self.classes_, self.labels_)
         check_consistent_length(predicted, labels_NL, sample_weight)
         measured_NL = labels_NL != NOT_MEASURED
         right_N = ((labels_NL == predicted) | ~measured_NL).all(axis=1)

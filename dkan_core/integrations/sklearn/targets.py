@@ -4,6 +4,7 @@ Shape suffixes: N rows, L labels.
 """
 
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -31,8 +32,7 @@ def find_classes(y: Any) -> tuple[Array, list[str]]:
     """Return the classes, of several labels their indices, and the names of the labels."""
     count = count_labels(y)
     if count > 1:
-        given = column_names(y) if is_frame(y) else [""] * count
-        names = [str(name) or f"label_{n}" for n, name in enumerate(given)]
+        names = _names_of_several(y, count)
         if len(set(names)) < count:
             raise ValueError(f"labels must have names of their own, got {names}")
         return np.arange(count), names
@@ -46,6 +46,11 @@ def find_classes(y: Any) -> tuple[Array, list[str]]:
             "1 per class, such as pandas.get_dummies(y): each is a label."
         )
     return np.unique(y), [name if isinstance(name, str) and name else "label"]
+
+
+def _names_of_several(y: Any, count: int) -> list[str]:
+    given = column_names(y) if is_frame(y) else [""] * count
+    return [str(name) or f"label_{n}" for n, name in enumerate(given)]
 
 
 def two_classes(classes: Any) -> Array:
@@ -89,21 +94,21 @@ def classes_of(y: Any, where: str = "y", *, warn: bool = False) -> Array:
     return y_N
 
 
-def encode_labels(y: Any, classes: Array, labels: int, where: str = "y") -> npt.NDArray[np.uint8]:
+def encode_labels(y: Any, classes: Array, names: Sequence[str], where: str = "y") -> npt.NDArray[np.uint8]:
     """Return labels (N, L) of 0, 1 and 255 for not measured.
 
     Args:
-        y: The labels.
+        y: The labels; several in a frame may be in another order.
         classes: As ``find_classes`` returns them.
-        labels: How many there are to be.
+        names: Those of the labels that there are to be.
         where: What messages should call ``y``.
 
     Raises:
-        ValueError: There are more or fewer, or they hold something else.
+        ValueError: There are more or fewer, some of them have other names, or they hold something else.
     """
-    if count_labels(y) != labels:
-        raise ValueError(f"{where} has {counted(count_labels(y), 'label')}; expected {labels}")
-    if labels == 1:
+    if count_labels(y) != len(names):
+        raise ValueError(f"{where} has {counted(count_labels(y), 'label')}; expected {len(names)}")
+    if len(names) == 1:
         y = classes_of(y, where, warn=not hasattr(y, "toarray"))
         unknown = np.setdiff1d(y, classes).tolist()
         if unknown:
@@ -119,11 +124,21 @@ def encode_labels(y: Any, classes: Array, labels: int, where: str = "y") -> npt.
             f"Of several labels each must be 0, 1 or NaN (not measured): {error}. Compare each column with the value "
             "that counts as 1, such as (y == 'yes').astype(float)"
         ) from error
+    values_NL = values_NL[:, _order(_names_of_several(y, len(names)), names, where)]
     measured_NL = ~np.isnan(values_NL)
     wrong = np.setdiff1d(values_NL[measured_NL], [0, 1])
     if len(wrong):
         raise ValueError(f"Of several labels each must be 0, 1 or NaN (not measured); {where} holds {wrong[0]:g}")
     return np.where(measured_NL, values_NL, NOT_MEASURED).astype(np.uint8)
+
+
+def _order(given: Sequence[str], names: Sequence[str], where: str) -> list[int]:
+    """Return where each of some labels is among those given; by their places if no name is the same, as of an array."""
+    if not {*given} & {*names}:
+        return [*range(len(names))]
+    if {*given} != {*names}:
+        raise ValueError(f"{where} has the labels {', '.join(given)}; expected {', '.join(names)}")
+    return [given.index(name) for name in names]
 
 
 def check_classes(labels_NL: npt.NDArray[np.uint8], where: str, hint: str = "") -> None:

@@ -146,7 +146,7 @@ struct AdamW {
 };
 
 // A column of numbers, and where the code of a value changes: values below edge 0 have code 0 of `codes`, those from edge
-// i on have code i + 1. What is null, NaN or infinite has the code `missing`.
+// i on have code i + 1. What is null, NaN or infinite has code 0.
 struct Column {
     const void* values;     // [B] of float, or of double
     const uint8_t* valid;   // a bitmap, 0 is null; no pointer: nothing is
@@ -156,7 +156,6 @@ struct Column {
     int64_t valid_offset;   // bits of the bitmap before the first row's
     int64_t edge_count;     // E, at most 255
     int64_t is_double;
-    int64_t missing;
 };
 
 // Codes of columns, to be written as the rows of records.

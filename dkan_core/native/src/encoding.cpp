@@ -14,6 +14,8 @@ namespace {
 using dkan::Column;
 
 constexpr int64_t BUCKETS = 1024;
+// The code of what is null, NaN or infinite.
+constexpr uint8_t MISSING = 0;
 // Above, a search by halves takes fewer comparisons.
 constexpr int64_t MAX_STEPS = 4;
 constexpr int64_t MAX_EDGES = 255;
@@ -25,7 +27,6 @@ struct Search {
     Number edges[MAX_EDGES + 1 + MAX_STEPS];
     uint8_t codes[MAX_EDGES + 1];
     uint8_t before[BUCKETS];
-    uint8_t missing;
     Number low, scale;
     int64_t steps;
 
@@ -36,7 +37,6 @@ struct Search {
         std::fill(edges + count, edges + MAX_EDGES + 1 + MAX_STEPS, std::numeric_limits<Number>::infinity());
         std::copy_n(column.codes, count + 1, codes);
         std::fill(codes + count + 1, codes + MAX_EDGES + 1, column.codes[count]);
-        missing = static_cast<uint8_t>(column.missing);
         low = count ? edges[0] : 0;
         scale = count ? BUCKETS / (edges[count - 1] - edges[0]) : 0;
         if (!(scale < std::numeric_limits<Number>::max())) scale = 0;
@@ -67,7 +67,7 @@ inline void encode_by_bucket(const Search<Number>& search, const Number* values,
         const int64_t first = search.before[search.bucket(value)];
         int64_t below = first;
         for (int64_t step = 0; step < steps; ++step) below += value >= search.edges[first + step];
-        out[row] = std::isfinite(value) ? search.codes[below] : search.missing;
+        out[row] = std::isfinite(value) ? search.codes[below] : MISSING;
     }
 }
 
@@ -77,7 +77,7 @@ inline void encode_by_halves(const Search<Number>& search, const Number* values,
         const Number value = values[row];
         int64_t below = 0;
         for (int64_t half = 128; half > 0; half /= 2) below += value >= search.edges[below + half - 1] ? half : 0;
-        out[row] = std::isfinite(value) ? search.codes[below] : search.missing;
+        out[row] = std::isfinite(value) ? search.codes[below] : MISSING;
     }
 }
 
@@ -95,10 +95,9 @@ void encode_values(const Search<Number>& search, const Number* values, int64_t c
 
 // Arrow's bitmap: least significant bit first, 0 is null.
 void mark_nulls(const Column& column, int64_t start, int64_t count, uint8_t* out) {
-    const uint8_t missing = static_cast<uint8_t>(column.missing);
     for (int64_t row = 0; row < count; ++row) {
         const int64_t bit = column.valid_offset + start + row;
-        out[row] = column.valid[bit / 8] >> (bit % 8) & 1 ? out[row] : missing;
+        out[row] = column.valid[bit / 8] >> (bit % 8) & 1 ? out[row] : MISSING;
     }
 }
 

@@ -181,9 +181,9 @@ def test_labels_may_have_no_name_and_be_sparse() -> None:
     sparse = csr_matrix([[0, 1], [1, 0], [1, 1]])
     classes, names = find_classes(sparse)
     assert names == ["label_0", "label_1"]
-    assert np.array_equal(encode_labels(sparse, classes, 2), sparse.toarray())
+    assert np.array_equal(encode_labels(sparse, classes, names), sparse.toarray())
     classes, names = find_classes(sparse[:, 1:])
-    assert names == ["label"] and np.array_equal(encode_labels(csr_matrix([[0], [1]]), np.arange(2), 1), [[0], [1]])
+    assert names == ["label"] and np.array_equal(encode_labels(csr_matrix([[0], [1]]), np.arange(2), names), [[0], [1]])
 
 
 def test_labels_have_the_names_of_a_frames_columns() -> None:
@@ -197,7 +197,7 @@ def test_classes_may_be_objects(values: list[Any]) -> None:
     y = np.array([*values, values[1]], dtype=object)
     classes, _ = find_classes(y)
     assert classes.dtype == np.array(values).dtype and classes.tolist() == values
-    assert encode_labels(y, classes, 1).ravel().tolist() == [0, 1, 1]
+    assert encode_labels(y, classes, ["label"]).ravel().tolist() == [0, 1, 1]
 
 
 @pytest.mark.parametrize("y", [["late", None, "early"], [0, 1, np.nan], pd.Series([1, pd.NA, 0], dtype="Int64")])
@@ -206,19 +206,29 @@ def test_row_without_a_class_is_refused(y: Any) -> None:
     with pytest.raises(ValueError, match="Input y contains NaN or None: 1 row of 3 without a class; leave them out"):
         find_classes(y)
     with pytest.raises(ValueError, match="Input y of eval_set contains NaN or None: 1 row of 3"):
-        encode_labels(y, y.dropna().unique(), 1, "y of eval_set")
+        encode_labels(y, y.dropna().unique(), ["label"], "y of eval_set")
 
 
 def test_labels_that_do_not_fit_are_named() -> None:
     with pytest.raises(ValueError, match="y must hold values of one type"):
         find_classes(pd.Series(["late", 1]))
     with pytest.raises(ValueError, match=r"y holds 'never'; the classes are \['early', 'late'\]"):
-        encode_labels(np.array(["never"]), np.array(["early", "late"]), 1)
+        encode_labels(np.array(["never"]), np.array(["early", "late"]), ["label"])
     for shape, labels in (((4,), 2), ((4, 2), 1), ((4, 3), 2)):
         with pytest.raises(ValueError, match=f"y has {(*shape, 1)[1]} labels?; expected {labels}"):
-            encode_labels(np.zeros(shape), np.arange(2), labels)
+            encode_labels(np.zeros(shape), np.arange(2), ["up", "down"][:labels])
     with pytest.raises(ValueError, match=r"classes must be two, got \[0, 1, 2\]"):
         FastKANClassifier().partial_fit([[1.0], [2.0]], [0, 1], classes=[0, 1, 2])
+
+
+def test_several_labels_are_told_apart_by_their_names() -> None:
+    given = pd.DataFrame({"down": [0.0, 1.0], "up": [1.0, np.nan]})
+    names, classes = ["up", "down"], np.arange(2)
+    for y in (given, pa.Table.from_pandas(given), given[names], given[names].to_numpy()):
+        assert encode_labels(y, classes, names).tolist() == [[1, 0], [255, 1]]
+    renamed = given.rename(columns={"up": "left"})
+    with pytest.raises(ValueError, match="y of eval_set has the labels down, left; expected up, down"):
+        encode_labels(renamed, classes, names, "y of eval_set")
 
 
 def test_eval_set_may_be_a_list_of_one_pair() -> None:
