@@ -61,7 +61,9 @@ def test_workers_without_a_server_say_where_their_time_went(
     spent = check_breakdown(result, config)
     assert (spent["worker 0"]["exchange"] == 0) == single and spent["worker 0"]["update"] > 0
     said = [message for message in caplog.messages if message.startswith("time: ")]
-    assert len(said) == len(result.history) and all("evaluator" in line and "MB" in line for line in said)
+    assert len(said) == len(result.history) and all("MB" in line for line in said)
+    # Two evaluations may be so close to each other that nothing was measured between them.
+    assert any("evaluator" in line for line in said)
     # Not in each: of two evaluations that the launcher takes at once, the second has no time of the workers.
     assert any(line.startswith("time: workers ") and "compute" in line for line in said)
     if single:
