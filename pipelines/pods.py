@@ -98,7 +98,7 @@ class Settings:
 
     # Importing torch and kfp takes 0.7 GB, and Kubeflow's launcher some more.
     control_cpu: str = "1"
-    """CPU limit of steps that read neither rows nor weights, such as checks and the launcher of a TrainJob."""
+    """CPU limit of steps that load neither rows nor weights, such as checks and the launcher of a TrainJob."""
 
     control_memory: str = "2Gi"
     """Memory limit of these steps."""
@@ -154,7 +154,7 @@ def configure_pod(
         settings: What is fixed when the pipeline is compiled.
         cached: Whether its outputs depend on nothing but its inputs.
         prefix: How the parameters of its resources and its nodes begin.
-        is_control: Whether it reads neither rows nor weights, so that little suffices, whatever the form says.
+        is_control: Whether it loads neither rows nor weights, so that little suffices, whatever the form says.
         is_retried: Whether it is started again when its process fails; it then finds what it wrote before. No for steps
             that usually fail because of what they find, such as a column that is missing or a score that is too low.
     """

@@ -322,8 +322,10 @@ def best_f1_threshold(labels_N: Array, scores_N: Array, weight_N: Array | None =
     true_T, false_T = ranking.counts(thresholds_T)
     f1_T = 2 * true_T / (true_T + false_T + ranking.positives)
     accepted = thresholds_T[np.argmax(f1_T)]
-    below = [scores_K[scores_K < accepted].max(initial=0) for scores_K in (ranking.positives_P, ranking.negatives_M)]
-    return (float(accepted) + float(max(below))) / 2
+    below = max(scores_K[scores_K < accepted].max(initial=0) for scores_K in (ranking.positives_P, ranking.negatives_M))
+    halfway = (float(accepted) + float(below)) / 2
+    # Among the scores' own floats there may be none.
+    return halfway if accepted.dtype.type(halfway) > below else float(accepted)
 
 
 def positive_rates(cells_N: Array, labels_N: Array, cells: int) -> Array:

@@ -204,7 +204,7 @@ def _count_missing(column: pa.Array) -> int:
 
 
 def _fit(sample: pa.Table, task: PreparationTask) -> tuple[Preprocessor, dict[str, str]]:
-    """Return what ``prepare`` would choose, and the columns that it would refuse, each with the reason."""
+    """Return what ``prepare`` would choose from the sample, and the columns that it would refuse with the reasons."""
     schema, kept, refused = task.schema, {*task.schema.features}, dict[str, str]()
     choose = partial(fit_preprocessor, max_categories=task.config.max_categories)
     for name in schema.features:

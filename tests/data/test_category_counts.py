@@ -1,6 +1,7 @@
 """Values of categories are counted in all rows of train: exactly, and the same however rows are cut into parts."""
 
 from collections import Counter
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from dkan_core.integrations.sklearn import rows as sklearn_rows
 from tests.data.tables import write
 
 VALUES = st.lists(st.sampled_from(["a", "b", "ä" * 40, "", None]))
+
+CONFIG = PrepareConfig(label=("y",))
 
 
 def counted(found: dict[str, pa.Table]) -> dict[str, dict[str | None, int]]:
@@ -70,7 +73,7 @@ def test_values_that_the_sample_lacks_have_codes_and_exact_counts(
         monkeypatch.setattr(module, "sample_rows", lambda columns: 100)
     columns = long_tailed(2_000)
     source = write(pa.table(columns), tmp_path / "raw")
-    prepared = prepare(source, tmp_path / "out", PrepareConfig(label=("y",)))
+    prepared = prepare(source, tmp_path / "out", CONFIG)
     [city] = (feature for feature in prepared.preprocessor.coded if feature.name == "city")
     assert len(city.vocabulary) > 190
     assert prepared.preprocessor.counts is not None
@@ -87,3 +90,17 @@ def test_classifier_counts_categories_beyond_its_sample(monkeypatch: pytest.Monk
     [city] = (feature for feature in preprocessor.coded if feature.name == "city")
     assert {*city.vocabulary} == {*columns["city"]}
     assert preprocessor.counts is not None and preprocessor.counts["city"] == [0, 0, *[10] * 200]
+
+
+def test_columns_that_extend_an_encoding_keep_their_exact_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (statistics, steps):
+        monkeypatch.setattr(module, "sample_rows", lambda columns: 100)
+    columns = long_tailed(2_000)
+    prepare(write(pa.table({"x": columns["x"], "y": columns["y"]}), tmp_path / "few"), tmp_path / "old", CONFIG)
+    more = write(pa.table(columns), tmp_path / "more")
+    extended = prepare(more, tmp_path / "new", replace(CONFIG, like=str(tmp_path / "old"), extend=True))
+    assert extended.preprocessor.counts is not None
+    assert sum(extended.preprocessor.counts["city"]) == extended.splits["train"].rows
+    assert sum(extended.preprocessor.counts["x"]) == 100

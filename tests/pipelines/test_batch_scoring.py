@@ -47,10 +47,11 @@ def results_of(out: Path, task: str) -> dict[str, Any]:
 
 def test_date_of_the_run_is_filled_in(trained: TrainResult, source: Path, tmp_path: Path) -> None:
     form = {"model_uri": trained.model, "data_uri": source, "output_uri": tmp_path / "scores" / "{date}"}
+    before = datetime.now(UTC).date()
     run = run_pipeline(tmp_path / "run", **form)
     assert run.returncode == 0, run.stdout + run.stderr
     (scores,) = (tmp_path / "scores").iterdir()
-    assert date.fromisoformat(scores.name) <= datetime.now(UTC).date()
+    assert before <= date.fromisoformat(scores.name) <= datetime.now(UTC).date()
     assert (scores / "_scoring.json").exists() and (scores / source.name).exists()
 
 

@@ -10,7 +10,8 @@ import pytest
 from fsspec import AbstractFileSystem
 
 from dkan_core.errors import DataError, OutputError, UnreadableError
-from dkan_core.utils.storage.outputs import PARTIAL
+from dkan_core.utils.storage.outputs import PARTIAL, check_contents
+from dkan_core.utils.storage.paths import filesystem
 from dkan_core.utils.storage.remote import download_folder, replace_remote
 from dkan_core.utils.storage.shared_folder import SharedFolder
 
@@ -110,3 +111,12 @@ def test_download_takes_the_names_that_are_asked_for(tmp_path: Path, memory: Abs
     with pytest.raises(DataError, match=r"names a file outside of it: 'model/../../stolen'"):
         download_folder("memory://bucket/out", tmp_path / "there", ("model",))
     assert not (tmp_path / "stolen").exists()
+
+
+@pytest.mark.parametrize("slash", ["", "/"])
+def test_foreign_file_in_a_folder_of_a_result_is_found(slash: str) -> None:
+    uri = "memory://results/out"
+    for name in ("a.json", "train/00000.safetensors", "train/notes.txt"):
+        filesystem(uri)[0].pipe_file(f"/results/out/{name}", b"{}")
+    with pytest.raises(OutputError, match=r"/out/train/notes\.txt: was not written by dkan"):
+        check_contents(uri + slash, {"train": r"\d+\.safetensors"})

@@ -1,5 +1,6 @@
 """How many rows hold each value of the category columns: exact, and the same however the rows are cut into parts."""
 
+import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -19,6 +20,8 @@ MIN_ADDED = 1 << 16
 FILE_SCHEMA = pa.schema({"column": pa.string(), "value": pa.string(), "rows": pa.int64()})
 # Each count begins with it, so that even one of no rows says that the column was counted.
 NO_ROWS = pa.table({"value": pa.nulls(1, pa.string()), "rows": [0]})
+
+logger = logging.getLogger(__name__)
 
 
 def count_texts(column: pa.ChunkedArray | pa.Array, name: str, where: str) -> pa.Table:
@@ -78,6 +81,7 @@ class CategoryCounts:
         total = _added_up(self._tables[name])
         text_bytes = pc.sum(pc.binary_length(total["value"])).as_py() or 0
         if text_bytes + VALUE_BYTES * len(total) > self._max_bytes:
+            logger.info("column %r has too many values to count in all rows: a sample says which are frequent", name)
             del self._tables[name]
         else:
             self._tables[name] = [total]
@@ -108,10 +112,14 @@ class CategoryCounts:
         for file in files:
             with file() as source:
                 rows = pq.read_table(source)
+            found, first = {}, 0
+            # The rows of a column follow each other.
+            for entry in pc.value_counts(rows["column"]).to_pylist():
+                found[entry["values"]] = rows.slice(first, entry["counts"]).drop_columns("column")
+                first += entry["counts"]
             for name in [*total._tables]:
-                found = rows.filter(pc.equal(rows["column"], name)).drop_columns("column")
-                if len(found):
-                    total._append(name, found)
+                if name in found:
+                    total._append(name, found[name])
                 else:
                     del total._tables[name]
         return total

@@ -65,7 +65,7 @@ def extended_encoding(base: Preprocessor, fitted: Preprocessor) -> Preprocessor:
         fitted: Of other columns.
     """
     both = {name: [*getattr(base, name), *getattr(fitted, name)] for name in ("numeric", "coded", "sparse")}
-    return base.model_copy(update=both)
+    return base.model_copy(update={**both, "counts": {**(base.counts or {}), **(fitted.counts or {})}})
 
 
 def with_counts(encoding: Preprocessor, sample: pa.Table, where: str) -> Preprocessor:

@@ -158,7 +158,7 @@ def _fit_columns(task: PreparationTask, statistics: Statistics) -> Preprocessor:
         logger.warning("%s", text)
     if task.encoding is None:
         return fitted
-    return with_counts(extended_encoding(task.encoding, fitted), sample, task.where)
+    return extended_encoding(with_counts(task.encoding, sample, task.where), fitted)
 
 
 def layout_of(preprocessor: Preprocessor, task: PreparationTask) -> Layout:

@@ -215,8 +215,8 @@ def fit_encoding(table: pa.Table, base: Preprocessor | None) -> Preprocessor:
     if base is not None:
         check_features(base, types, "X", because="init_model was trained with")
         added = [name for name in table.column_names if name not in base.columns]
-        encoding = extended_encoding(base, _fit_columns(table.select(added))) if added else base
-        return with_counts(encoding, table.slice(0, sample_rows(table.num_columns)), "X")
+        counted = with_counts(base, table.slice(0, sample_rows(table.num_columns)), "X")
+        return extended_encoding(counted, _fit_columns(table.select(added))) if added else counted
     preprocessor = _fit_columns(table)
     if not preprocessor.columns:
         raise ValueError(

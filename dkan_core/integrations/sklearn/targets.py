@@ -98,7 +98,7 @@ def encode_labels(y: Any, classes: Array, names: Sequence[str], where: str = "y"
     """Return labels (N, L) of 0, 1 and 255 for not measured.
 
     Args:
-        y: The labels; several in a frame may be in another order.
+        y: The labels; the columns of a frame may be in another order, those of an array are in this one.
         classes: As ``find_classes`` returns them.
         names: Those of the labels that there are to be.
         where: What messages should call ``y``.
@@ -124,7 +124,8 @@ def encode_labels(y: Any, classes: Array, names: Sequence[str], where: str = "y"
             f"Of several labels each must be 0, 1 or NaN (not measured): {error}. Compare each column with the value "
             "that counts as 1, such as (y == 'yes').astype(float)"
         ) from error
-    values_NL = values_NL[:, _order(_names_of_several(y, len(names)), names, where)]
+    if is_frame(y):
+        values_NL = values_NL[:, _order(_names_of_several(y, len(names)), names, where)]
     measured_NL = ~np.isnan(values_NL)
     wrong = np.setdiff1d(values_NL[measured_NL], [0, 1])
     if len(wrong):
@@ -133,7 +134,7 @@ def encode_labels(y: Any, classes: Array, names: Sequence[str], where: str = "y"
 
 
 def _order(given: Sequence[str], names: Sequence[str], where: str) -> list[int]:
-    """Return where each of some labels is among those given; by their places if no name is the same, as of an array."""
+    """Return where each of some labels is among those given; by their places if no name is the same."""
     if not {*given} & {*names}:
         return [*range(len(names))]
     if {*given} != {*names}:

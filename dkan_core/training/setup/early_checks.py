@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from dkan_core.config import ResolvedStrategy, TrainConfig
+from dkan_core.config import PrepareConfig, ResolvedStrategy, TrainConfig
 from dkan_core.config.loading import separated
 from dkan_core.data.source.column_types import is_number
 from dkan_core.data.source.columns import read_sources
@@ -51,7 +51,7 @@ def check_names(config: TrainConfig, sources: str | Path | Sequence[str | Path],
 
 def check_split(split: str) -> None:
     """Check that percentages such as 70/10/20 leave rows to test on."""
-    if split.endswith("/0"):
+    if split and not PrepareConfig(label=("",), split=split).split_percent[2]:
         raise ConfigError(f"split must leave rows to test on, got {split!r}")
 
 

@@ -75,7 +75,7 @@ class Finisher:
             weight = self.choices.metrics.get("blend")
             final = final if weight is None else self._blender.blend_by(final.eval(), weight)
             final.calibrate(*self.choices.calibration)
-            return final.eval(), final.config, self._describe_as_chosen(final, self.choices, best)
+            return final.eval(), final.config, self._describe_as_chosen(final.eval(), self.choices, best)
         scored = best.scored
         if self._blends:
             final, scored = self._blender.blend(final.eval(), scored)
@@ -106,7 +106,7 @@ class Finisher:
     def _describe_as_chosen(self, final: TabularModel, choices: Choices, best: Best) -> dict[str, Any]:
         """Return what the first training says; the distribution of scores, for others to be compared with, is new."""
         metrics = choices.describe(rows=self.prepared.splits["train"].rows, epochs=best.facts["epoch"])
-        scores_NL = to_probability(score_split(final.eval(), self.valid, torch.device("cpu")).log_odds_NL)
+        scores_NL = to_probability(score_split(final, self.valid, torch.device("cpu")).log_odds_NL)
         labels = zip(metrics["labels"].items(), scores_NL.T, strict=True)
         found = {name: {**facts, SCORES: score_distribution(scores_N)} for (name, facts), scores_N in labels}
         return {**metrics, "labels": found}

@@ -87,7 +87,7 @@ def check_contents(out: str | Path, contents: Mapping[str, str]) -> None:
         contents: By the name of a folder in it, a pattern of the paths of the files there.
     """
     for name, pattern in contents.items():
-        folder = f"{out}/{name}"
+        folder = f"{str(out).rstrip('/')}/{name}"
         fs, root = filesystem(folder)
         with writable(folder):
             fs.invalidate_cache()

@@ -226,6 +226,7 @@ def test_several_labels_are_told_apart_by_their_names() -> None:
     names, classes = ["up", "down"], np.arange(2)
     for y in (given, pa.Table.from_pandas(given), given[names], given[names].to_numpy()):
         assert encode_labels(y, classes, names).tolist() == [[1, 0], [255, 1]]
+    assert encode_labels(given[names].to_numpy(), classes, ["label_1", "label_0"]).tolist() == [[1, 0], [255, 1]]
     renamed = given.rename(columns={"up": "left"})
     with pytest.raises(ValueError, match="y of eval_set has the labels down, left; expected up, down"):
         encode_labels(renamed, classes, names, "y of eval_set")
