@@ -66,11 +66,14 @@ def long_tailed(rows: int) -> dict[str, Any]:
     return {"x": np.arange(rows, dtype=float), "city": [f"city {row * 200 // rows}" for row in range(rows)], "y": label}
 
 
-def test_values_that_the_sample_lacks_have_codes_and_exact_counts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for module in (statistics, steps):
+@pytest.fixture
+def small_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (statistics, steps, sklearn_rows):
         monkeypatch.setattr(module, "sample_rows", lambda columns: 100)
+
+
+@pytest.mark.usefixtures("small_sample")
+def test_values_that_the_sample_lacks_have_codes_and_exact_counts(tmp_path: Path) -> None:
     columns = long_tailed(2_000)
     source = write(pa.table(columns), tmp_path / "raw")
     prepared = prepare(source, tmp_path / "out", CONFIG)
@@ -82,8 +85,8 @@ def test_values_that_the_sample_lacks_have_codes_and_exact_counts(
     assert rows[2:] == sorted(rows[2:], reverse=True)
 
 
-def test_classifier_counts_categories_beyond_its_sample(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sklearn_rows, "sample_rows", lambda columns: 100)
+@pytest.mark.usefixtures("small_sample")
+def test_classifier_counts_categories_beyond_its_sample() -> None:
     columns = long_tailed(2_000)
     table = pa.table({name: columns[name] for name in ("x", "city")})
     preprocessor = sklearn_rows.fit_encoding(table, None)
@@ -92,11 +95,8 @@ def test_classifier_counts_categories_beyond_its_sample(monkeypatch: pytest.Monk
     assert preprocessor.counts is not None and preprocessor.counts["city"] == [0, 0, *[10] * 200]
 
 
-def test_columns_that_extend_an_encoding_keep_their_exact_counts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for module in (statistics, steps):
-        monkeypatch.setattr(module, "sample_rows", lambda columns: 100)
+@pytest.mark.usefixtures("small_sample")
+def test_columns_that_extend_an_encoding_keep_their_exact_counts(tmp_path: Path) -> None:
     columns = long_tailed(2_000)
     prepare(write(pa.table({"x": columns["x"], "y": columns["y"]}), tmp_path / "few"), tmp_path / "old", CONFIG)
     more = write(pa.table(columns), tmp_path / "more")

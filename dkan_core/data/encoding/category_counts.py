@@ -35,9 +35,14 @@ def count_texts(column: pa.ChunkedArray | pa.Array, name: str, where: str) -> pa
     >>> count_texts(pa.array(["a", "b", "a"]), "city", "rows").sort_by("rows").to_pydict()
     {'value': [None, 'b', 'a'], 'rows': [0, 1, 2]}
     """
+    return _added_up([NO_ROWS, _counted(column, name, where)])
+
+
+def _counted(column: pa.ChunkedArray | pa.Array, name: str, where: str) -> pa.Table:
+    """Return the values and the rows of each; a dictionary may hold a value twice."""
     found = pc.value_counts(column)
     texts = texts_of(found.field("values"), name, where)
-    return _added_up([NO_ROWS, pa.table({"value": texts, "rows": found.field("counts")})])
+    return pa.table({"value": texts, "rows": found.field("counts")})
 
 
 def _added_up(tables: Sequence[pa.Table]) -> pa.Table:
@@ -69,7 +74,7 @@ class CategoryCounts:
         """
         for name in self._tables.keys() & {*rows.schema.names}:
             column = column_named(rows, name, where)
-            self._append(name, count_texts(column if chosen is None else column.filter(chosen), name, where))
+            self._append(name, _counted(column if chosen is None else column.filter(chosen), name, where))
 
     def _append(self, name: str, found: pa.Table) -> None:
         first, *others = tables = self._tables[name]

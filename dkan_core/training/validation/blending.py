@@ -69,16 +69,28 @@ class Blender:
         """Fit the additive model."""
         _ = self._partner
 
-    def blend_by(self, network: TabularFastKAN, weight: float) -> TabularFastKAN:
-        """Return a blend in which the additive model counts so much; the network alone where there is no such model."""
+    def blend_by(
+        self, network: TabularFastKAN, scored: ScoredSplit, weight: float
+    ) -> tuple[TabularFastKAN, ScoredSplit]:
+        """Return a blend in which the additive model counts so much, and how it scores.
+
+        Where there is no such model, that is the network alone.
+
+        Args:
+            network: In eval mode, on the CPU, not calibrated.
+            scored: Its log-odds on validation.
+            weight: That of the additive model.
+        """
         partner = self._partner
         if partner is None:
-            return network
+            return network, scored
         config = partner.model.config
-        coded = tuple(index for (index,) in config.one_hot_groups)
-        return BlendedFastKAN.of(
-            network, partner.model, Blend(weight=weight, coded=coded, additive=additive_shape(config))
+        blend = Blend(
+            weight=weight,
+            coded=tuple(index for (index,) in config.one_hot_groups),
+            additive=additive_shape(config),
         )
+        return BlendedFastKAN.of(network, partner.model, blend), _weighted(scored, partner.scored, weight)
 
     def blend(self, network: TabularFastKAN, scored: ScoredSplit) -> tuple[TabularFastKAN, ScoredSplit]:
         """Return the blend with the best validation AP, or a network that is better by itself, and how it scores.
@@ -90,11 +102,7 @@ class Blender:
         partner = self._partner
         if partner is None:
             return network, scored
-        of_network_NL, of_partner_NL = (torch.from_numpy(each.log_odds_NL) for each in (scored, partner.scored))
-        found = {
-            weight: replace(scored, log_odds_NL=weighted_mean(of_network_NL, of_partner_NL, weight).numpy())
-            for weight in WEIGHTS
-        }
+        found = {weight: _weighted(scored, partner.scored, weight) for weight in WEIGHTS}
         values = {weight: _average_precision(each) for weight, each in found.items()}
         best, alone = max(WEIGHTS, key=lambda weight: values[weight]), _average_precision(scored)
         is_far_better = values[best] <= alone - ALONE_MARGIN * min(alone, 1 - alone)
@@ -105,7 +113,7 @@ class Blender:
         logger.info(
             "blended with %g of the additive model: validation AP %.4f instead of %.4f", best, values[best], alone
         )
-        return self.blend_by(network, best), found[best]
+        return self.blend_by(network, scored, best)
 
     @functools.cached_property
     def _partner(self) -> _Partner | None:
@@ -134,6 +142,11 @@ class Blender:
         return AdditiveFastKAN(
             blended_config(ModelConfig.for_data(self.prepared, self.config), coded=coded, additive=tables)
         )
+
+
+def _weighted(of_network: ScoredSplit, of_partner: ScoredSplit, weight: float) -> ScoredSplit:
+    network_NL, partner_NL = (torch.from_numpy(each.log_odds_NL) for each in (of_network, of_partner))
+    return replace(of_network, log_odds_NL=weighted_mean(network_NL, partner_NL, weight).numpy())
 
 
 def is_better_on_each_part(one: ScoredSplit, other: ScoredSplit) -> bool:

@@ -71,17 +71,18 @@ class Finisher:
         with random_state():
             final = TabularFastKAN(model.config)
         final.load_state_dict(model.state_dict())
+        scored = best.scored
         if self.choices is not None:
             weight = self.choices.metrics.get("blend")
-            final = final if weight is None else self._blender.blend_by(final.eval(), weight)
-            final.calibrate(*self.choices.calibration)
-            return final.eval(), final.config, self._describe_as_chosen(final.eval(), self.choices, best)
-        scored = best.scored
-        if self._blends:
-            final, scored = self._blender.blend(final.eval(), scored)
-        calibration, metrics = self._describe(scored, best)
-        if final.config.blended is not None:
-            metrics["blend"] = final.config.blended.weight
+            if weight is not None:
+                final, scored = self._blender.blend_by(final.eval(), scored, weight)
+            calibration, metrics = self._as_chosen(self.choices, scored, best)
+        else:
+            if self._blends:
+                final, scored = self._blender.blend(final.eval(), scored)
+            calibration, metrics = self._describe(scored, best)
+            if final.config.blended is not None:
+                metrics["blend"] = final.config.blended.weight
         final.calibrate(*calibration)
         return final.eval(), final.config, metrics
 
@@ -91,25 +92,32 @@ class Finisher:
         cpu.load_state_dict(model.state_dict())
         if self.choices is not None:
             found = {name: self.choices.metrics.get(name) for name in TABLE_CHOICES}
-            final = _calibrated(purified(self._tables.tables_by(cpu, self.config, found)), self.choices.calibration)
-            return final, final.config, self._describe_as_chosen(final, self.choices, best)
-        learned, choice = self._tables.tables(cpu, self.config)
-        terms = purified(learned)
-        calibration, metrics = self._describe(score_split(terms.to_model(), self.valid, torch.device("cpu")), best)
-        final = _calibrated(terms, calibration)
-        return final, final.config, metrics | choice
+            terms = purified(self._tables.tables_by(cpu, self.config, found))
+            calibration, metrics = self._as_chosen(self.choices, self._scored(terms), best)
+        else:
+            learned, choice = self._tables.tables(cpu, self.config)
+            terms = purified(learned)
+            calibration, metrics = self._describe(self._scored(terms), best)
+            metrics |= choice
+        scale_L, shift_L = calibration
+        final = calibrated(terms, scale_L.astype(np.float64), shift_L.astype(np.float64)).to_model()
+        return final, final.config, metrics
+
+    def _scored(self, terms: AdditiveTerms) -> ScoredSplit:
+        return score_split(terms.to_model(), self.valid, torch.device("cpu"))
 
     def _describe(self, scored: ScoredSplit, best: Best) -> Described:
         epoch, step = best.facts["epoch"], best.facts["step"]
         return describe_best(scored, self.prepared.labels, self.config, epoch=epoch, step=step)
 
-    def _describe_as_chosen(self, final: TabularModel, choices: Choices, best: Best) -> dict[str, Any]:
-        """Return what the first training says; the distribution of scores, for others to be compared with, is new."""
+    def _as_chosen(self, choices: Choices, scored: ScoredSplit, best: Best) -> Described:
+        """Return what the first training chose and says; how scores are distributed is the second model's own."""
         metrics = choices.describe(rows=self.prepared.splits["train"].rows, epochs=best.facts["epoch"])
-        scores_NL = to_probability(score_split(final, self.valid, torch.device("cpu")).log_odds_NL)
-        labels = zip(metrics["labels"].items(), scores_NL.T, strict=True)
+        scale_L, shift_L = choices.calibration
+        probabilities_NL = to_probability(scored.log_odds_NL * scale_L + shift_L)
+        labels = zip(metrics["labels"].items(), probabilities_NL.T, strict=True)
         found = {name: {**facts, SCORES: score_distribution(scores_N)} for (name, facts), scores_N in labels}
-        return {**metrics, "labels": found}
+        return choices.calibration, {**metrics, "labels": found}
 
     @property
     def _blends(self) -> bool:
@@ -122,8 +130,3 @@ class Finisher:
     @functools.cached_property
     def _blender(self) -> Blender:
         return Blender(self.open_train, self.valid, self.prepared, self.config)
-
-
-def _calibrated(terms: AdditiveTerms, calibration: Calibration) -> AdditiveFastKAN:
-    scale_L, shift_L = calibration
-    return calibrated(terms, scale_L.astype(np.float64), shift_L.astype(np.float64)).to_model()
