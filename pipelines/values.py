@@ -12,7 +12,7 @@ from dkan_core.data.preparation.parallel import MAX_PARTS
 from dkan_core.data.source.files import SUFFIXES, split_sources
 from dkan_core.errors import ConfigError
 from dkan_core.serving.inference_service import storage_uri
-from dkan_core.training.setup.early_checks import check_training
+from dkan_core.training.setup.early_checks import check_training, has_test_rows
 from dkan_core.trainjob.body import settle
 from dkan_core.utils.dates import DATE
 from pipelines.pods import VOLUME_PATH
@@ -44,7 +44,7 @@ def find_fault(form: Mapping[str, Any]) -> str:
     for name, value in form.items():
         if name in RULES and not RULES[name].holds(value):
             return f"parameter {name!r} must be {RULES[name].expected}, got {value!r}"
-    if fault := _misplaced_date(form) or _shared_place(form) or _unfit_share(form):
+    if fault := _misplaced_date(form) or _shared_place(form):
         return fault
     try:
         _build_configs(form)
@@ -52,7 +52,7 @@ def find_fault(form: Mapping[str, Any]) -> str:
             storage_uri(form.get("serving_uri") or form["publish_uri"])
     except ConfigError as error:
         return str(error)
-    return ""
+    return _unfit_share(form)
 
 
 def _misplaced_date(form: Mapping[str, Any]) -> str:
@@ -75,7 +75,7 @@ def _unfit_share(form: Mapping[str, Any]) -> str:
     """Return what is wrong with how rows are divided."""
     if "prepared_uri" in form and form.get("num_parts", 1) > MAX_PARTS:
         return f"parameter 'num_parts' must be from 1 to {MAX_PARTS}, got {form['num_parts']}"
-    if form.get("split", "").endswith("/0") and not form.get("split_column"):
+    if "split" in form and not form.get("split_column") and not has_test_rows(form["split"]):
         return f"parameter 'split' must leave rows to test on, got {form['split']!r}"
     return ""
 
