@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 UV := $(or $(shell command -v uv),.uv/bin/uv)
 DEMO := build/demo
 BENCH_VENV := build/bench-venv
-BENCH_SYNC = UV_PROJECT_ENVIRONMENT=$(BENCH_VENV) $(UV) sync --quiet --frozen --extra demo --group bench
+BENCH_SYNC = UV_PROJECT_ENVIRONMENT=$(BENCH_VENV) $(UV) sync --quiet --frozen --compile-bytecode --extra demo --group bench
 DOCS_VENV := build/docs-venv
 VERSION = $(shell sed -nE 's/^version = "(.*)"/\1/p' pyproject.toml)
 REVISION = $(shell git describe --always --dirty --abbrev=40 --exclude '*' 2>/dev/null || echo unknown)

@@ -60,7 +60,6 @@ def main(
         if reference not in MODELS:
             raise ConfigError(f"--reference: unknown model {reference}; expected one of {', '.join(MODELS)}")
         out.mkdir(parents=True, exist_ok=True)
-        keep_bytecode(out)
         files = find_files(sources) if sources else [demo_flights(out)]
         sets = [stage(path, out / "data", label.split(",")) for path in files]
         use_cores(threads)
@@ -75,12 +74,6 @@ def main(
     text = markdown(rows, reference, ratios)
     write_atomic(out / "speed.md", text + "\n")
     typer.echo(text)
-
-
-def keep_bytecode(folder: Path) -> None:
-    """Have each module compiled once, as ``make install`` leaves it, also where the environment forbids bytecode."""
-    if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
-        os.environ["PYTHONPYCACHEPREFIX"] = str(folder / "bytecode")
 
 
 def use_cores(count: int) -> None:
