@@ -1,63 +1,69 @@
-"""dkan by its public functions, as the command line has them: prepare, train, predict."""
+"""dkan by the commands that its users run; scoring is by its public function, since it is timed."""
 
-from dataclasses import replace
+import json
+import subprocess
+import sys
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
 
 from benchmarks.quality.data import SPLIT
 from benchmarks.quality.models import Array, Fitted, Job
-from benchmarks.timing import cpu_seconds
-from dkan_core import PrepareConfig, TrainConfig, predict, prepare, train
 
-PROCESSES = 3
-"""A run starts a worker, a server and an evaluator."""
-DEFAULTS = TrainConfig()
-REFERENCE = TrainConfig(model="fastkan", input_norm="layer", weight_decay=0.01)
+START_SECONDS = 3.0
+"""CPU seconds of ``dkan train`` before its time is limited: imports and the start of its processes."""
 
 
 def fit_dkan(job: Job) -> Fitted:
     """Fit with every setting left at its default."""
-    return _fit(job, DEFAULTS)
+    return _fit(job)
 
 
 def fit_fastkan(job: Job) -> Fitted:
     """Fit plain FastKAN."""
-    return _fit(job, REFERENCE)
+    return _fit(job, "--model=fastkan", "--input-norm=layer", "--weight-decay=0.01")
 
 
 def fit_additive(job: Job) -> Fitted:
     """Fit an additive model with every other setting left at its default."""
-    return _fit(job, TrainConfig(model="additive"))
+    return _fit(job, "--model=additive")
 
 
 def fit_dkan_twice(job: Job) -> Fitted:
     """Fit with default settings, and then once more on train and valid together."""
-    return _fit(job, TrainConfig(refit=True))
+    return _fit(job, "--refit")
 
 
 def fit_additive_twice(job: Job) -> Fitted:
     """Fit an additive model, and then once more on train and valid together."""
-    return _fit(job, TrainConfig(model="additive", refit=True))
+    return _fit(job, "--model=additive", "--refit")
 
 
-def _fit(job: Job, config: TrainConfig) -> Fitted:
-    start_of_a_process = cpu_seconds()  # next to nothing but imports until here
+def _fit(job: Job, *options: str) -> Fitted:
     prepared, run = job.scratch / "prepared", job.scratch / "run"
-    sources = [job.data.path("train"), job.data.path("valid")]
-    roles = PrepareConfig(label=job.data.labels, split_column=SPLIT, group=job.data.group, seed=job.seed)
-    prepare(sources, prepared, roles)
+    roles = [f"--split-column={SPLIT}", *(f"--label={label}" for label in job.data.labels)]
+    if job.data.group is not None:
+        roles.append(f"--group={job.data.group}")
+    _run("prepare", job.data.path("train"), job.data.path("valid"), f"--out={prepared}", f"--seed={job.seed}", *roles)
     left = job.budget.left()
-    # the clock of max_seconds starts when the processes have; they all stay on ``threads`` cores, so that this many
-    # wall seconds cannot use more than is left
-    seconds = None if left is None else max(1.0, (left - PROCESSES * start_of_a_process) / job.threads)
-    result = train(prepared, run, replace(config, seed=job.seed, max_seconds=seconds))
-    job.budget.ran_out = seconds is not None and result.metrics["training"]["seconds"] >= seconds
-    return Fitted(score=partial(_score, job, result.model), rounds=[round(result.metrics["epoch"])])
+    # All processes stay on ``threads`` cores, so that this many wall seconds cannot use more than is left.
+    limit = None if left is None else max(1.0, (left - START_SECONDS) / job.threads)
+    limited = [] if limit is None else [f"--max-seconds={limit}"]
+    _run("train", prepared, f"--out={run}", f"--seed={job.seed}", *options, *limited)
+    metrics = json.loads((run / "metrics.json").read_text())
+    job.budget.ran_out = limit is not None and metrics["training"]["seconds"] >= limit
+    return Fitted(score=partial(_score, job, run / "model"), rounds=[round(metrics["epoch"])])
 
 
-def _score(job: Job, model: str) -> Array:
+def _run(*words: str | Path) -> None:
+    subprocess.run([sys.executable, "-m", "dkan_core", *map(str, words)], stdin=subprocess.DEVNULL, check=True)
+
+
+def _score(job: Job, model: Path) -> Array:
+    from dkan_core import predict  # not before the fit, whose time counts
+
     out = job.scratch / "scores.parquet"
     predict(model, job.data.path("test"), out, overwrite=True)
     table = pq.read_table(out)
