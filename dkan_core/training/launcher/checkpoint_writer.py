@@ -162,7 +162,7 @@ class CheckpointWriter:
         self._thread.start()
 
     def _gather(self, ledger: Ledger, state_KP: Float32) -> Checkpoint:
-        history = [entry for entry in self.reporter.confirmed if entry["step"] <= ledger.step]
+        history = self.reporter.confirmed(ledger.step)
         reported = max((entry["step"] for entry in history), default=-1)
         return Checkpoint(
             **self.facts,

@@ -3,6 +3,7 @@
 import errno
 import json
 import logging
+import math
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -126,7 +127,9 @@ class Reporter:
         self._tracker = tracker
         self._earlier = history
         self._shown = 0
-        self._unsaved_step: float | None = None
+        self._unsaved_steps: list[float] = []
+        """Of the best models since the one on disk."""
+
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
@@ -156,7 +159,7 @@ class Reporter:
         if kind == "warning":
             logger.warning("%s", message["text"])
         elif kind == "saved":
-            self._unsaved_step = None
+            self._unsaved_steps = []
         else:
             self._evaluation(message)
 
@@ -183,17 +186,20 @@ class Reporter:
         )
 
     @property
-    def confirmed(self) -> list[dict[str, Any]]:
-        """The history up to a best model that is not on disk, if there is one; the rest is to be scored again."""
-        if self._unsaved_step is None:
-            return self.history
-        return [entry for entry in self.history if entry["step"] < self._unsaved_step]
+    def has_unsaved_best(self) -> bool:
+        """Whether the best model so far is not on disk."""
+        return bool(self._unsaved_steps)
+
+    def confirmed(self, until: float = math.inf) -> list[dict[str, Any]]:
+        """Return the history up to a step, without what is to be scored again because its best model is not on disk."""
+        first = max((step for step in self._unsaved_steps if step <= until), default=math.inf)
+        return [entry for entry in self.history if entry["step"] < first and entry["step"] <= until]
 
     def _evaluation(self, entry: Message) -> None:
         if entry.pop("saved"):
-            self._unsaved_step = None
-        elif entry["best"] and self._unsaved_step is None:
-            self._unsaved_step = entry["step"]
+            self._unsaved_steps = []
+        elif entry["best"]:
+            self._unsaved_steps.append(entry["step"])
         # An evaluator that was replaced scores again what its predecessor had not saved.
         if any(entry["step"] == earlier["step"] for earlier in self.history):
             return

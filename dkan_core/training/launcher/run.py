@@ -36,7 +36,7 @@ from dkan_core.training.state.parameter_store import initialize_store, save_rest
 from dkan_core.training.state.refit_choices import Choices
 from dkan_core.training.state.schedule import Schedule, plan_work
 from dkan_core.training.state.shared_memory import MemoryShape, SharedMemory, create_memory
-from dkan_core.training.state.snapshots import republish_snapshot
+from dkan_core.training.state.snapshots import newest_snapshot, republish_snapshot
 from dkan_core.utils.file_names import MODEL_FOLDER
 from dkan_core.utils.resources import available_memory
 from dkan_core.utils.torch_resources import torch_threads
@@ -116,6 +116,7 @@ def open_run(
             shape=memory.shape,
             memory=memory.handle,
             choices=choices,
+            republished=newest_snapshot(memory).number,
             rendezvous=rendezvous,
             wakeups={name: os.pipe() for name in process_names(config, ranks=1 if ranks else None)},
         )
@@ -238,6 +239,7 @@ class Run:
                 checkpoint_writer.write_now()
             finally:
                 ending.checkpoint = checkpoint_writer.newest or ending.checkpoint
+                ending.has_unsaved_best = reporter.has_unsaved_best
             ledger = self.memory.ledger.read()
             # A run that was stopped early has work units left; what it did is checked when it is resumed.
             if ledger.step == schedule.steps:

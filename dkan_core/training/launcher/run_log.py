@@ -50,6 +50,9 @@ class Ending:
         self.is_fitted = is_fitted
         self.reason = ""
         """A key of ``REASONS``, set by the one that knows."""
+        self.has_unsaved_best = False
+        """Whether the best model is in the checkpoint alone."""
+
         self.history: Sequence[Mapping[str, Any]] = ()
         """The evaluations, of which early stopping says what it stopped for."""
 
@@ -62,7 +65,10 @@ class Ending:
         why = REASONS[self.reason] if error is None else describe(error)
         if error is None and self.reason == "patience":
             why = describe_patience(self.history)
-        best = f"best model in {self.run}/{self.model.name}" if self.model.exists() else "no model yet"
+        where = f"{self.run}/{self.model.name}"
+        best = f"best model in {where}" if self.model.exists() else "no model yet"
+        if self.has_unsaved_best and self.checkpoint:
+            best = f"the best model is in the checkpoint alone, and resuming saves it to {where}"
         newest = f"newest checkpoint {self.checkpoint}" if self.checkpoint else "no checkpoint"
         logger.info("run ended (%s): %s; %s; %s", why, best, newest, self.next_step())
 

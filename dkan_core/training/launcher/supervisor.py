@@ -158,7 +158,7 @@ class Supervisor:
             threads=self.placement.threads if role in COMPUTING else 1,
             rendezvous=self.template.rendezvous and self.template.rendezvous.for_generation(generation),
             # Without what is to be scored again, as the best model of it was not saved.
-            history=tuple(self.reporter.confirmed) if role == "evaluator" else (),
+            history=tuple(self.reporter.confirmed()) if role == "evaluator" else (),
         )
 
     def _announce_generation(self, record: ProcessRecord) -> None:

@@ -8,7 +8,7 @@ the run's time is up, does the newest snapshot win and the stale ones are skippe
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
@@ -40,6 +40,8 @@ from dkan_core.utils.file_names import MODEL_FOLDER
 MAX_BACKLOG = 32
 # Of the time, what saving takes at most between evaluations: in a run of some seconds nearly each is the best so far.
 MAX_SAVING_SHARE = 0.05
+# After a failure to save, how long to wait at least before the next attempt.
+RETRY_SECONDS = 5.0
 # How often to look for a snapshot that no wake-up has told of: the server may have died before it notified.
 POLL_SECONDS = 0.5
 
@@ -66,10 +68,12 @@ def main(spec: ProcessSpec) -> None:
         if not waiting:
             # There is time for what the first model that is saved will need.
             evaluator.finisher.make_ready()
+            evaluator.save_again()
             wakeup.wait(POLL_SECONDS)
             stopwatch.lap("wait")
             continue
-        behind = is_behind([each.snapshot for each in waiting])
+        # What an interruption has left was waited for before: all of it is scored.
+        behind = waiting[0].snapshot.number > spec.republished and is_behind([each.snapshot for each in waiting])
         if behind:
             logger.warning("evaluation lags behind: %d snapshots are skipped", len(waiting) - 1)
         chosen = waiting[-1 if behind else 0]
@@ -77,8 +81,7 @@ def main(spec: ProcessSpec) -> None:
         dealt_with = chosen.snapshot.number
         if chosen.snapshot.final:
             evaluator.save_last()
-        # What is the best but not on disk is to be scored again, should this process die.
-        number = dealt_with if evaluator.unsaved is None else evaluator.unsaved.snapshot.number - 1
+        number = dealt_with if evaluator.held is None else evaluator.held - 1
         memory.evaluated.write(Evaluated(number=number, exhausted=int(evaluator.scorer.early_stopping.exhausted)))
 
 
@@ -128,9 +131,20 @@ class Evaluator:
         )
         self.best: Best | None = None
         self.unsaved: StateSnapshot | None = None
-        """What ``best`` was made of, while that is not on disk: its slot is not written to before."""
+        """What ``best`` was made of, while that is not on disk."""
+
+        self._has_failed = False
+        """Whether it could not be saved; ``unsaved`` is a copy then, and no longer in a slot."""
 
         self._next_save = time.monotonic()
+
+    @property
+    def held(self) -> int | None:
+        """Number of the snapshot that is the best but not on disk, to be scored again should this process die.
+
+        None after a failure to save, too: a disk may be full for longer than the slots behind it last.
+        """
+        return None if self.unsaved is None or self._has_failed else self.unsaved.snapshot.number
 
     def take(self, each: StateSnapshot) -> None:
         """Score a snapshot, unless an earlier process has, and save the best one if it is time for that."""
@@ -155,14 +169,10 @@ class Evaluator:
         if best is not None:
             self.best = best
             self.unsaved = each
+            self._has_failed = False
         self.history.append(entry)
-        try:
-            if self._may_save(snapshot):
-                self.save()
-        except OutputError as error:
-            # Training does not depend on it, and a disk that is full now may have room after the next evaluation.
-            text = f"{error}; the best model is kept in memory, training continues, and saving is tried again"
-            self.launcher.send(kind="warning", text=text)
+        if self._may_save(snapshot):
+            self._try_to_save()
         self.stopwatch.lap("save")
         self.stopwatch.publish()
         self.launcher.send(kind="evaluation", saved=self.unsaved is None, **entry)
@@ -174,8 +184,30 @@ class Evaluator:
 
     def _may_save(self, newest: Snapshot) -> bool:
         """Tell whether saving takes little of the time, or what waits for it takes a quarter of the slots."""
-        held = 0 if self.unsaved is None else 1 + newest.number - self.unsaved.snapshot.number
-        return time.monotonic() >= self._next_save or 4 * held >= self.spec.shape.snapshot_slots
+        waiting = 0 if self.held is None else 1 + newest.number - self.held
+        return time.monotonic() >= self._next_save or 4 * waiting >= self.spec.shape.snapshot_slots
+
+    def _try_to_save(self) -> None:
+        """Write the best model; where that fails, keep it in memory, since training does not depend on it."""
+        began = time.monotonic()
+        try:
+            self.save()
+        except OutputError as error:
+            if self.unsaved is not None and not self._has_failed:
+                self.unsaved = replace(self.unsaved, state_KP=self.unsaved.state_KP.copy())
+            self._has_failed = True
+            now = time.monotonic()
+            self._next_save = now + max(RETRY_SECONDS, (now - began) / MAX_SAVING_SHARE)
+            text = f"{error}; the best model is kept in memory, training continues, and saving is tried again"
+            self.launcher.send(kind="warning", text=text)
+
+    def save_again(self) -> None:
+        """Write the best model if that has failed before and some time has passed, and tell the launcher."""
+        if self._has_failed and time.monotonic() >= self._next_save:
+            self._try_to_save()
+            if self.unsaved is None:
+                self.launcher.send(kind="saved")
+            self.stopwatch.lap("save")
 
     def save_last(self) -> None:
         """Write the best model of a run that is over, and tell the launcher, unless it is written.
@@ -209,6 +241,7 @@ class Evaluator:
         save_model(folder, model, architecture, self.prepared.preprocessor, metrics)
         self._write_state(self.unsaved, folder)
         self.unsaved = None
+        self._has_failed = False
         now = time.monotonic()
         self._next_save = now + (now - began) / MAX_SAVING_SHARE
 

@@ -69,6 +69,9 @@ class ProcessSpec:
     history: tuple[dict[str, Any], ...] = field(default=())
     """Evaluations that an earlier evaluator has reported; of the evaluator's spec alone."""
 
+    republished: int = 0
+    """Snapshots that the checkpoint held which the run resumes from: the first ones of its memory."""
+
     logs: str = ""
     """Folder for what libraries write when they are debugged; empty where there is none."""
 

@@ -41,6 +41,20 @@ dkan_core.training.roles.evaluator.MAX_SAVING_SHARE = float("inf")
 """The evaluator saves each better model, however much of the time that takes."""
 
 
+ONE_IS_BEST = """
+import dkan_core.training.roles.evaluator
+from dkan_core.training.validation.early_stopping import EarlyStopping
+dkan_core.training.roles.evaluator.RETRY_SECONDS = 0.1
+take = EarlyStopping.take
+def take_twentieth(self, value, **options):
+    self.count = getattr(self, "count", 0) + 1
+    return take(self, 1.0 if self.count == 20 else value / 2, **options)
+if take.__name__ == "take":
+    EarlyStopping.take = take_twentieth
+"""
+"""Of all evaluations the twentieth is the best, and saving is tried again soon."""
+
+
 def find_checkpoints(uri: str) -> list[str]:
     fs = fsspec.filesystem("s3")
     fs.invalidate_cache()
@@ -68,6 +82,26 @@ def test_full_disk_is_loud_and_training_goes_on(
     assert code == 0, output
     assert all(text in output for text in texts)
     assert same_history(run, calm) and SavedModel(run).metrics["step"] == calm.metrics["step"]
+
+
+def test_evaluation_goes_on_while_the_disk_is_full_and_the_best_is_saved_once_it_is_not(
+    start: Callable[..., Background], small_disk: Path, tmp_path: Path
+) -> None:
+    run, done, config = small_disk / "run", tmp_path / "done", replace(CONFIG, evaluations_per_epoch=30)
+    background = start(config, run=str(run), **slow_steps(tmp_path, until=done, seconds=0.01, also=ONE_IS_BEST))
+    try:
+        wait_until(lambda: background.evaluated() > 0)
+        fill(small_disk / "filler")
+        # More than there are slots.
+        wait_until(lambda: sum("  AP " in line for line in background.lines) > 100)
+        (small_disk / "filler").unlink()
+        done.touch()
+        code, output = background.wait()
+    finally:
+        background.end()
+    assert code == 0, output
+    history = background.history()
+    assert len(history) == 120 and SavedModel(run).metrics["step"] == history[19]["step"]
 
 
 def test_best_model_that_did_not_fit_is_saved_when_the_run_goes_on(

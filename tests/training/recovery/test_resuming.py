@@ -65,6 +65,35 @@ def test_terminated_run_goes_on_to_the_same_bits(
     assert found["average_precision"] == wanted["average_precision"] and found["step"] == wanted["step"]
 
 
+NEVER_SAVE = """
+import dkan_core.training.roles.evaluator
+dkan_core.training.roles.evaluator.MAX_SAVING_SHARE = 1e-9
+"""
+"""The evaluator saves its first model, and others where many snapshots wait for that or the run is over."""
+
+
+@pytest.mark.parametrize("max_seconds", [None, 0.01], ids=["time left", "no time left"])
+def test_no_evaluation_is_lost_where_many_wait_to_be_saved(
+    start: Callable[..., Background], tmp_path: Path, max_seconds: float | None
+) -> None:
+    config = replace(CONFIG, evaluations_per_epoch=16)
+    background = start(config, **slow_steps(tmp_path, until=tmp_path / "never", seconds=0.01, also=NEVER_SAVE))
+    wait_until(lambda: background.evaluated() > 40)
+    os.kill(background.process.pid, signal.SIGTERM)
+    assert background.wait()[0] == 143
+    before = background.history()
+    code, output = start(replace(config, resume="auto", max_seconds=max_seconds)).wait()
+    assert code == 0, output
+    again = background.history()
+    # What was on its way when the run was stopped may come to it.
+    assert [entry["average_precision"] for entry in again][: len(before)] == [
+        entry["average_precision"] for entry in before
+    ]
+    best = max(entry["average_precision"] for entry in again)
+    assert SavedModel(background.run).metrics["average_precision"] == pytest.approx(best, abs=1e-6)
+    assert len(again) == 4 * 16 or max_seconds is not None
+
+
 @pytest.mark.parametrize(
     ("before", "code", "end"),
     [("", 143, "SIGTERM"), ("trap '' HUP;", 0, "all epochs done")],
