@@ -19,6 +19,7 @@ from pathlib import Path
 import dkan_core
 from dkan_core.training.communication.messages import channel_pair
 from dkan_core.training.launcher.fork_server import import_ahead, serve
+from dkan_core.utils.signals import block_signals
 
 # Settings of glibc: arrays are freed and wanted again every step, and fresh pages are slow. They take a quarter off the
 # wall time of a step. The first is the largest that every version takes.
@@ -128,7 +129,8 @@ def _fork() -> FirstServer:
     # Else what is in the buffers would be written twice.
     sys.stdout.flush()
     sys.stderr.flush()
-    pid = os.fork()
+    with block_signals():
+        pid = os.fork()
     if pid == 0:
         try:
             ours.close()

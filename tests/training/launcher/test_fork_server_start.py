@@ -96,3 +96,22 @@ KNOWN = "fork_server_start.has_torch = lambda: False"
 def test_only_a_process_that_has_done_nothing_forks(before: str, is_taken: bool, code: int) -> None:
     done = warm.server().run(["-c", CODE.format(before=before, is_taken=is_taken)])
     assert done.returncode == code, done.stderr
+
+
+# What is done before a fork in it: what a handler raises there is dropped.
+SIGNAL_WHILE_FORKING = """
+import os, signal
+from dkan_core.training.launcher.fork_server_start import fork_ahead
+from dkan_core.utils.signals import exit_once
+signal.signal(signal.SIGTERM, exit_once)
+os.register_at_fork(before=lambda: os.kill(os.getpid(), signal.SIGTERM))
+with fork_ahead():
+    print("it goes on")
+"""
+
+
+def test_signal_that_arrives_while_the_command_forks_ends_it() -> None:
+    found = subprocess.run(
+        [sys.executable, "-c", SIGNAL_WHILE_FORKING], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert (found.returncode, found.stdout) == (143, ""), found.stderr
