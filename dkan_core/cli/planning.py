@@ -122,7 +122,7 @@ def plan(
         show(found.to_dict(), found)
 
 
-bench = typer.Typer(no_args_is_help=True, help="Measure the parts of a training run.")
+bench = typer.Typer(no_args_is_help=True, help="Benchmark how workers exchange parameters.")
 app.add_typer(bench, name="bench", rich_help_panel=PANEL)
 
 

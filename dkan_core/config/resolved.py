@@ -16,7 +16,9 @@ RESOLVED = ConfigDict(**STRICT, validate_default=True)
 @reports_config_errors
 @dataclass(frozen=True, kw_only=True, config=RESOLVED)
 class ResolvedTrainConfig(TrainConfig):
-    """Settings of a run: the same fields, none of them None but what stands for no limit.
+    """The same settings with every default chosen.
+
+    None remains only where it means no limit, not used, or a choice that is made during the run.
 
     Checkpoints and metrics hold these fields; ``device`` names one device per worker there, separated by commas.
     """

@@ -54,14 +54,18 @@ class TrainConfig:
         Field(max_length=MAX_HIDDEN_LAYERS),
         Expected(f"positive widths up to {MAX_HIDDEN_WIDTH:,}", items="layers"),
     ] = setting(None, "Model", form=Form(none="auto"))
-    """Units in each member's hidden layer; several values make several layers. Default: from the number of rows."""
+    """Units in each member's hidden layer; several values make several layers.
+
+    Default: from the number of rows; the search may add a second layer.
+    """
 
     # It gained up to 0.07 of AP on measurements, 0.02 where many columns interact or say nothing.
     architecture_search: bool = setting(True, "Model", advanced=True, form=True)
     """Whether trials may change num_centers, hidden and dropout, and leave out useless columns, with model auto.
 
-    Nothing is tried if one of the three is set, or below 2,000 training rows; columns are left out only with one label
-    and up to 30,000 rows, and a second hidden layer is tried only from 50,000 on.
+    Nothing is tried if one of the three is set, below 2,000 training rows, when continuing from a model, or with a
+    strategy that divides the model; columns are left out only with one label and up to 30,000 rows, and a second hidden
+    layer is tried only from 50,000 on.
     """
 
     quality: Literal["fast", "default", "best"] = setting("default", "Model", form=True)
@@ -76,7 +80,11 @@ class TrainConfig:
         Field(pattern="^(auto|[0-9]{1,3})$"),
         Expected("auto or a number from 0 to 999"),
     ] = setting("auto", "Model", advanced=True, form=True)
-    """Pairs of columns with a term of their own, with model additive; "auto": as many as help on unseen rows."""
+    """Pairs of columns with a term of their own, with model additive.
+
+    "auto": up to 96, of which the penalized fit keeps those with an effect; without that fit, as many as improve
+    predictions on unseen rows.
+    """
 
     monotone: Annotated[
         tuple[Annotated[str, Field(pattern=r"(?s)^.+:[+-]$")], ...],
@@ -100,7 +108,10 @@ class TrainConfig:
 
     # Without it 0.0015 of AP were lost; more gained nothing.
     dropout: Annotated[float | None, Field(ge=0, le=0.99)] = setting(None, "Model", form=Form(none=-1.0))
-    """Fraction of hidden units dropped during training. Default: 0.2; 0 if trials find that less helps."""
+    """Fraction of hidden units dropped during training.
+
+    Default: 0.2; 0 if the search chooses 16 basis functions or a second hidden layer.
+    """
 
     # Without it 0.004 of AP were lost on a table of 1,024 binary columns.
     binary_dropout: Annotated[float, Field(ge=0, le=0.99)] = setting(0.2, "Model", advanced=True)
@@ -132,7 +143,11 @@ class TrainConfig:
     """Learning rate factor of a part of the model, as PART=FACTOR; the longest prefix of a tensor's name applies."""
 
     strategy: Strategy = setting("auto", "Distribution", form=True)
-    """How workers synchronize; "auto": single with one, allreduce on GPUs or under torchrun, else parameter-server."""
+    """How workers synchronize.
+
+    "auto": allreduce under torchrun; otherwise parameter-server if mode is not sync, single with one worker, allreduce
+    if each worker has its own GPU, and parameter-server in all other cases.
+    """
 
     tensor_parallel_size: Annotated[int | None, Field(ge=2, le=1024)] = setting(None, "Distribution", advanced=True)
     """Workers that divide one copy of the model among them, with strategy hybrid. Default: 2."""

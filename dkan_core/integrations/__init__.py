@@ -1,1 +1,1 @@
-"""FastKAN from scikit-learn and from notebooks."""
+"""FastKAN from scikit-learn and from notebooks; models in the Kubeflow Model Registry."""

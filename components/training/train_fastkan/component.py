@@ -52,26 +52,30 @@ def train_fastkan(
             One of: auto, fastkan, additive.
         members: Networks in the ensemble, trained together, with averaged probabilities. 0: from the number of rows.
         hidden: Units in each member's hidden layer; several values make several layers; separate several by commas.
-            auto: from the number of rows.
+            auto: from the number of rows; the search may add a second layer.
         architecture_search: Whether trials may change num_centers, hidden and dropout, and leave out useless columns,
-            with model auto. Nothing is tried if one of the three is set, or below 2,000 training rows; columns are left
-            out only with one label and up to 30,000 rows, and a second hidden layer is tried only from 50,000 on.
+            with model auto. Nothing is tried if one of the three is set, below 2,000 training rows, when continuing
+            from a model, or with a strategy that divides the model; columns are left out only with one label and up to
+            30,000 rows, and a second hidden layer is tried only from 50,000 on.
         quality: Sizes that follow from the data: "fast" costs a fraction of "default", "best" several times as much.
             Members, hidden, epochs, batch_size and learning_rate keep the values that are set. One of: fast, default,
             best.
-        pairs: Pairs of columns with a term of their own, with model additive; "auto": as many as help on unseen rows.
+        pairs: Pairs of columns with a term of their own, with model additive. "auto": up to 96, of which the penalized
+            fit keeps those with an effect; without that fit, as many as improve predictions on unseen rows.
         monotone: Numeric columns along which log-odds never fall (age:+) or never rise (age:-), with model additive;
             separate several by commas. Empty: none.
         num_centers: Gaussian basis functions per edge. 0: 8; 16 if trials find that more help.
-        dropout: Fraction of hidden units dropped during training. -1.0: 0.2; 0 if trials find that less helps.
+        dropout: Fraction of hidden units dropped during training. -1.0: 0.2; 0 if the search chooses 16 basis functions
+            or a second hidden layer.
         sketch_rank: Rank of the random sketches whose factors are trained instead of the first layer's weights; 0 for
             no sketches.
         blend: Average the network of model auto with an additive model of the same rows; validation AP chooses the
             weight.
         initial_model_uri: Earlier model to continue from: its encoding, labels and weights. Empty: start from scratch.
-        strategy: How workers synchronize; "auto": single with one, allreduce on GPUs or under torchrun, else
-            parameter-server. One of: auto, parameter-server, allreduce, ddp, ring, local-sgd, single, tensor-parallel,
-            hybrid, pipeline.
+        strategy: How workers synchronize. "auto": allreduce under torchrun; otherwise parameter-server if mode is not
+            sync, single with one worker, allreduce if each worker has its own GPU, and parameter-server in all other
+            cases. One of: auto, parameter-server, allreduce, ddp, ring, local-sgd, single, tensor-parallel, hybrid,
+            pipeline.
         epochs: Maximum passes over the train split; may be raised when resuming. 0: from the number of rows.
         batch_size: Rows per step over all workers. 0: from the number of rows.
         learning_rate: Peak learning rate of AdamW. 0: from the batch size; a tenth of that when continuing from a

@@ -70,22 +70,24 @@ class FastKANClassifier(EditingMixin, ExplainingMixin, PredictingMixin, SavingMi
 
     Args:
         model: "auto" extends FastKAN with what suits the data. Default: auto.
-        pairs: Pairs of columns with a term of their own, with model additive. Default: auto.
+        pairs: Pairs of columns with a term of their own, with model additive. "auto": up to 96, of which the penalized
+            fit keeps those with an effect; without that fit, as many as improve predictions on unseen rows. Default:
+            auto.
         monotone: Numeric columns along which log-odds never fall (age:+) or never rise (age:-), with model additive.
             Default: ().
         members: Networks in the ensemble, trained together, with averaged probabilities. Default: from the number of
             rows.
         hidden: Units in each member's hidden layer; several values make several layers. Default: from the number of
-            rows.
+            rows; the search may add a second layer.
         architecture_search: Whether trials may change num_centers, hidden and dropout, and leave out useless columns,
-            with model auto. Nothing is tried if one of the three is set, or below 2,000 training rows; columns are left
-            out only with one label and up to 30,000 rows, and a second hidden layer is tried only from 50,000 on.
-            Default: True.
+            with model auto. Nothing is tried if one of the three is set, below 2,000 training rows, when continuing
+            from a model, or with a strategy that divides the model; columns are left out only with one label and up to
+            30,000 rows, and a second hidden layer is tried only from 50,000 on. Default: True.
         quality: Sizes that follow from the data: "fast" costs a fraction of "default", "best" several times as much.
             Members, hidden, epochs, batch_size and learning_rate keep the values that are set. Default: default.
         num_centers: Gaussian basis functions per edge. Default: 8; 16 if trials find that more help.
-        dropout: Fraction of hidden units dropped during training. Default: 0.2; 0 if trials find that less
-            helps.
+        dropout: Fraction of hidden units dropped during training. Default: 0.2; 0 if the search chooses 16 basis
+            functions or a second hidden layer.
         binary_dropout: Fraction of binary inputs dropped during training. Default: 0.2.
         embedding_dim: Width of a categorical column's embedding. Default: 8.
         sketch_rank: Rank of the random sketches whose factors are trained instead of the first layer's weights.

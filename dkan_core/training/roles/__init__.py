@@ -1,1 +1,1 @@
-"""The processes of a run: a file for each."""
+"""The processes of a run (worker, collective worker, parameter server, evaluator) and the training loop they share."""

@@ -115,10 +115,11 @@ def resolve(
 ) -> ResolvedTrainConfig:
     """Fill in what is None and check the rest against the data and the machine.
 
-    - strategy: single with one worker, where nothing is to be aggregated: on one GPU the steps need no host, and on a
-      CPU a server would read and write every parameter in another process, which took a seventh to a fifth of a run;
-      else parameter-server, since it survives the death of any process; allreduce under torchrun, where a server on
-      one node would be the slowest link.
+    - strategy: allreduce under torchrun, where a server on one node would be the slowest link; otherwise
+      parameter-server if mode is not sync; single with one worker, where nothing is to be aggregated: on one GPU the
+      steps need no host, and on a CPU a server would read and write every parameter in another process, which took a
+      seventh to a fifth of a run; allreduce if each worker has its own GPU, as sums between GPUs spare each step the
+      way through the host; else parameter-server, since it survives the death of any process.
     - device: CUDA where there is one; in the result, one device per worker.
     - workers: one per GPU; one on the CPU; under torchrun, one per rank.
     - eval_device: a GPU that no worker has, unless the workers' are named, else the first worker's device.
@@ -131,12 +132,12 @@ def resolve(
     - num_centers: 8. dropout: 0.2.
     - architecture_search: from 2,000 rows on, with model auto, where none of hidden, num_centers and dropout is given;
       what it finds replaces them (``architecture_search``); up to 30,000 rows, useless columns are ignored as well
-      (``feature_selection``).
+      (``feature_selection``). No search with ``init_from`` or a strategy that divides the model.
     - grid_min and grid_max: -3 and 3 below 8,000 rows of the rarer class, taken as half of all where
       it is not known; else, and with ``model="fastkan"``, -2 and 2.
     - learning_rate: 0.004 up to 512 rows a batch, growing with the batch size by ``lr_scaling``, at most 0.01 by any
       rule: AdamW's steps do not shrink with the gradient's noise, so what diverges in small batches does in large ones.
-      A tenth of that with ``init_from``.
+      Five times that with ``model="additive"``; a tenth with ``init_from``.
     - ema_decay: 0.5; 0 with ``model="additive"``.
     - epochs: enough to see 1.5 million rows, at most 10, at least 3; more, up to 20, where that is under 800 steps.
       One where an additive model needs no gradients, as its tables are fitted anew.
@@ -216,8 +217,8 @@ def log_choices(asked: TrainConfig, config: ResolvedTrainConfig) -> None:
             "--learning-rate sets another",
             config.lr_scaling,
             config.batch_size,
-            by_rule,
-            MAX_LR,
+            config.learning_rate * by_rule / MAX_LR,
+            config.learning_rate,
         )
 
 

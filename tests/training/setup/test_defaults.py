@@ -279,12 +279,20 @@ def test_tensorboard_without_its_extra_is_refused_at_once(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize(("rate", "said"), [(None, True), (0.005, False)])
-def test_capped_learning_rate_is_said(rate: float | None, said: bool, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(("model", "wanted", "limit"), [("auto", "0.016", "0.01"), ("additive", "0.08", "0.05")])
+def test_capped_learning_rate_is_said(
+    model: Literal["auto", "additive"],
+    wanted: str,
+    limit: str,
+    rate: float | None,
+    said: bool,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     caplog.set_level("INFO")
-    config = resolve(TrainConfig(device="cpu", batch_size=8192, learning_rate=rate), 100_000)
-    log_choices(TrainConfig(learning_rate=rate), config)
-    expected = "learning rate capped: sqrt scaling to batches of 8192 rows would give 0.016; the limit is 0.01"
-    assert (expected in caplog.text) == said
+    asked = TrainConfig(device="cpu", model=model, batch_size=8192, learning_rate=rate)
+    log_choices(asked, resolve(asked, 100_000))
+    expected = f"sqrt scaling to batches of 8192 rows would give {wanted}; the limit is {limit}, "
+    assert (f"learning rate capped: {expected}" in caplog.text) == said
 
 
 def test_a_shorter_schedule_bounds_the_epochs_that_follow_from_the_data() -> None:
