@@ -34,7 +34,7 @@ LABEL = "label"
 POINTS = np.linspace(-2, 2, 41)
 # Of the product of two columns.
 PAIR_FACTOR = 0.3
-# Of a pair's cells, those with fewer rows are left out: pages show them in grey.
+# Of a pair's cells, those with fewer rows are left out: pages show them in gray.
 MIN_CELL_ROWS = 30
 # Of a normal band that covers 90%.
 HALF_WIDTHS = 1.645

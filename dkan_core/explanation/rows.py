@@ -138,7 +138,7 @@ def _render(rows: Sequence[ExplainedRow], label: str, top: int, total: int, part
     kept = f"the first {len(rows):,} of {total:,} rows" if len(rows) < total else counted(total, "row")
     return render_html(
         "rows",
-        title=f"Why rows are scored as they are: {label}",
+        title=f"Score explanations: {label}",
         lead=f"{kept[:1].upper()}{kept[1:]}, {counted(len(rows[0].reasons), part)}",
         label=label,
         baseline=rows[0].baseline,
@@ -155,4 +155,4 @@ def _card(row: ExplainedRow, top: int, part: str) -> Card:
     spoken = f"Row {row.number}: from a baseline of {row.baseline:.3f} to log-odds of {row.log_odds:.3f}. {steps}"
     drawing = draw_waterfall(row.reasons, row.baseline, top, part)
     about = "From the baseline to the row's log-odds. Orange raises them, blue lowers them."
-    return ("How its log-odds come about", about, page_element(drawing.svg, spoken))
+    return ("How the log-odds add up", about, page_element(drawing.svg, spoken))

@@ -26,7 +26,7 @@ from dkan_core.report.templating import Card, digits_of, inline_script, render_h
 LABEL_SECTIONS = 30
 # Of a list in the facts about data and model, such as crosses.
 LIST_ITEMS = 24
-# Below that the metrics of a slice and the effect of a level are mostly chance; both are grey.
+# Below that the metrics of a slice and the effect of a level are mostly chance; both are gray.
 FEW_ROWS = 30
 
 
@@ -187,7 +187,7 @@ def _curves(labels_N: Array, scores_N: Array, threshold: float | None) -> list[C
         ),
         (
             "Cumulative gain",
-            "Share of positives found, against share of rows alerted on. Dashed: no skill. Grey: a perfect ranking.",
+            "Share of positives found, against share of rows alerted on. Dashed: no skill. Gray: a perfect ranking.",
             figures.gain_figure(labels_N, scores_N),
         ),
         (

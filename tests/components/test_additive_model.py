@@ -91,7 +91,7 @@ def test_a_better_model_passes_the_gate_and_is_published(
     assert precision > 0.55 and comparable
     assert approve_model.python_func(precision, 0.5, earlier, comparable)
     report = (tmp_path / "report" / "report.html").read_text(encoding="utf-8")
-    assert "Against the previous best model" in report and "<title>x = " in report
+    assert "Comparison with the previous best model" in report and "<title>x = " in report
     published = dsl.Model(uri=str(tmp_path / "published"))
     publish_model.python_func(run, metrics, published, publish_uri=str(tmp_path / "best"))
     card = (tmp_path / "best" / "README.md").read_text(encoding="utf-8")

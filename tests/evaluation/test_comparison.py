@@ -31,7 +31,7 @@ def test_model_compared_with_itself_scores_the_same(trained: TrainResult, prepar
     low, high = metrics["average_precision_interval"]
     assert low < metrics["average_precision"] <= high
     report = (tmp_path / "eval" / "report.html").read_text()
-    assert "Against the previous best model" in report and "+0.000 to +0.000" in report
+    assert "Comparison with the previous best model" in report and "+0.000 to +0.000" in report
 
 
 def test_model_with_another_encoding_scores_as_on_raw_rows(source: Path, prepared: Path, tmp_path: Path) -> None:

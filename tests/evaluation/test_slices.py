@@ -65,7 +65,7 @@ def test_each_slice_has_the_metrics_of_its_rows(folder: Path, tmp_path: Path) ->
     for levels in columns.values():
         assert sum(slice_["rows"] for slice_ in levels) == ROWS
     page = (tmp_path / "eval/report.html").read_text()
-    assert "Where it is strong and weak" in page and '<th scope="row" class="name">Rome</th>' in page
+    assert "Performance by slice" in page and '<th scope="row" class="name">Rome</th>' in page
 
 
 def test_most_important_columns_are_taken_where_none_is_named(folder: Path, tmp_path: Path) -> None:

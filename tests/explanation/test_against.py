@@ -63,7 +63,7 @@ def test_curves_of_both_lie_on_the_same_axes(compared: tuple[dict[str, Any], str
     figures = check_page(page)
     dashed = [figure for figure in figures if "Effect of rising:" in figure and "stroke-dasharray" in figure]
     assert len(dashed) == 1 and "var(--muted)" in dashed[0]
-    assert "in the earlier model" in page and "Dashed, and grey dots: the earlier model." in page
+    assert "in the earlier model" in page and "Dashed, and gray dots: the earlier model." in page
     # The earlier one learned little in its two epochs.
     width = {name: np.ptp([point["mean"] for point in curve["points"]]) for name, curve in theirs.items()}
     assert width["rising"] < np.ptp([point["mean"] for point in ours["rising"]["points"]])

@@ -135,11 +135,11 @@ def test_page_and_numbers_name_the_ids_that_count(folder: Path, tmp_path: Path) 
     assert by_id[str(GOOD)].effect > 1 and by_id[str(BAD)].effect < -1
     assert by_id[str(GOOD)].share == pytest.approx(0.2, abs=0.03)
     page = (tmp_path / "out" / "explanation.html").read_text()
-    assert "Which ids count" in page and "the strongest 20 of 30" in page
+    assert "Most important IDs" in page and "the strongest 20 of 30" in page
     plain = json.loads((tmp_path / "out" / "explanation.json").read_text())
     assert plain["labels"]["y"]["ids"][0]["strongest"][0]["id"] in (str(GOOD), str(BAD))
     evaluation = evaluate(folder / "run", folder / "data", tmp_path / "eval", split="train")
-    assert "Which ids count" in evaluation.report
+    assert "Most important IDs" in evaluation.report
 
 
 def test_reasons_of_rows_name_their_ids(folder: Path, tmp_path: Path) -> None:
@@ -180,4 +180,4 @@ def test_classifier_explains_rows_of_a_sparse_matrix() -> None:
     np.testing.assert_allclose(found.sum(axis=1), model.decision_function(csr_matrix(ones_NV)), atol=1e-3)
     importances = model.feature_importances_
     assert importances.shape == (20,) and importances[3] > 2 * np.delete(importances, 3).max()
-    assert "Which ids count" in model.plot(csr_matrix(ones_NV), y).html
+    assert "Most important IDs" in model.plot(csr_matrix(ones_NV), y).html

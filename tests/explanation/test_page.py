@@ -212,7 +212,7 @@ def test_search_and_order_are_those_of_a_label(browser: Chromium, tmp_path: Path
     assert browser.ask(names) == [[every[place] for place in (7, 5, 3, 1, 0, 2, 4, 6, 8)], every]
 
 
-def test_levels_of_few_rows_are_grey() -> None:
+def test_levels_of_few_rows_are_gray() -> None:
     levels = [
         Point(role="level", name=name, value=None, mean=mean, low=mean, high=mean, rows=rows)
         for name, mean, rows in (("many", 1.0, 30), ("few", -1.0, 29))

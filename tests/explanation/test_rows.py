@@ -114,7 +114,7 @@ def test_command_replaces_its_page_and_nothing_else(
         words = ["explain", many[0], "--rows", some, "--top", top, "--label", "rare", "--out", tmp_path / "out"]
         assert dkan(*words, *["--overwrite"] * (top > 1), monkeypatch=monkeypatch) == 0
     page = (tmp_path / "out/rows.html").read_text()
-    assert "Why rows are scored as they are: rare" in page and "1 other column<" in page
+    assert "Score explanations: rare" in page and "1 other column<" in page
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/thesis.txt").write_text("mine")
     code = dkan(*words[:-1], tmp_path / "mine", monkeypatch=monkeypatch)

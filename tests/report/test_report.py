@@ -255,7 +255,7 @@ def test_every_string_of_a_drift_page_is_escaped() -> None:
     check_page(page)
     assert "<script" not in page and page.count("&lt;script&gt;") == 5
     assert "9 rows of 1 file" in page and "1 files" not in page
-    assert all(text in page for text in ("0.3000", "large", "50.00%", "25.00%", "1,200", "unknown: the model"))
+    assert all(text in page for text in ("0.3000", "large", "50.00%", "25.00%", "1,200", "Unknown: the model"))
 
 
 def test_name_that_a_template_is_not_given_is_an_error() -> None:

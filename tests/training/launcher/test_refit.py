@@ -84,7 +84,7 @@ def check_refitted(rows: Path, first: TrainResult, both: TrainResult) -> None:
     assert both.average_precision == first.average_precision and both.history[-1]["step"] == first.history[-1]["step"]
     assert both.metrics["step"] == first.metrics["step"] and both.metrics["refit_epochs"] == first.metrics["epoch"]
     assert weights(both.model) != weights(first.model)
-    assert "second training, on train and valid together" in (Path(both.model) / "README.md").read_text()
+    assert "second training run on train and valid together" in (Path(both.model) / "README.md").read_text()
     assert not (Path(both.model).parent / "refit").exists()
 
 
