@@ -80,7 +80,7 @@ def settle(config: TrainConfig, nodes: NodesConfig) -> TrainConfig:
     if config.device not in ("auto", kind):
         raise ConfigError(f"device {config.device}: with gpus_per_node {nodes.gpus_per_node} it is {kind}")
     if config.refit:
-        raise ConfigError("refit: several nodes have no second training; leave it out, or train on one node")
+        raise ConfigError("refit: not supported on several nodes; leave it out, or train on one node")
     if config.resume not in ("auto", "never"):
         raise ConfigError(f"resume {config.resume}: a job resumes from its own checkpoints; leave it out")
     strategy = "allreduce" if config.strategy == "auto" else config.strategy

@@ -217,7 +217,7 @@ def test_toleration_that_kubernetes_would_refuse_is_named(toleration: str, messa
         ({"workers": 3}, "workers 3: 2 nodes of 1 are 2"),
         ({"device": "cuda"}, "device cuda: with gpus_per_node 0 it is cpu"),
         ({"resume": "s3://b/checkpoint"}, "resume s3://b/checkpoint: a job resumes from its own"),
-        ({"refit": True}, "refit: several nodes have no second training"),
+        ({"refit": True}, "refit: not supported on several nodes"),
         ({"mode": "average"}, "mode average: only strategy parameter-server has modes, not allreduce"),
         ({"strategy": "hybrid"}, "workers 2: strategy hybrid takes twice tensor_parallel_size 2"),
         ({"strategy": "pipeline", "model": "additive"}, "strategy pipeline: model additive has no hidden layer"),

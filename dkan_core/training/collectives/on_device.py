@@ -88,7 +88,7 @@ class DeviceExchange(StepExchange):
         with self.process_group.exit_on_peer_loss():
             while not event.query():
                 if time.monotonic() > deadline:
-                    raise RuntimeError(f"a step has waited for other ranks for {self.config.exchange_timeout:g} s")
+                    raise RuntimeError(f"a step waited {self.config.exchange_timeout:g} s for the other ranks")
                 time.sleep(POLL_SECONDS)
 
 

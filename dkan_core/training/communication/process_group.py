@@ -171,7 +171,7 @@ class ProcessGroup:
             self._store.set(f"{place}/{self.rank}", "")
             while not self._store.check([f"{place}/{rank}" for rank in range(self.size)]):
                 if time.monotonic() > deadline:
-                    raise RuntimeError(f"other ranks have not come to {place!r} for {MEETING_SECONDS:g} s")
+                    raise RuntimeError(f"the other ranks did not reach {place!r} within {MEETING_SECONDS:g} s")
                 record_activity()
                 time.sleep(POLL_SECONDS)
 

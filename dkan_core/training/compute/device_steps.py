@@ -152,7 +152,7 @@ class DeviceSteps(LocalSteps):
         self._takes_graph = self.exchange.all_agree(not why_not)
         if not self._takes_graph:
             reason = why_not or "another rank's cannot be"
-            logger.info("steps are no CUDA graph, and are launched kernel by kernel: %s", reason)
+            logger.info("steps cannot be captured as a CUDA graph and are launched kernel by kernel: %s", reason)
 
     def _tell_that_rows_do_not_fit(self) -> None:
         logger.warning("a step and all rows do not fit on %s: batches are sent there from now on", self.device)

@@ -117,7 +117,7 @@ class ForkServer:
                 raise TrainingError(f"the fork server cannot start (exit code {code}); see the messages above")
             self._deaths += 1
             self._due = time.monotonic() + pause_before_restart(self._deaths)
-            logger.warning("the fork server died; a new one takes its place")
+            logger.warning("the fork server died; starting a replacement")
             self._ready = False
         if self._channel.closed and time.monotonic() >= self._due:
             self._process, self._link, self._channel = self._begin()

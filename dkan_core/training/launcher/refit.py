@@ -93,18 +93,18 @@ def refit(
         with ready_run as execution:
             done = execution.execute(fork_server(), ending, Trackers([]))
         if ENDINGS[done.ledger.ended] == "interrupt":
-            logger.warning("refit: interrupted; the model is that of the train split alone")
+            logger.warning("refit interrupted; the saved model was trained on the train split only")
             return replace(first, ledger=replace(first.ledger, ended=done.ledger.ended))
     write_model_files(folder / MODEL_FOLDER, read_files(place / MODEL_FOLDER, MODEL_FILES))
     remove(place)
-    logger.info("refit: the model is that of train and valid together; its metrics stay those of the first")
+    logger.info("refit: the saved model was trained on train and valid; its metrics are those of the first training")
     return first
 
 
 def check_initial(config: ResolvedTrainConfig, initial: InitialModel | None) -> None:
     """Raise ConfigError where a second training that begins would start from a model that is gone."""
     if config.init_from is not None and initial is None:
-        raise ConfigError("refit: the model of init_from is gone, from which the second training also starts")
+        raise ConfigError("refit: the init_from model no longer exists, and the second training starts from it too")
 
 
 def _checkpoint(folder: str, config: ResolvedTrainConfig, joined: PreparedData) -> Checkpoint | None:
@@ -115,7 +115,7 @@ def _checkpoint(folder: str, config: ResolvedTrainConfig, joined: PreparedData) 
         config = replace(config, resume="auto")
         return find_checkpoint(folder, config, joined.fingerprint, joined.splits["train"].rows)
     except (ConfigError, DataError) as error:
-        logger.warning("refit: it starts over: %s", error)
+        logger.warning("refit: starting over: %s", error)
         return None
 
 

@@ -235,9 +235,9 @@ class Reporter:
                 self._rewrite()
         except OSError as error:
             self._history_is_whole = False
-            logger.error("%s; training continues, and it is tried again", output_error(self._history_file, error))
+            logger.error("%s; training continues and will retry the write", output_error(self._history_file, error))
         except OutputError as error:
-            logger.error("%s; training continues, and it is tried again", error)
+            logger.error("%s; training continues and will retry the write", error)
 
     def _rewrite(self) -> None:
         """Write the whole history, after some of it could not be written.

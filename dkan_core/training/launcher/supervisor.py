@@ -199,7 +199,7 @@ class Supervisor:
             record.record_death(child, progress, now)
         if self._cannot_work(child) or self._records[child.name].should_give_up(now):
             raise TrainingError(self._records[child.name].first_death)
-        logger.warning("%s; a new one takes its place", child.summarize_death())
+        logger.warning("%s; starting a replacement", child.summarize_death())
         self.replaced[child.role] += 1
         for record in records:
             self._announce_generation(record)

@@ -256,7 +256,7 @@ def _log_parts(config: ResolvedTrainConfig, metrics: dict[str, Any], outcome: Ou
     """Log what gradients reached, where the model is more than that."""
     trained = max((entry["average_precision"] for entry in outcome.history), default=math.nan)
     if config.model == "additive":
-        logger.info("gradients alone reached %.4f; then the terms were smoothed or fitted anew", trained)
+        logger.info("gradient training alone reached %.4f, before the terms were smoothed or refitted", trained)
     elif "blend" in metrics:
         logger.info(
             "the network alone reached %.4f; it is blended with an additive model, which has weight %g in the log-odds",
@@ -273,11 +273,13 @@ def _starting_point(
     if checkpoint is not None:
         check_architecture(checkpoint, manifest, config)
         if not config.refit and f'"{REFIT_ROWS}"' in (read_if_there(f"{run}/{METRICS}") or ""):
-            logger.warning("the run had --refit: without it, its model becomes that of the train split alone")
+            logger.warning(
+                "this run used --refit; resuming without it replaces its model with one trained on the train split only"
+            )
         if has_no_time_left(checkpoint, config):
             used = checkpoint.ledger.used
             limit = config.max_seconds
-            logger.warning("no time is left: %.1f s of --max-seconds %g are used; no step is taken", used, limit)
+            logger.warning("no time left: %.1f s of --max-seconds %g already used; no further steps", used, limit)
     return checkpoint
 
 

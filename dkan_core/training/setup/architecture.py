@@ -90,5 +90,5 @@ def _choose_additive(reader: RowReader, prepared: PreparedData, config: Resolved
     logger.info("pairs to learn: %s", some_of(pairs, SHOWN_PAIRS) or "none")
     if searched is not None:
         terms = len(encoding.numeric) + len(one_hot_groups) + len(pairs)
-        logger.info("after the gradients, all %d terms are fitted anew by penalized likelihood", terms)
+        logger.info("after gradient training, all %d terms will be refitted by penalized likelihood", terms)
     return ModelConfig.for_data(prepared, config, one_hot_groups=one_hot_groups, additive=shape)

@@ -151,7 +151,7 @@ def resolve(
     check_label_weights(config, labels)
     _check_extras(config)
     if config.refit and torchrun is not None:
-        raise ConfigError("refit: under torchrun there is no second training; leave it out, or train on one node")
+        raise ConfigError("refit: not supported under torchrun; leave it out, or train on one node")
     devices = worker_devices(config) if torchrun is None else rank_devices(config, torchrun)
     for device in devices:
         check_kernel(config.kernel, device)

@@ -112,7 +112,9 @@ def take_initial(
     check_transfer(initial, manifest, str(prepared), config.init_from)
     if config.init_optimizer == "kept":
         if REFIT_ROWS in saved.metrics:
-            raise ConfigError("init_optimizer kept: the model is of a refit, whose optimizer is not kept; leave it out")
+            raise ConfigError(
+                "init_optimizer kept: the model comes from a refit, which saves no optimizer state; leave it out"
+            )
         if saved.config.ignored_features:
             raise ConfigError("init_optimizer kept: there are columns that the model has ignored so far; leave it out")
         initial = replace(initial, moments_2P=_kept_moments(initial, manifest, place))
@@ -245,8 +247,8 @@ def check_transfer(initial: InitialModel, manifest: PreparedData, prepared: str,
         )
     if not isinstance(initial.module, TabularFastKAN):
         raise DataError(
-            f"{prepared}: has other columns or labels than the model of init_from, {place}, whose tables are for "
-            f"its own alone; {advice}"
+            f"{prepared}: columns or labels differ from those of the init_from model {place}, and an additive model "
+            f"cannot be extended; {advice}"
         )
     if not found.kept:
         raise DataError(

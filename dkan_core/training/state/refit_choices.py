@@ -104,5 +104,5 @@ def may_refit(ending: str) -> bool:
         ending: One of ``ENDINGS``.
     """
     if ending == "time":
-        logger.warning("no refit: max_seconds is used up; the model is that of the train split alone")
+        logger.warning("no refit: max_seconds is used up; the saved model was trained on the train split only")
     return ending in ("epochs", "patience")

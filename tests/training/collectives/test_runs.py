@@ -75,7 +75,7 @@ def test_an_additive_model_is_the_same_of_one_worker_and_of_several(
     for strategy, workers in strategies.items():
         result = train(prepared, tmp_path / strategy, replace(additive, strategy=strategy, workers=workers))
         trained = max(entry["average_precision"] for entry in result.history)
-        assert f"gradients alone reached {trained:.4f}" in caplog.text
+        assert f"gradient training alone reached {trained:.4f}" in caplog.text
         module = SavedModel(Path(result.model)).module
         assert isinstance(module, AdditiveFastKAN) and len(module.layout.pairs) == 2
         tables[strategy] = module.mean_table().detach().numpy()

@@ -162,7 +162,7 @@ def test_finished_run_gets_its_second_training_by_resuming(rows: Path, refitted:
     assert weights(train(rows, tmp_path / "run", replace(SMALL, resume="auto")).model) != expected
     log = (tmp_path / "run" / "logs" / "train.log").read_text()
     assert "continue with --resume auto --refit" in log
-    assert "the run had --refit: without it, its model becomes that of the train split alone" in log
+    assert "resuming without it replaces its model with one trained on the train split only" in log
 
 
 def test_other_choices_begin_the_second_training_anew(rows: Path, tmp_path: Path) -> None:
@@ -185,7 +185,7 @@ def test_damaged_checkpoints_of_the_second_training_start_it_over(rows: Path, tm
         path.write_bytes(path.read_bytes()[:-100])
     again = train(rows, tmp_path / "run", replace(config, resume="auto"))
     assert weights(again.model) == expected
-    assert "refit: it starts over" in (tmp_path / "run" / "logs" / "train.log").read_text()
+    assert "refit: starting over" in (tmp_path / "run" / "logs" / "train.log").read_text()
 
 
 def test_failing_second_training_leaves_a_finished_run(rows: Path, tmp_path: Path) -> None:
@@ -193,7 +193,7 @@ def test_failing_second_training_leaves_a_finished_run(rows: Path, tmp_path: Pat
     config = replace(SMALL, epochs=1, init_from=base.model)
     first = train(rows, tmp_path / "run", config)
     (tmp_path / "base").rename(tmp_path / "moved")
-    with pytest.raises(ConfigError, match="refit: the model of init_from is gone"):
+    with pytest.raises(ConfigError, match="refit: the init_from model no longer exists"):
         train(rows, tmp_path / "run", replace(config, resume="auto", refit=True))
     metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
     assert metrics["average_precision"] == first.average_precision
@@ -202,11 +202,11 @@ def test_failing_second_training_leaves_a_finished_run(rows: Path, tmp_path: Pat
     (tmp_path / "moved").rename(tmp_path / "gone")
     kept = weights(twice.model)
     more = replace(config, init_from=str(tmp_path / "moved" / "model"), refit=True, resume="auto", epochs=2)
-    with pytest.raises(ConfigError, match="refit: the model of init_from is gone"):
+    with pytest.raises(ConfigError, match="refit: the init_from model no longer exists"):
         train(rows, tmp_path / "twice", more)
     assert weights(twice.model) == kept
     model = train(rows, tmp_path / "both", replace(SMALL, epochs=1, refit=True)).model
-    with pytest.raises(ConfigError, match="init_optimizer kept: the model is of a refit"):
+    with pytest.raises(ConfigError, match="init_optimizer kept: the model comes from a refit"):
         train(rows, tmp_path / "more", replace(SMALL, epochs=1, init_from=model, init_optimizer="kept"))
 
 
@@ -236,7 +236,7 @@ def test_interrupted_second_training_leaves_the_first_model(
     wait_until(lambda: (background.run / "refit" / "logs").exists() and bool(background.children()))
     os.kill(background.process.pid, signal.SIGINT)
     code, output = background.wait()
-    assert code == 130 and "refit: interrupted" in output, output
+    assert code == 130 and "refit interrupted" in output, output
     assert re.search(r"^error: interrupted; .*; continue with --resume auto --refit$", output, re.MULTILINE), output
     assert "refit_rows" not in SavedModel(background.run / "model").metrics
     assert json.loads((background.run / "metrics.json").read_text())["training"]["ended"] == "interrupt"
@@ -265,7 +265,7 @@ def test_rows_of_valid_are_known_to_the_model(rows: Path, tmp_path: Path, caplog
 
 def test_torchrun_is_refused(rows: Path) -> None:
     place = TorchRun(rank=0, size=2, local_size=2, host="node", port=1, agent_has_store=True, attempt="0")
-    with pytest.raises(ConfigError, match="refit: under torchrun there is no second training"):
+    with pytest.raises(ConfigError, match="refit: not supported under torchrun"):
         resolve_for(replace(CONFIG, refit=True), read_manifest(rows), place)
 
 
