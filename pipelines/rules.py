@@ -100,7 +100,7 @@ def _are_different(value: Any) -> bool:
 
 CORES_RULE = Rule(_is_cores, "a number of cores above 0 such as 4 or 500m")
 MEMORY_RULE = Rule(_is_memory, "a quantity of at least 64Mi such as 16Gi")
-NAME_RULE = Rule(OBJECT_NAME.fullmatch, "a name of small letters, digits, hyphens and dots")
+NAME_RULE = Rule(OBJECT_NAME.fullmatch, "a name of lowercase letters, digits, hyphens and dots")
 OPTIONAL_NAME_RULE = Rule(lambda value: not value or OBJECT_NAME.fullmatch(value), NAME_RULE.expected)
 PLACE_RULE = Rule(str.strip, "a path or URI, not empty")
 SELECTOR_RULE = Rule(_are_labels, 'a JSON object of labels such as {"pool": "gpu"}')
@@ -125,7 +125,7 @@ RULES = {
     "sweep": Rule(_are_different, 'a JSON list such as [{"learning_rate": 0.01}], without the same settings twice'),
     "inference_service": Rule(
         lambda value: not value or SERVICE_NAME.fullmatch(value),
-        "a name of at most 40 small letters, digits and hyphens that begins with a letter",
+        "a name of at most 40 lowercase letters, digits and hyphens that begins with a letter",
     ),
     "min_average_precision": _within(0, 1),
     "max_psi": _within(0),

@@ -18,7 +18,7 @@ Quantity = Annotated[
 Name = Annotated[
     str,
     Field(pattern="^([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?)?$"),
-    Expected("a name of lower case letters, digits, dots and dashes"),
+    Expected("a name of lowercase letters, digits, dots and dashes"),
 ]
 JSON_OBJECT = 'a JSON object of texts such as {"zone": "a"}'
 JSON_LIST = 'a JSON list such as [{"key": "gpu", "operator": "Exists"}]'

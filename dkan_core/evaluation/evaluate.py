@@ -172,7 +172,7 @@ def evaluate(
             saved = SavedModel(model_folder)
         if saved.preprocessor.sparse:
             worst_errors = 0
-            logger.info("the model reads lists of ids, so the report has no worst errors")
+            logger.info("the model reads lists of IDs, so the report has no worst errors")
         # Before the rows are scored: what is wrong is said at once.
         sliced = find_columns(saved, slices)
         history = read_run_history(model)

@@ -39,7 +39,7 @@ def find_columns(saved: SavedModel, names: Sequence[str]) -> list[Column]:
     known = {column.name: column for column in source_columns(saved.preprocessor)}
     for name in names:
         if name in ids:
-            raise ConfigError(f"slice {name!r}: holds ids, which have no slices; name another column")
+            raise ConfigError(f"slice {name!r}: holds IDs, which have no slices; name another column")
         if name not in known:
             raise ConfigError(f"slice {name!r}: is not a column of the model; {hint(name, known, [*known])}")
     return [known[name] for name in dict.fromkeys(names)]

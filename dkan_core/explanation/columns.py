@@ -301,7 +301,7 @@ def refuse_sparse(preprocessor: Preprocessor) -> None:
     if preprocessor.sparse:
         name = preprocessor.sparse[0].name
         raise DataError(
-            f"column {name!r} holds ids; models with such columns are not held against others: "
+            f"column {name!r} holds IDs; models with such columns are not held against others: "
             "explain each by itself, without --against"
         )
 

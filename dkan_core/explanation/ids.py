@@ -17,7 +17,7 @@ from dkan_core.explanation.model_answers import ModelAnswers
 STRONGEST, MEASURED = 20, 60
 # In a reason; an id more is a few characters of every row.
 NAMED = 5
-NO_IDS, OTHER_ID = "no ids", "another id"
+NO_IDS, OTHER_ID = "no IDs", "another ID"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -123,7 +123,7 @@ class ModelAnswers(Answers):
 
     @functools.cached_property
     def _id_weights(self) -> Tensor:
-        assert isinstance(self._model, TabularFastKAN), "no other model reads ids"
+        assert isinstance(self._model, TabularFastKAN), "no other model reads IDs"
         return FirstLayerTerms(self._model).of_ids(slice(None))
 
     def to_changed(self, rows_M: Rows, settings: Settings) -> Float64:

@@ -44,7 +44,7 @@ SAMPLE_ROWS = 1 << 16
 # As labels are stored, and as the classes of a manifest are called.
 STORED = {0: "0", 1: "1", NOT_MEASURED: "null"}
 
-IDS = "ids, which are not inspected"
+IDS = "IDs, which are not inspected"
 """What a column of lists of ids or of bit vectors becomes."""
 
 UNLABELLED = ("",)

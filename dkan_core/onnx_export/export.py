@@ -104,7 +104,7 @@ def onnx_bytes(saved: SavedModel, missing_text: str = "") -> bytes:
 
     for feature in saved.preprocessor.sparse:
         raise DataError(
-            f"{saved.folder}: column {feature.name!r} holds ids, as many as a row has, and an input of the ONNX graph "
+            f"{saved.folder}: column {feature.name!r} holds IDs, as many as a row has, and an input of the ONNX graph "
             "is one value a row; score with `dkan predict` or `dkan serve`"
         )
     for name in saved.preprocessor.columns:

@@ -37,7 +37,7 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
 
-HUNG_UP = "the client hung up before it was answered"
+HUNG_UP = "the client disconnected before the response was sent"
 # Of a body that is too large, read for nothing: a client that is cut off while it sends may not see the answer.
 DISCARDED_BYTES = 1 << 30
 
@@ -149,7 +149,7 @@ async def refuse(_: Request, error: Exception) -> JSONResponse:
     if isinstance(error, ClientDisconnect):
         message = HUNG_UP
     if status == HTTPStatus.INTERNAL_SERVER_ERROR:
-        message = "internal error; the server's log says more"
+        message = "internal error; see the server log"
     current_request().error = message
     return JSONResponse({"error": message}, status)
 
@@ -164,7 +164,7 @@ async def refuse_path(request: Request, error: Exception) -> JSONResponse:
         return JSONResponse({"error": message}, error.status_code, error.headers)
     routes = [route for route in request.app.routes if isinstance(route, APIRoute)]
     known = ", ".join(f"{method} {route.path}" for route in routes for method in route.methods or ())
-    message = f"{REQUEST}: {request.method} {request.url.path} is not answered here; expected one of {known}"
+    message = f"{REQUEST}: {request.method} {request.url.path}: no such route; available: {known}"
     current_request().error = message
     return JSONResponse({"error": message}, error.status_code, error.headers)
 

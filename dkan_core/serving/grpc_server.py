@@ -57,7 +57,7 @@ class _Gateway(AsyncServerInterceptor):
             facts.error = str(error)
             if code == grpc.StatusCode.INTERNAL:
                 logger.exception("a call failed")
-                facts.error = "internal error; the server's log says more"
+                facts.error = "internal error; see the server log"
             await context.abort(code, facts.error)
         finally:
             if method_name.endswith(SCORES) or facts.error:

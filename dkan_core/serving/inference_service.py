@@ -73,7 +73,7 @@ def deploy(
     body = inference_service(name, storage_uri(uri), _digest(model), runtime=runtime, service_account=service_account)
     services = _Services(namespace)
     generation = services.apply(body)["metadata"].get("generation", 0)
-    logger.info("InferenceService %s/%s: waiting for it", services.namespace, name)
+    logger.info("waiting for InferenceService %s/%s to become ready", services.namespace, name)
     url = _wait(services, name, generation, timeout_seconds)
     logger.info("InferenceService %s/%s is ready at %s", services.namespace, name, url)
     return url
@@ -96,7 +96,7 @@ def inference_service(
     """
     if not NAME.fullmatch(name):
         raise ConfigError(
-            f"inference_service must be at most 40 lower case letters, digits and dashes, a letter first, got {name!r}"
+            f"inference_service must be at most 40 lowercase letters, digits and dashes, a letter first, got {name!r}"
         )
     predictor: dict[str, Any] = {
         "annotations": {MODEL_HASH: digest},

@@ -11,7 +11,7 @@ SHARED = "PROMETHEUS_MULTIPROC_DIR"
 REQUESTS = Counter("dkan_requests", "Requests answered.", ["model", "protocol", "code"])
 SECONDS = Histogram(
     "dkan_request_seconds",
-    "From the first byte of a request to the last of its answer.",
+    "Seconds to answer a request; over REST, reading it and sending the response included.",
     ["model", "protocol"],
     buckets=(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10),
 )

@@ -158,7 +158,7 @@ def rows_of_tensors(tensors: Sequence[Tensor], preprocessor: Preprocessor) -> pa
     """
     if preprocessor.sparse:
         feature = preprocessor.sparse[0]
-        what = "vectors of bits" if feature.vector_bytes else "lists of ids"
+        what = "vectors of bits" if feature.vector_bytes else "lists of IDs"
         where = f"{REQUEST}: column {feature.name!r}"
         raise DataError(f"{where} holds {what}, which no tensor can; send rows to /v1/models/NAME:predict")
     needed = {*preprocessor.columns}

@@ -260,5 +260,5 @@ def test_additive_model_of_ids_is_refused_before_anything_is_written(
     for more in (["--dry-run"], []):
         words = ["--out", "additive", "--model", "additive", "--device", "cpu", *more]
         assert dkan("train", "of-ids", *words, monkeypatch=monkeypatch) == 2
-        assert "column 'ids' holds ids, which have no curve" in capsys.readouterr().err
+        assert "column 'ids' holds IDs, which have no curve" in capsys.readouterr().err
         assert not (here / "additive").exists()

@@ -149,7 +149,7 @@ def test_other_ids_share_buckets_or_are_left_out(tmp_path: Path, caplog: Any) ->
     with caplog.at_level(logging.INFO):
         (feature,) = prepare(source, tmp_path / "out", config).preprocessor.sparse
     assert len(feature.ids) == 8 and feature.buckets == 2
-    assert "of the ids have no code of their own" in caplog.text
+    assert "of the IDs have no code of their own" in caplog.text
     assert read(tmp_path / "out", "train")["sparse"].max() == feature.size
     # Of a small list and without a limit, every id that train has.
     assert feature_of("a", [1]).codes_of(np.array([1, 2])).tolist() == [0, -1]
@@ -203,7 +203,7 @@ def test_ids_that_the_encoding_cannot_give_are_named(tmp_path: Path) -> None:
 
 def test_rows_with_too_many_ids_are_refused_by_name(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(sparse, "MAX_ROW_IDS", 5)
-    with pytest.raises(DataError, match=r"column 'tags' has \d+ ids in a row; expected at most 5.*--drop tags"):
+    with pytest.raises(DataError, match=r"column 'tags' has \d+ IDs in a row; expected at most 5.*--drop tags"):
         prepare(write(list_table(make_ones()), tmp_path / "raw"), tmp_path / "out", CONFIG)
 
 
@@ -218,13 +218,13 @@ def test_repeats_of_an_id_make_no_row_too_long(tmp_path: Path, monkeypatch: Any)
     )
     assert found.splits == wanted.splits
     longer = pa.table({"tags": [[1], [*range(IDS), 1], [*range(-1, IDS), 1]]})
-    with pytest.raises(DataError, match=f"column 'tags' has {IDS + 1} ids in a row; expected at most {IDS}: "):
+    with pytest.raises(DataError, match=f"column 'tags' has {IDS + 1} IDs in a row; expected at most {IDS}: "):
         longest_rows(longer, ["tags"], "rows")
 
 
 def test_what_cannot_be_is_refused_by_name(tmp_path: Path) -> None:
     source = write(list_table(make_ones()), tmp_path / "raw")
-    with pytest.raises(DataError, match="column 'tags' holds ids; split_by content"):
+    with pytest.raises(DataError, match="column 'tags' holds IDs; split_by content"):
         prepare(source, tmp_path / "out", PrepareConfig(label=("y",), split_by="content"))
     empty = list_table(make_ones()).drop_columns("tags").append_column("tags", pa.nulls(1200, pa.list_(pa.int32())))
     with pytest.raises(DataError, match="column 'tags' holds no value"):

@@ -61,18 +61,18 @@ def test_ids_of_another_kind_are_warned_of(
     folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     predict(folder / "run", folder / "raw", tmp_path / "known.parquet")
-    assert "ids that the model knows" not in caplog.text
+    assert "IDs that the model knows" not in caplog.text
     rows = list_table(make_ones())
     predict(folder / "run", write(rows.slice(0, 0), tmp_path / "empty"), tmp_path / "empty.parquet")
-    assert "ids that the model knows" not in caplog.text, "no row was read"
+    assert "IDs that the model knows" not in caplog.text, "no row was read"
     place = rows.column_names.index("tags")
     others = pa.array([[each + 10**9 for each in ids or []] for ids in rows["tags"].to_pylist()])
     moved = write(rows.set_column(place, "tags", others), tmp_path / "moved")
     predict(folder / "run", moved, tmp_path / "moved.parquet")
-    (text,) = [record.getMessage() for record in caplog.records if "ids that" in record.getMessage()]
-    assert text.startswith("column 'tags': rows have 0 ids that the model knows, on average; ")
+    (text,) = [record.getMessage() for record in caplog.records if "IDs that" in record.getMessage()]
+    assert text.startswith("column 'tags': rows have 0 IDs that the model knows, on average; ")
     monkeypatch.setattr(sparse, "MAX_ROW_IDS", 5)
-    with pytest.raises(DataError, match=r"column 'tags' has \d+ ids in a row; expected at most 5: shorten its lists$"):
+    with pytest.raises(DataError, match=r"column 'tags' has \d+ IDs in a row; expected at most 5: shorten its lists$"):
         predict(folder / "run", folder / "raw", tmp_path / "long.parquet")
 
 
@@ -121,23 +121,23 @@ def test_training_goes_on_with_a_further_column(folder: Path, tmp_path: Path) ->
 
 
 def test_what_does_not_take_ids_says_so(folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with pytest.raises(DataError, match=r"column 'tags' holds ids; .* not held against others"):
+    with pytest.raises(DataError, match=r"column 'tags' holds IDs; .* not held against others"):
         explain(folder / "run", folder / "data", tmp_path / "explained", against=folder / "run")
-    with pytest.raises(DataError, match="column 'tags' holds ids"):
+    with pytest.raises(DataError, match="column 'tags' holds IDs"):
         onnx_bytes(SavedModel(folder / "run"))
-    with pytest.raises(ConfigError, match="model additive: column 'tags' holds ids"):
+    with pytest.raises(ConfigError, match="model additive: column 'tags' holds IDs"):
         train(folder / "data", tmp_path / "run", TrainConfig(model="additive"))
     divided = {**TRAIN.__dict__, "strategy": "tensor-parallel", "workers": 2}
-    with pytest.raises(ConfigError, match="strategy tensor-parallel: column 'tags' holds ids"):
+    with pytest.raises(ConfigError, match="strategy tensor-parallel: column 'tags' holds IDs"):
         train(folder / "data", tmp_path / "divided", TrainConfig(**divided))
     assert not plan(folder / "data", TRAIN, gpus=2, rows_per_second=1e6, device_memory="1MB").divided
-    with pytest.raises(ConfigError, match="slice 'tags': holds ids"):
+    with pytest.raises(ConfigError, match="slice 'tags': holds IDs"):
         evaluate(folder / "run", folder / "data", out=tmp_path / "sliced", slices=["tags"])
     drift = measure_drift(folder / "run", [folder / "raw"])
     assert {column.name for column in drift.columns} == {"x", "y"}
-    assert "drift is not measured of columns of ids: tags" in caplog.text
+    assert "drift is not measured of columns of IDs: tags" in caplog.text
     found = inspect_data(folder / "raw", CONFIG)
-    assert next(each.becomes for each in found.columns if each.name == "tags") == "ids, which are not inspected"
+    assert next(each.becomes for each in found.columns if each.name == "tags") == "IDs, which are not inspected"
 
 
 @pytest.mark.parametrize("model", ["auto", "fastkan"])

@@ -162,7 +162,7 @@ def test_ids_of_a_row_are_written_out() -> None:
     column = Column(name="tags", listed=feature, list_index=0, first_code=5)
     codes_NS = np.array([[1, 5, 6, 17], [1, 2, 0, 0], [*range(6, 10)]], np.int32)
     added_NS: npt.NDArray[np.float32] = np.array([[9, -0.5, 1, 0.25], [9, 9, 0, 0], [0, 0, 0, 0]], np.float32)
-    assert row_texts(column, codes_NS, added_NS)[:2] == ["17 (+1.00), -3 (-0.50), another id (+0.25)", "no ids"]
+    assert row_texts(column, codes_NS, added_NS)[:2] == ["17 (+1.00), -3 (-0.50), another ID (+0.25)", "no IDs"]
     many = np.arange(5, 12, dtype=np.int32)[None]
     assert row_texts(column, many, np.ones_like(many, np.float32))[0].endswith("22 (+1.00), 2 more")
     assert Cells(None, None, codes_NS)[np.array([1])].listed_PS is not None

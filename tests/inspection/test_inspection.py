@@ -144,7 +144,7 @@ def test_rows_of_ids_alone_are_counted(tmp_path: Path) -> None:
     prepare(raw, tmp_path / "out", PrepareConfig(label=("y",)))
     for found in (inspect_data(raw, PrepareConfig(label=("y",))), inspect_data(tmp_path / "out")):
         becomes = {column.name: column.becomes for column in found.columns}
-        assert sum(found.rows.values()) == 400 and becomes["ids"] == "ids, which are not inspected"
+        assert sum(found.rows.values()) == 400 and becomes["ids"] == "IDs, which are not inspected"
         assert sum(counts["y"]["1"] for counts in found.classes.values()) == 200
 
 

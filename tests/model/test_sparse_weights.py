@@ -123,7 +123,7 @@ def test_size_and_decay_follow_the_rows_of_an_id(tmp_path: Path) -> None:
 
 def test_an_additive_model_refuses_ids_by_name(tmp_path: Path) -> None:
     (folder, prepared), _ = prepared_pair(tmp_path)
-    with pytest.raises(ConfigError, match="model additive: column 'tags' holds ids"):
+    with pytest.raises(ConfigError, match="model additive: column 'tags' holds IDs"):
         architecture_of(folder, prepared, model="additive")
 
 

@@ -125,7 +125,7 @@ def test_secrets_that_fit_no_header(
             ["--params", "publish_uri=s3://b/m", "--params", "registry_url=registry:8080"],
             "parameter 'registry_url' must be an address such as http://registry.example:8080",
         ),
-        (["--params", "serving_account=A B"], "parameter 'serving_account' must be a name of small letters"),
+        (["--params", "serving_account=A B"], "parameter 'serving_account' must be a name of lowercase letters"),
         (
             [*("--pipeline", "parallel-prepare", "--params", "num_parts=65"), *("--params", "prepared_uri=s3://b/p")],
             "'num_parts' must be from 1 to 64, got 65",
@@ -134,7 +134,7 @@ def test_secrets_that_fit_no_header(
             ["--pipeline", "sweep", "--params", 'sweep=[{"epochs": 1}, {"epochs": 1}]'],
             "without the same settings twice",
         ),
-        (["--run-as", "a b"], "--run-as must be a name of small letters"),
+        (["--run-as", "a b"], "--run-as must be a name of lowercase letters"),
         (["--experiment", " "], "--experiment must be a name, got an empty text"),
         (["--host", "foo", "--dry-run"], "--host must be https://NAME"),
         (["--pipeline", "sweep", "--params", "sweep=[]"], "parameter 'sweep' must be a JSON list such as"),

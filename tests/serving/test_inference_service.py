@@ -143,7 +143,7 @@ def test_refusal_of_the_cluster_says_what_is_missing(
 def test_settings_are_refused_before_the_cluster_is_asked(kserve: KServe, trained: TrainResult, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"model /mnt/late: KServe cannot read it; publish the model to a bucket"):
         deployed(trained, "/mnt/late")
-    with pytest.raises(ConfigError, match="inference_service must be at most 40 lower case letters"):
+    with pytest.raises(ConfigError, match="inference_service must be at most 40 lowercase letters"):
         deploy(trained.model, "Late!", "s3://bucket/late")
     with pytest.raises(DataError, match="expected a model"):
         deploy(tmp_path / "nothing", "late", "s3://bucket/late")

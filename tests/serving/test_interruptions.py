@@ -38,7 +38,7 @@ def send(server: Server, body: bytes, declared: int, path: str = PREDICT) -> soc
 @pytest.mark.parametrize("path", [PREDICT, INFER])
 def test_client_that_hangs_up_while_it_sends_is_no_error_of_the_server(server: Server, path: str) -> None:
     send(server, b'{"inst', 1000, path).close()
-    server.wait_for_line(rf"request POST {path} status=400 .*error='the client hung up before it was answered'")
+    server.wait_for_line(rf"request POST {path} status=400 .*error='the client disconnected before the response")
     assert "Traceback" not in server.log.read_text()
 
 
@@ -48,7 +48,7 @@ def test_nothing_is_computed_for_a_client_that_hung_up(trained: TrainResult, tab
         # Until the first reasons are found, what finds them is made.
         assert server.ask(PREDICT, body_of(table, len(table))).status == 200
         send(server, body, len(body)).close()
-        server.wait_for_line(rf"status=400 rows={MANY} .*error='the client hung up before it was answered'")
+        server.wait_for_line(rf"status=400 rows={MANY} .*error='the client disconnected before the response was sent'")
         assert server.stop() == 0
 
 

@@ -80,10 +80,10 @@ def test_columns_are_refused_with_the_words_of_predict(
             "/v2/repository/models/late/unload",
             {},
             404,
-            "^request: POST /v2/repository/models/late/unload is not answered here; expected one of GET /, .*, "
+            "^request: POST /v2/repository/models/late/unload: no such route; available: GET /, .*, "
             "POST /v2/models/{model_name}/infer$",
         ),
-        ("/v2", {}, 405, "^request: POST /v2 is not answered here; expected one of .*, GET /v2,"),
+        ("/v2", {}, 405, "^request: POST /v2: no such route; available: .*, GET /v2,"),
         (PREDICT, {"instances": ["x" * (1 << 20)]}, 413, "^request: is larger than 1 MB; send fewer rows at a time"),
         # More than the system keeps for a server that has stopped reading.
         (PREDICT, {"instances": ["x" * (40 << 20)]}, 413, "^request: is larger than 1 MB; send fewer rows at a time"),

@@ -38,7 +38,7 @@ Int32 = npt.NDArray[np.int32]
 
 def _rising_ids(ids: list[int]) -> list[int]:
     if (np.diff(np.asarray(ids, np.int64)) <= 0).any():
-        raise ValueError("must rise from each id to the next")
+        raise ValueError("must rise from each ID to the next")
     return ids
 
 
@@ -187,7 +187,7 @@ def _longest_row(rows_K: Int64, ids_K: Int64, name: str, where: str, otherwise: 
     longest = int(counts_N.max(initial=0))
     if longest > MAX_ROW_IDS:
         raise DataError(
-            f"{where}: column {name!r} has {longest:,} ids in a row; expected at most {MAX_ROW_IDS:,}: "
+            f"{where}: column {name!r} has {longest:,} IDs in a row; expected at most {MAX_ROW_IDS:,}: "
             f"shorten its lists{otherwise}"
         )
     return longest

@@ -116,7 +116,7 @@ def fit(task: PreparationTask, statistics: Statistics) -> Preprocessor:
     encoding = _fit_columns(task, statistics)
     for name, share in left_out_shares(statistics.sample.rows, encoding.sparse, task.where).items():
         if share:
-            logger.info("column %r: %.2f%% of the ids have no code of their own", name, 100 * share)
+            logger.info("column %r: %.2f%% of the IDs have no code of their own", name, 100 * share)
     return with_room(encoding, counts)
 
 

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from dkan_core.data.source.column_types import column_types, is_id_list
 
-TOO_LARGE = "holds integers that do not fit in 64 bits with a sign; make numbers floats, and take ids modulo 2**63"
+TOO_LARGE = "holds integers that do not fit in 64 bits with a sign; make numbers floats, and take IDs modulo 2**63"
 
 
 def is_frame(rows: Any) -> bool:

@@ -191,7 +191,7 @@ def feature_columns(types: dict[str, pa.DataType], where: str) -> Features:
 def check_split(sparse: Sequence[str], config: PrepareConfig, where: str) -> None:
     """Raise DataError where rows are to be split by their content, and that holds lists of ids or bit vectors."""
     if sparse and config.splits_at_random and config.split_by == "content":
-        raise DataError(f"{where}: column {sparse[0]!r} holds ids; split_by content is for other columns: split by row")
+        raise DataError(f"{where}: column {sparse[0]!r} holds IDs; split_by content is for other columns: split by row")
 
 
 def _check_types(types: dict[str, pa.DataType], config: PrepareConfig, where: str) -> None:

@@ -176,7 +176,7 @@ def measure(counts: DriftCounts, reference: Reference) -> Drift:
 def measure_since_training(counts: DriftCounts, preprocessor: Preprocessor, metrics: Mapping[str, Any]) -> Drift:
     """Return how far counted rows are from a model's training; columns that have no drift are logged."""
     if ids := [feature.name for feature in preprocessor.sparse]:
-        logger.warning("drift is not measured of columns of ids: %s", ", ".join(ids))
+        logger.warning("drift is not measured of columns of IDs: %s", ", ".join(ids))
     return measure(counts, Reference.from_model(preprocessor, metrics))
 
 

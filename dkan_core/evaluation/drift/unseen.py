@@ -63,7 +63,7 @@ class UnseenValues:
         for feature, known in zip(self._sparse, self._ids.tolist(), strict=True):
             ones = known / self._rows
             if ones < FEW_IDS * feature.ones:
-                text = f"column {feature.name!r}: rows have {ones:.2g} ids that the model knows, on average"
+                text = f"column {feature.name!r}: rows have {ones:.2g} IDs that the model knows, on average"
                 found.append((self._rows, f"{text}; {feature.ones:.2g} in training"))
         texts = [text for _, text in sorted(found, key=lambda pair: -pair[0])]
         more = len(texts) - MAX_NAMED

@@ -133,9 +133,9 @@ def _check_model_reads(preprocessor: Preprocessor, model: str) -> None:
     if model != "additive" or not preprocessor.sparse:
         return
     name = preprocessor.sparse[0].name
-    what, remedy = f"column {name!r} of X holds ids, which have", OUT_OF_X([name])
+    what, remedy = f"column {name!r} of X holds IDs, which have", OUT_OF_X([name])
     if reads_ids(preprocessor.columns):
-        what, remedy = "a sparse X of zeros and ones is read as ids, which have", "give X.toarray()"
+        what, remedy = "a sparse X of zeros and ones is read as IDs, which have", "give X.toarray()"
     raise ConfigError(f"model 'additive': {what} no curve; choose model='auto', or {remedy}")
 
 

@@ -97,7 +97,7 @@ def resolve_for(
     if found.model == "additive" and prepared.preprocessor.sparse:
         name = prepared.preprocessor.sparse[0].name
         raise ConfigError(
-            f"model additive: column {name!r} holds ids, which have no curve; choose model auto, or prepare "
+            f"model additive: column {name!r} holds IDs, which have no curve; choose model auto, or prepare "
             f"with {flag('drop', name)}"
         )
     parse_monotone(found.monotone, [each.name for each in prepared.preprocessor.numeric])

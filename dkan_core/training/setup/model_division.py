@@ -83,7 +83,7 @@ def check_columns(config: ResolvedTrainConfig, encoding: Preprocessor) -> None:
     """Raise ConfigError where a strategy that divides the model meets columns whose weights it does not divide."""
     if config.strategy in MODEL_PARALLEL and encoding.sparse:
         raise ConfigError(
-            f"strategy {config.strategy}: column {encoding.sparse[0].name!r} holds ids, whose weights are not divided; "
+            f"strategy {config.strategy}: column {encoding.sparse[0].name!r} holds IDs, whose weights are not divided; "
             "choose allreduce"
         )
 

@@ -89,7 +89,7 @@ def test_column_that_cannot_be_read_is_named() -> None:
     with pytest.raises(TypeError, match=r"X: column 'u' is sparse; .*\.sparse\.to_dense\(\)"):
         to_table(frame.assign(u=pd.arrays.SparseArray([0.0, 1.0])), names)
     for large in ([2**70, 1], [[2**63], [1]], [np.array([2**63], np.uint64), np.array([1], np.uint64)]):
-        with pytest.raises(TypeError, match=r"X: column 'u' holds integers that do not fit .*, and take ids modulo"):
+        with pytest.raises(TypeError, match=r"X: column 'u' holds integers that do not fit .*, and take IDs modulo"):
             to_table(frame.assign(u=large), names)
     for values, what in (([1, "a"], "mixes types"), ([object()] * 2, "holds other objects")):
         with pytest.raises(TypeError, match=f"X: column 'u' {what}: each argument must be a string or a number"):
@@ -154,7 +154,7 @@ def test_column_of_polars_that_arrow_cannot_take_is_named(kind: str, message: st
     [
         (pa.array([["a"]] * 40, pa.list_(pa.string_view())), "is list<.*; a feature is a number, .*;"),
         (pa.array(range(2**60, 2**60 + 40)), "has 36 different values, which are only 1 as 64-bit floats; .*, or"),
-        (pa.array([[*range(6)]] * 40), "has 6 ids in a row; expected at most 5: shorten its lists, or"),
+        (pa.array([[*range(6)]] * 40), "has 6 IDs in a row; expected at most 5: shorten its lists, or"),
     ],
 )
 def test_column_that_cannot_be_a_feature_is_named_with_what_its_caller_can_do(
