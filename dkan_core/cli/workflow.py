@@ -29,7 +29,7 @@ app = typer.Typer(
     add_completion=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Train FastKAN on huge tabular data.",
+    help="Train FastKAN on tabular data that is larger than memory.",
     epilog=epilog(
         [
             "dkan prepare flights --out prepared --label label --split-column split --group date",

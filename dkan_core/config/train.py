@@ -301,7 +301,9 @@ class TrainConfig:
     resume: Annotated[str, Field(pattern=r"\S"), Expected("auto, best, never, or a path or a URI")] = setting(
         "never", "Training"
     )
-    """"auto" resumes from the newest checkpoint, if any, "best" from that of the best evaluation; or a path or URI."""
+    """Where to resume from: "auto" (the newest checkpoint, if any), "best" (the checkpoint of the best evaluation), or
+    a path or URI.
+    """
 
     tensorboard: bool = setting(False, "Output")
     """Write live curves for TensorBoard."""
