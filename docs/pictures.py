@@ -46,7 +46,7 @@ def draw() -> None:
             draw_pages(browser, folder / EVAL, folder / LEARNED, "")
             _shoot(browser, folder / EVAL / "report.html", 1400, IMAGES / "report.png", bottom=TOP)
             _shoot(browser, earlier / "report.html", 1400, IMAGES / "kubeflow-report.png", bottom=620)
-            curves = "[...document.querySelectorAll('h2')].find((each) => each.textContent.startsWith('How well'))"
+            curves = "[...document.querySelectorAll('h2')].find((each) => each.textContent.startsWith('Ranking'))"
             top = browser.ask(f"{curves}.getBoundingClientRect().top")
             _shoot(browser, earlier / "report.html", 1400, IMAGES / "kubeflow-curves.png", top=top, bottom=top + 1000)
     STAMP.write_text(json.dumps({"pages": fingerprint()}, indent=2) + "\n", encoding="utf-8")

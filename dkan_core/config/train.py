@@ -301,8 +301,9 @@ class TrainConfig:
     resume: Annotated[str, Field(pattern=r"\S"), Expected("auto, best, never, or a path or a URI")] = setting(
         "never", "Training"
     )
-    """Where to resume from: "auto" (the newest checkpoint, if any), "best" (the checkpoint of the best evaluation), or
-    a path or URI.
+    """Where to resume from: "auto" (newest checkpoint), "best" (that of the best evaluation), or a path or URI.
+
+    "auto" starts a new run if there is no checkpoint.
     """
 
     tensorboard: bool = setting(False, "Output")
