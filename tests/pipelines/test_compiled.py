@@ -302,7 +302,11 @@ def test_arguments_that_kubernetes_accepts_pass(name: str, value: str) -> None:
         ("sweep", [*REQUIRED, "sweep=[3]"], "parameter 'sweep' must be a JSON list such as"),
         ("sweep", [*REQUIRED, 'sweep=[{"seed": 1}, {"epochs": -3}]'], "epochs must be from 1 to"),
         ("multi-node", [*REQUIRED, "run_uri=s3://b/r", "prepared_uri=s3://b/p", "memory_per_node=64GB"], "64GB"),
-        ("multi-node", [*REQUIRED, "run_uri=s3://b/r", "prepared_uri=s3://b/p", "refit=true"], "refit: not supported"),
+        (
+            "multi-node",
+            [*REQUIRED, "run_uri=s3://b/r", "prepared_uri=s3://b/p", "refit=true"],
+            "refit: not supported on several nodes",
+        ),
         ("smoke", ["split=80/30/10"], "split must add up to 100"),
     ],
 )

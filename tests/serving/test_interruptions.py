@@ -38,7 +38,8 @@ def send(server: Server, body: bytes, declared: int, path: str = PREDICT) -> soc
 @pytest.mark.parametrize("path", [PREDICT, INFER])
 def test_client_that_hangs_up_while_it_sends_is_no_error_of_the_server(server: Server, path: str) -> None:
     send(server, b'{"inst', 1000, path).close()
-    server.wait_for_line(rf"request POST {path} status=400 .*error='the client disconnected before the response")
+    error = "the client disconnected before the response was sent"
+    server.wait_for_line(rf"request POST {path} status=400 .*error='{error}'")
     assert "Traceback" not in server.log.read_text()
 
 
