@@ -19,6 +19,7 @@ CSV = ".csv"
 # Some bytes are text, but that is known only once they are read.
 NOT_IN_CSV = {
     pa.types.is_nested: "nested values",
+    pa.types.is_duration: "durations",
     pa.types.is_binary: "bytes",
     pa.types.is_large_binary: "bytes",
     pa.types.is_fixed_size_binary: "bytes",

@@ -83,7 +83,7 @@ def render_report(
         title=title,
         lead=" ".join(filter(None, [f"{len(labels):,} rows, {what}.", split])),
         warnings=metrics.get("warnings", ()),
-        facts=_facts(metrics, several),
+        facts=_facts(metrics, labels, several),
         weighted="average_precision_unweighted" in metrics,
         compared=compared,
         labels=[(name, metrics["labels"][name], thresholds.get(name)) for name in names],
@@ -101,7 +101,7 @@ def render_report(
     )
 
 
-def _facts(metrics: Mapping[str, Any], several: bool) -> list[tuple[str, str, str]]:
+def _facts(metrics: Mapping[str, Any], labels: Array, several: bool) -> list[tuple[str, str, str]]:
     by_label = metrics["labels"].values()
     prevalence = metrics["prevalence"]
     precision = metrics["average_precision"]
@@ -112,7 +112,8 @@ def _facts(metrics: Mapping[str, Any], several: bool) -> list[tuple[str, str, st
     no_skill = _mean_over((label for label in by_label if label["average_precision"] is not None), lambda rate: rate)
     lift = f", lift {precision / no_skill:.3g}" if precision and no_skill else ""
     measured = sum(label["rows"] for label in by_label)
-    positives = sum(round((label["prevalence"] or 0) * label["rows"]) for label in by_label)
+    # The prevalence of rows with weights is no share of their number.
+    positives = np.count_nonzero(labels == 1)
     digits = digits_of(measured // max(1, len(by_label)))
 
     def tile(name: str, key: str, beside: str) -> tuple[str, str, str]:

@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -165,11 +166,14 @@ def test_name_that_promises_another_format_is_refused(line: str, message: str, r
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_bytes_are_refused_for_csv(run: Run, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("value", "kind"), [(b"\xff", "bytes"), (timedelta(seconds=1), "durations")], ids=["bytes", "durations"]
+)
+def test_what_csv_has_no_type_for_is_refused(value: object, kind: str, run: Run, tmp_path: Path) -> None:
     rows = pq.read_table(tmp_path / "few.parquet")
-    pq.write_table(rows.append_column("key", pa.array([b"\xff"] * len(rows))), tmp_path / "keyed.parquet")
+    pq.write_table(rows.append_column("key", pa.array([value] * len(rows))), tmp_path / "keyed.parquet")
     code, _, error = run("predict {model} keyed.parquet --column key --out s.csv")
-    check(code, error, r"s\.csv: column 'key' holds bytes, which CSV cannot; name a \.parquet file")
+    check(code, error, rf"s\.csv: column 'key' holds {kind}, which CSV cannot; name a \.parquet file")
 
 
 def test_csv_holds_what_parquet_does(run: Run, tmp_path: Path) -> None:

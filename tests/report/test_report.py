@@ -179,6 +179,12 @@ def test_every_string_is_escaped(count: int) -> None:
     assert page.count("&lt;script&gt;") >= 6
 
 
+def test_positives_are_counted_whatever_they_weigh() -> None:
+    labels, scores = sample(1)
+    metrics = compute_metrics(labels, scores, ["a"], np.where(labels[:, 0] == 1, 1.0, 0.01))
+    assert f"{np.count_nonzero(labels == 1)} positives" in render(labels, scores, ["a"], metrics=metrics)
+
+
 def test_label_without_positives() -> None:
     labels, scores = sample(1)
     labels[labels == 1] = 0

@@ -24,6 +24,7 @@ from dkan_core.explanation.columns import Column, redrawn, source_columns
 from dkan_core.explanation.model_answers import ModelAnswers
 from dkan_core.model.architecture import ModelConfig, ignoring
 from dkan_core.model.base import TabularModel
+from dkan_core.training.compute.gradient import total_weight
 from dkan_core.training.setup.trials import (
     CPU,
     FOLDS,
@@ -93,7 +94,8 @@ def select_features(
         fewer = ignoring(architecture, [index if name == "numeric" else numeric + index for name, index in places])
         fewer_N = np.concatenate([found_M for _, _, found_M in _trials(fewer, parts, prepared, config)])
     change = f"ignoring {some_of([column.name for column in useless], MAX_NAMED)}"
-    has_less = helps(change, loss_N, fewer_N, PROOF, constant=math.inf, labels=1)
+    weight = sum(total_weight(unseen, config) for _, unseen in parts) / len(loss_N)
+    has_less = helps(change, loss_N, fewer_N, PROOF, constant=math.inf, weight=weight)
     return fewer if has_less else architecture
 
 

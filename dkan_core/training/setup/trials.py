@@ -159,7 +159,7 @@ def helps(
     proof: Proof,
     *,
     constant: float,
-    labels: int,
+    weight: float,
 ) -> bool:
     """Tell whether the losses ``(N,)`` are lower with a change, and lower than a constant's.
 
@@ -169,12 +169,12 @@ def helps(
         with_N: Losses with it.
         proof: How much lower they must be.
         constant: Mean loss of the label's frequency as the prediction for every row.
-        labels: How many there are, whose losses are summed.
+        weight: What the measured labels of a row weigh together, on average.
     """
     gain_N = without_N - with_N
     least = max(proof.errors * gain_N.std() / math.sqrt(len(gain_N)), proof.share * without_N.mean())
     found = bool(gain_N.mean() > least and with_N.mean() < constant)
-    means = (mean / labels for mean in (with_N.mean(), without_N.mean(), least))
+    means = (mean / weight for mean in (with_N.mean(), without_N.mean(), least))
     text = "%s: %s; log loss on unseen rows %.4f instead of %.4f (an improvement of at least %.4f is needed)"
     logger.info(text, change, "used" if found else "not used", *means)
     return found

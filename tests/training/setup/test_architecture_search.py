@@ -265,7 +265,14 @@ def test_what_has_less_loss_is_found(
 def test_change_must_be_worth_it(gains: tuple[float, float], constant: float, expected: bool) -> None:
     with_N = 1 - np.tile(gains, 50)
     proof = trials.Proof(errors=2.0, share=0.03)
-    assert trials.helps("x", np.ones(100), with_N, proof, constant=constant, labels=1) is expected
+    assert trials.helps("x", np.ones(100), with_N, proof, constant=constant, weight=1.0) is expected
+
+
+def test_losses_in_the_log_are_those_of_a_row_whatever_rows_weigh(caplog: pytest.LogCaptureFixture) -> None:
+    proof = trials.Proof(errors=2.0, share=0.03)
+    with caplog.at_level("INFO"):
+        trials.helps("x", np.full(100, 500.0), np.full(100, 400.0), proof, constant=900.0, weight=1000.0)
+    assert "0.4000 instead of 0.5000 (an improvement of at least 0.0150" in caplog.text
 
 
 def test_noise_of_rare_categories_is_no_reason_for_more_basis_functions(tmp_path: Path) -> None:
