@@ -18,7 +18,7 @@ from dkan_core.serving.rows import REQUEST
 from dkan_core.utils.torch_resources import best_device
 
 
-class Scorer:
+class RequestScorer:
     """A model in memory, on a GPU where there is one.
 
     Args:
@@ -78,7 +78,7 @@ class Scorer:
         self.score([pa.record_batch(list(columns.values()), names=list(columns))])
 
 
-def load_scorer(folder: Path, config: ServeConfig) -> Scorer:
+def load_scorer(folder: Path, config: ServeConfig) -> RequestScorer:
     """Return a model that has scored a row.
 
     Args:
@@ -89,7 +89,7 @@ def load_scorer(folder: Path, config: ServeConfig) -> Scorer:
         DataError: It is no model, or damaged.
     """
     set_threads(config.threads)
-    scorer = Scorer(SavedModel(folder))
+    scorer = RequestScorer(SavedModel(folder))
     scorer.warm_up()
     return scorer
 

@@ -11,7 +11,7 @@ from dkan_core.errors import ConfigError
 from dkan_core.model.model_folder import ModelFolder
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.serving.kserve_library import import_kserve
-from dkan_core.serving.scorer import Scorer, load_scorer
+from dkan_core.serving.scorer import RequestScorer, load_scorer
 from dkan_core.utils.signals import handle_signal
 from dkan_core.utils.storage.remote import local_copy
 from dkan_core.utils.storage.scratch import scratch_folder
@@ -58,7 +58,7 @@ def _check_free(setting: str, host: str, port: int) -> None:
         raise ConfigError(f"{setting} {port}: cannot listen there on {host} ({why})") from None
 
 
-def _run_alone(scorer: Scorer, config: ServeConfig) -> None:
+def _run_alone(scorer: RequestScorer, config: ServeConfig) -> None:
     from dkan_core.serving.worker import application
 
     _run(application(scorer, config), config)

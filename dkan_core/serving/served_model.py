@@ -18,7 +18,7 @@ from dkan_core.errors import DataError
 from dkan_core.serving.batching import MicroBatcher, Probabilities
 from dkan_core.serving.facts import current_request
 from dkan_core.serving.rows import NO_TEXTS, REQUEST, Tensor, rows_of_instances, rows_of_tensors, tensor_types
-from dkan_core.serving.scorer import Scorer
+from dkan_core.serving.scorer import RequestScorer
 from dkan_core.utils.hints import shown
 from dkan_core.utils.schemas import parse_json
 
@@ -36,7 +36,7 @@ class ServedModel(Model):  # type: ignore[misc]
         reasons_thread: Where reasons are found, so that nobody else waits for them.
     """
 
-    def __init__(self, name: str, scorer: Scorer, batcher: MicroBatcher, reasons_thread: Executor) -> None:
+    def __init__(self, name: str, scorer: RequestScorer, batcher: MicroBatcher, reasons_thread: Executor) -> None:
         super().__init__(name)
         self._scorer = scorer
         self._batcher = batcher

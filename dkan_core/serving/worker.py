@@ -23,7 +23,7 @@ from dkan_core.serving.app import ModelDataPlane, build_app
 from dkan_core.serving.batching import MicroBatcher
 from dkan_core.serving.grpc_server import grpc_server
 from dkan_core.serving.metrics import BATCH_REQUESTS, BATCH_ROWS
-from dkan_core.serving.scorer import Scorer, load_scorer, set_threads
+from dkan_core.serving.scorer import RequestScorer, load_scorer, set_threads
 from dkan_core.serving.served_model import ServedModel
 from dkan_core.utils.logs import set_up_logging
 from dkan_core.utils.prctl import die_with_parent
@@ -34,7 +34,7 @@ MODEL, CONFIG, PARENT = "DKAN_SERVE_MODEL", "DKAN_SERVE_CONFIG", "DKAN_SERVE_PAR
 logger = logging.getLogger(__name__)
 
 
-def application(scorer: Scorer, config: ServeConfig) -> Any:
+def application(scorer: RequestScorer, config: ServeConfig) -> Any:
     """Return the application of a process that serves.
 
     Args:

@@ -23,7 +23,7 @@ from dkan_core.explanation.reading_back import read_back
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.onnx_export.export import onnx_bytes
 from dkan_core.serving.rows import Tensor, rows_of_instances, rows_of_tensors
-from dkan_core.tracking.mlflow.model import Scorer, example_of
+from dkan_core.tracking.mlflow.model import MlflowScorer, example_of
 from tests.data.tables import contents, write
 from tests.onnx_export.models import random_model
 
@@ -198,7 +198,7 @@ def test_requests_and_frames_are_scored_alike(saved: SavedModel, wanted: Any) ->
     rows = rows_of_instances(instances(table), saved.preprocessor)
     device = next(saved.module.parameters()).device
     assert np.array_equal(score(saved.module, saved.preprocessor.transform(rows, "r"), device)[:, 0], wanted)
-    scorer = Scorer(saved.folder)
+    scorer = MlflowScorer(saved.folder)
     assert np.array_equal(scorer.predict(table.to_pandas())["y_probability"], wanted)
     example = example_of(saved.preprocessor)
     # As MLflow's servers get it.

@@ -18,7 +18,7 @@ from dkan_core.model.saved_model import SavedModel
 from dkan_core.utils.torch_resources import best_device
 
 
-class Scorer:
+class MlflowScorer:
     """Scores frames.
 
     Args:
@@ -56,8 +56,8 @@ class Scorer:
         return pd.DataFrame(found_NL, columns=[probability_column(label) for label in labels], index=model_input.index)
 
 
-def _load_pyfunc(path: str) -> Scorer:
-    return Scorer(Path(path))
+def _load_pyfunc(path: str) -> MlflowScorer:
+    return MlflowScorer(Path(path))
 
 
 def log_model(folder: Path) -> None:

@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 from dkan_core.config import ResolvedTrainConfig, TrainConfig
 from dkan_core.errors import ConfigError
-from dkan_core.training.launcher.resuming import PLACE_SETTINGS, check_fits, log_changes, settings_of_course
+from dkan_core.training.launcher.resuming import PLACE_SETTINGS, check_resumable, log_changes, settings_of_course
 from dkan_core.training.state.checkpoint_file import Checkpoint
 from dkan_core.training.state.checkpoint_store import load_checkpoint, source_of
 from dkan_core.utils.hints import flag
@@ -65,7 +65,7 @@ def find_checkpoint(where: str, config: ResolvedTrainConfig, data: str, rows: in
         logger.info("no checkpoint in %s: training from the start", where)
         return None
     uri, checkpoint = found
-    check_fits(checkpoint, config, data, rows)
+    check_resumable(checkpoint, config, data, rows)
     log_changes(checkpoint.settings, config)
     logger.info("resuming from %s", uri)
     return checkpoint

@@ -48,7 +48,7 @@ FREE_SETTINGS = (*PLACE_SETTINGS, *EXTENDING_SETTINGS)
 logger = logging.getLogger(__name__)
 
 
-def check_fits(checkpoint: Checkpoint, config: ResolvedTrainConfig, data: str, rows: int) -> None:
+def check_resumable(checkpoint: Checkpoint, config: ResolvedTrainConfig, data: str, rows: int) -> None:
     """Raise an error unless a run of this data with these settings can resume from a checkpoint.
 
     Args:

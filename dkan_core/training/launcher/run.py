@@ -169,7 +169,7 @@ def _filled_memory(
     """Return shared memory with the state to begin with; its handle is closed with the stack."""
     values_P = flatten(model).numpy()
     shape = MemoryShape.from_config(config, len(values_P))
-    check_fits(shape)
+    check_shared_memory(shape)
     memory = create_memory(shape)
     stack.callback(os.close, memory.handle)
     if checkpoint is None:
@@ -254,7 +254,7 @@ def check_all_done(ledger: Ledger, config: ResolvedTrainConfig, rows: int) -> No
     assert ledger.rows == config.epochs * rows, "rows were lost"
 
 
-def check_fits(shape: MemoryShape) -> None:
+def check_shared_memory(shape: MemoryShape) -> None:
     """Raise ConfigError where the processes' shared memory is more than this machine or container has left."""
     # A container that is out of memory kills a process without a word; so it is said before.
     free = available_memory()

@@ -31,7 +31,7 @@ from dkan_core.training.state.snapshots import StateSnapshot, newest_snapshot, s
 from dkan_core.training.state.stopwatch import Stopwatch
 from dkan_core.training.validation.early_stopping import EarlyStopping
 from dkan_core.training.validation.finishing import Finisher
-from dkan_core.training.validation.scorer import Best, Scorer
+from dkan_core.training.validation.scorer import Best, ValidationScorer
 from dkan_core.utils.file_names import MODEL_FOLDER
 
 # Snapshots that may wait; half of ``MAX_SLOTS``, so that stale ones are skipped before the slots run out. More than the
@@ -120,7 +120,9 @@ class Evaluator:
         self.history = list(spec.history)
         self._schedule = Schedule.from_config(spec.config, spec.train_rows)
         reader = open_split(folder, self.prepared, "valid")
-        self.scorer = Scorer(Replica.from_architecture(spec.model, device, spec.config.kernel), reader, early_stopping)
+        self.scorer = ValidationScorer(
+            Replica.from_architecture(spec.model, device, spec.config.kernel), reader, early_stopping
+        )
         self.finisher = Finisher(
             lambda: open_split(folder, self.prepared, "train"),
             reader,

@@ -35,7 +35,7 @@ from dkan_core.training.state.shared_memory import Evaluated, MemoryShape, creat
 from dkan_core.training.state.stopwatch import Stopwatch
 from dkan_core.training.validation.early_stopping import EarlyStopping
 from dkan_core.training.validation.finishing import Finisher
-from dkan_core.training.validation.scorer import Best, Scorer
+from dkan_core.training.validation.scorer import Best, ValidationScorer
 
 logger = logging.getLogger(__name__)
 
@@ -121,7 +121,7 @@ class _Single:
         rules = Rules.from_config(config, train.rows, decayed, rates)
         self.store = ParameterStore(memory, rules, torch.get_num_threads())
         self.replica = Replica(model, torch.device(config.device), config.kernel)
-        self.scorer = Scorer(self.replica, valid, EarlyStopping(config.patience))
+        self.scorer = ValidationScorer(self.replica, valid, EarlyStopping(config.patience))
         self.best: Best | None = None
         self.history: list[dict[str, Any]] = []
 

@@ -12,7 +12,11 @@ from dkan_core.tracking.mlflow.client import check_mlflow
 from dkan_core.training.communication.process_group import backend_for_devices
 from dkan_core.training.communication.rendezvous import TorchRun
 from dkan_core.training.setup.early_checks import averages_parameters, check_label_weights, check_workers
-from dkan_core.training.setup.model_division import check_columns, check_division, tensor_parallel_size
+from dkan_core.training.setup.model_division import (
+    check_model_parallel_sizes,
+    check_no_sparse_columns,
+    tensor_parallel_size,
+)
 from dkan_core.training.setup.monotone import parse_monotone
 from dkan_core.training.setup.placement import choose_eval_device, rank_devices, worker_devices
 from dkan_core.training.setup.sizing import (
@@ -93,7 +97,7 @@ def resolve_for(
         rarer_rows=rarer_class_rows(train),
         needs_gradients=not (from_scratch and needs_no_gradients(config, prepared)),
     )
-    check_columns(found, prepared.preprocessor)
+    check_no_sparse_columns(found, prepared.preprocessor)
     if found.model == "additive" and prepared.preprocessor.sparse:
         name = prepared.preprocessor.sparse[0].name
         raise ConfigError(
@@ -185,7 +189,7 @@ def resolve(
         "epochs": min(epochs, config.schedule_epochs or epochs),
     }
     found = ResolvedTrainConfig(**{**vars(config), **resolved})
-    check_division(found, torchrun)
+    check_model_parallel_sizes(found, torchrun)
     if config.data_in == "device" and not found.may_hold_rows:
         raise ConfigError(
             f"data_in device: with strategy {strategy} on {found.device} no GPU takes steps by itself; leave it at auto"

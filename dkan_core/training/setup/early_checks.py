@@ -11,7 +11,7 @@ from dkan_core.data.source.files import split_sources
 from dkan_core.data.source.times import is_duration, is_time, time_parts
 from dkan_core.data.source.wanted import Wanted
 from dkan_core.errors import ConfigError
-from dkan_core.training.setup.model_division import check_dividing
+from dkan_core.training.setup.model_division import check_model_parallel_settings
 from dkan_core.training.setup.monotone import parse_monotone
 from dkan_core.utils.hints import counted
 
@@ -83,7 +83,7 @@ def check_workers(config: TrainConfig, strategy: ResolvedStrategy, workers: int 
         raise ConfigError(
             f"sync_interval {config.sync_interval}: gradients are aggregated every step; choose mode average"
         )
-    check_dividing(config, strategy, workers)
+    check_model_parallel_settings(config, strategy, workers)
     if workers is not None and len(config.slice_weights) not in (0, workers):
         raise ConfigError(f"slice_weights: {len(config.slice_weights)} numbers; there are {workers} workers")
 

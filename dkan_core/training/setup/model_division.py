@@ -34,7 +34,7 @@ def undivided(config: TrainConfig) -> TrainConfig:
     return replace(config, strategy="auto", tensor_parallel_size=None, architecture_search=False)
 
 
-def check_division(config: ResolvedTrainConfig, torchrun: TorchRun | None) -> None:
+def check_model_parallel_sizes(config: ResolvedTrainConfig, torchrun: TorchRun | None) -> None:
     """Check that workers can divide a model as the strategy says, where it does.
 
     Raises:
@@ -50,7 +50,7 @@ def check_division(config: ResolvedTrainConfig, torchrun: TorchRun | None) -> No
         _check_units(config)
 
 
-def check_dividing(config: TrainConfig, strategy: ResolvedStrategy, workers: int | None) -> None:
+def check_model_parallel_settings(config: TrainConfig, strategy: ResolvedStrategy, workers: int | None) -> None:
     """Check what can be told of a division before sizes are chosen and devices are known; nor need the workers be.
 
     Raises:
@@ -79,7 +79,7 @@ def check_dividing(config: TrainConfig, strategy: ResolvedStrategy, workers: int
         )
 
 
-def check_columns(config: ResolvedTrainConfig, encoding: Preprocessor) -> None:
+def check_no_sparse_columns(config: ResolvedTrainConfig, encoding: Preprocessor) -> None:
     """Raise ConfigError where a strategy that divides the model meets columns whose weights it does not divide."""
     if config.strategy in MODEL_PARALLEL and encoding.sparse:
         raise ConfigError(

@@ -29,7 +29,7 @@ class Best:
     facts: dict[str, Any]
 
 
-class Scorer:
+class ValidationScorer:
     """Scores parameters and remembers the best value.
 
     Args:
