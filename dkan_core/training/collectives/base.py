@@ -40,11 +40,11 @@ class RoundTotals:
     ending: float = 0.0
     """Why the run is to end after this round, by the first rank's decision: an index of ``ENDINGS``."""
 
-    proof: float = 0.0
-    """Something of the state at the last restore point, the same in every rank unless one computes otherwise."""
+    checksum: float = 0.0
+    """Of the state at the last restore point: the same in every rank unless one computes otherwise."""
 
     square: float = 0.0
-    """Of the proof."""
+    """Of the checksum."""
 
     broken: float = 0.0
     """Ranks whose steps lead to something that is no finite number."""
@@ -62,8 +62,8 @@ class RoundTotals:
             row_units=row_units,
             row_remainder=row_remainder,
             ending=inputs.ending,
-            proof=inputs.proof,
-            square=inputs.proof**2,
+            checksum=inputs.checksum,
+            square=inputs.checksum**2,
         )
 
     @classmethod
@@ -77,9 +77,9 @@ class RoundTotals:
         process_group.all_reduce(totals)
         return self.from_tensor(totals)
 
-    def is_proven(self, size: int) -> bool:
-        """Tell whether the proofs of so many ranks are all the same; each rank finds the same answer."""
-        return int(self.proof) ** 2 == size * int(self.square)
+    def checksums_agree(self, size: int) -> bool:
+        """Tell whether the checksums of so many ranks are all the same; each rank finds the same answer."""
+        return int(self.checksum) ** 2 == size * int(self.square)
 
     @property
     def mean_loss(self) -> float:
@@ -109,7 +109,7 @@ class RoundInputs:
     ending: int
     """What this rank knows about the end of the run, as an index of ``ENDINGS``."""
 
-    proof: int = 0
+    checksum: int = 0
     """See ``RoundTotals``."""
 
 

@@ -23,8 +23,8 @@ from dkan_core.training.state.parameter_store import ParameterStore
 from dkan_core.training.state.shared_memory import SharedMemory
 from dkan_core.training.state.stopwatch import Stopwatch
 
-# So many different proofs: sums of their squares over thousands of ranks are exact in float32.
-PROOFS = 1 << 6
+# So many values: sums of their squares over thousands of ranks are exact in float32.
+CHECKSUM_VALUES = 1 << 6
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class RankUpdates(UpdateSource):
     """The updates that the ranks compute together, the same in every rank.
 
     The sums of a commit carry two things besides: whether the run is to end, which the first rank alone decides, so
-    that all end after the same step; and a proof of each rank's state, so that ranks that drift apart are noticed.
+    that all end after the same step; and a checksum of each rank's state, so that ranks that drift apart are noticed.
 
     Args:
         process_group: This rank and the others.
@@ -77,7 +77,7 @@ class RankUpdates(UpdateSource):
             steps=steps,
             lr_scale=self.store.lr_scale,
             ending=self._proposed_ending,
-            proof=self._proof(),
+            checksum=self._checksum(),
         )
 
     def _agree(self, totals: RoundTotals) -> bool:
@@ -88,7 +88,7 @@ class RankUpdates(UpdateSource):
         self._agreed_ending = int(totals.ending)
         # On a GPU the exchange ends when its sums are read.
         self.stopwatch.lap("exchange" if self.process_group.size > 1 else "compute")
-        if totals.is_proven(self.process_group.size):
+        if totals.checksums_agree(self.process_group.size):
             return True
         step = self.store.ledger.step
         logger.warning("parameters diverged across ranks at step %d; continuing with those of rank 0", step)
@@ -96,10 +96,10 @@ class RankUpdates(UpdateSource):
         self.store.ledger = self.store.memory.ledger.read()
         return False
 
-    def _proof(self) -> int:
+    def _checksum(self) -> int:
         # Of the restore point, whose checksum is there anyway: one a round would read the whole state.
         newest = max((record.read() for record in self.store.memory.restore_points), key=lambda ledger: ledger.step)
-        return newest.checksum % PROOFS
+        return newest.checksum % CHECKSUM_VALUES
 
 
 class ReducedUpdates(RankUpdates):

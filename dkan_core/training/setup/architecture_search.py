@@ -21,7 +21,7 @@ from dkan_core.training.compute.gradient import total_weight, untrained_model
 from dkan_core.training.setup.sizing import DEPTH_SEARCH_ROWS, NO_DROPOUT, deepened, refined
 from dkan_core.training.setup.trials import (
     HIDDEN,
-    Proof,
+    MinImprovement,
     can_be_held_out,
     folds_of,
     helps,
@@ -39,10 +39,10 @@ DEEP = (*HIDDEN, 16)
 # With each of three seeds, more basis functions gain 0.048 to 0.34 of the log loss, and 2.1 to 22 errors, on 8 of 67
 # real data sets of 2,000 rows or more; with one or two seeds, enough on four others. The other 55, among them all of
 # 50,000 rows and more, stay below one of these bounds with every seed.
-FINE_PROOF = Proof(errors=2.0, share=0.03)
+MIN_FINE_IMPROVEMENT = MinImprovement(standard_errors=2.0, relative=0.03)
 # A second layer gains 5 to 21 errors on generated data that need it, and 3.9 at most on seven real data sets of 50,000
 # rows and more, three seeds each.
-DEEP_PROOF = Proof(errors=4.0, share=0.015)
+MIN_DEEP_IMPROVEMENT = MinImprovement(standard_errors=4.0, relative=0.015)
 
 logger = logging.getLogger(__name__)
 
@@ -86,10 +86,10 @@ def search_architecture(
     plain_N, fine_N = loss(plain), loss(fine)
     weight = total_weight(unseen, config) / len(plain_N)
     pays = partial(helps, constant=constant, weight=weight)
-    is_fine = pays(f"{fine.num_centers} basis functions and no dropout", plain_N, fine_N, FINE_PROOF)
+    is_fine = pays(f"{fine.num_centers} basis functions and no dropout", plain_N, fine_N, MIN_FINE_IMPROVEMENT)
     found = fine if is_fine else config
     if not tries_depth:
         return found
     deep = deepened(found)
     shallow_N = fine_N if is_fine else plain_N
-    return deep if pays("a second hidden layer", shallow_N, loss(deep, DEEP), DEEP_PROOF) else found
+    return deep if pays("a second hidden layer", shallow_N, loss(deep, DEEP), MIN_DEEP_IMPROVEMENT) else found

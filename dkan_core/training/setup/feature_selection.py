@@ -28,7 +28,7 @@ from dkan_core.training.compute.gradient import total_weight
 from dkan_core.training.setup.trials import (
     CPU,
     FOLDS,
-    Proof,
+    MinImprovement,
     can_be_held_out,
     folds_of,
     helps,
@@ -48,7 +48,7 @@ MAX_ROWS, MAX_VALUES = 30_000, 4_000_000
 MAX_MEMBERS = 4
 # Standard errors of the mean by which shuffling a useful column raises the loss, at least.
 USEFUL = 1.0
-PROOF = Proof(errors=2.5, share=0.01)
+MIN_IMPROVEMENT = MinImprovement(standard_errors=2.5, relative=0.01)
 # Columns that a line of the log names.
 MAX_NAMED = 12
 
@@ -95,7 +95,7 @@ def select_features(
         fewer_N = np.concatenate([found_M for _, _, found_M in _trials(fewer, parts, prepared, config)])
     change = f"ignoring {some_of([column.name for column in useless], MAX_NAMED)}"
     weight = sum(total_weight(unseen, config) for _, unseen in parts) / len(loss_N)
-    has_less = helps(change, loss_N, fewer_N, PROOF, constant=math.inf, weight=weight)
+    has_less = helps(change, loss_N, fewer_N, MIN_IMPROVEMENT, constant=math.inf, weight=weight)
     return fewer if has_less else architecture
 
 

@@ -53,12 +53,12 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Proof:
+class MinImprovement:
     """What must be gained in log loss to change a network."""
 
-    errors: float
+    standard_errors: float
     """Standard errors of the difference."""
-    share: float
+    relative: float
     """Share of the log loss: with many rows or labels, far less is significant, and worth nothing."""
 
 
@@ -156,7 +156,7 @@ def helps(
     change: str,
     without_N: Float64,
     with_N: Float64,
-    proof: Proof,
+    min_improvement: MinImprovement,
     *,
     constant: float,
     weight: float,
@@ -167,12 +167,13 @@ def helps(
         change: What the log calls it.
         without_N: Losses without it.
         with_N: Losses with it.
-        proof: How much lower they must be.
+        min_improvement: How much lower they must be.
         constant: Mean loss of the label's frequency as the prediction for every row.
         weight: What the measured labels of a row weigh together, on average.
     """
     gain_N = without_N - with_N
-    least = max(proof.errors * gain_N.std() / math.sqrt(len(gain_N)), proof.share * without_N.mean())
+    standard_error = gain_N.std() / math.sqrt(len(gain_N))
+    least = max(min_improvement.standard_errors * standard_error, min_improvement.relative * without_N.mean())
     found = bool(gain_N.mean() > least and with_N.mean() < constant)
     means = (mean / weight for mean in (with_N.mean(), without_N.mean(), least))
     text = "%s: %s; log loss on unseen rows %.4f instead of %.4f (an improvement of at least %.4f is needed)"

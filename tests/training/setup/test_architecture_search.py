@@ -264,14 +264,14 @@ def test_what_has_less_loss_is_found(
 )
 def test_change_must_be_worth_it(gains: tuple[float, float], constant: float, expected: bool) -> None:
     with_N = 1 - np.tile(gains, 50)
-    proof = trials.Proof(errors=2.0, share=0.03)
-    assert trials.helps("x", np.ones(100), with_N, proof, constant=constant, weight=1.0) is expected
+    min_improvement = trials.MinImprovement(standard_errors=2.0, relative=0.03)
+    assert trials.helps("x", np.ones(100), with_N, min_improvement, constant=constant, weight=1.0) is expected
 
 
 def test_losses_in_the_log_are_those_of_a_row_whatever_rows_weigh(caplog: pytest.LogCaptureFixture) -> None:
-    proof = trials.Proof(errors=2.0, share=0.03)
+    min_improvement = trials.MinImprovement(standard_errors=2.0, relative=0.03)
     with caplog.at_level("INFO"):
-        trials.helps("x", np.full(100, 500.0), np.full(100, 400.0), proof, constant=900.0, weight=1000.0)
+        trials.helps("x", np.full(100, 500.0), np.full(100, 400.0), min_improvement, constant=900.0, weight=1000.0)
     assert "0.4000 instead of 0.5000 (an improvement of at least 0.0150" in caplog.text
 
 
