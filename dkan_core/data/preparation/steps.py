@@ -31,7 +31,7 @@ from dkan_core.data.hashing import UInt64, salted, splitmix64
 from dkan_core.data.preparation.label_values import log_positive
 from dkan_core.data.preparation.statistics import Counts, Statistics, check_counts, sample_rows
 from dkan_core.data.source.columns import SourceFile
-from dkan_core.data.source.groups import row_groups
+from dkan_core.data.source.groups import group_numbers
 from dkan_core.data.source.partition import Fragment
 from dkan_core.data.source.roles import Schema
 from dkan_core.data.source.splits import SplitBatch, read_split_batches
@@ -245,7 +245,7 @@ def _encode_records(
     if task.schema.weight is not None:
         records["weight"] = weight_values(batch.rows, task.schema.weight)[order]
     if task.grouped:
-        records["group"] = row_groups(batch.rows, task.config, task.bounds, batch.path)[order]
+        records["group"] = group_numbers(batch.rows, task.config, task.bounds, batch.path)[order]
 
 
 def count_unseen(records: npt.NDArray[Any], preprocessor: Preprocessor) -> dict[str, int]:

@@ -16,7 +16,7 @@ from dkan_core.errors import DataError
 from dkan_core.utils.hints import counted
 
 
-def row_groups(
+def group_numbers(
     rows: pa.RecordBatch, config: PrepareConfig, bounds: TimeBounds | None, path: str
 ) -> npt.NDArray[np.uint8]:
     """Return the number of each row's group: by the hash of ``group``, else the stretch of time that it is in.
