@@ -28,7 +28,7 @@ from dkan_core.model.dropout import keep_factors
 from dkan_core.training.additive_fit.penalized_fit import PenalizedFit, penalized_terms
 from dkan_core.training.additive_fit.penalties import PairPenalty
 from dkan_core.training.likelihood import UInt16
-from dkan_core.training.setup.additive_terms import quantile_cuts
+from dkan_core.training.setup.additive_architecture import quantile_cuts
 from dkan_core.training.setup.feature_crosses import Group
 from dkan_core.utils.hints import counted
 from dkan_core.utils.torch_resources import torch_threads

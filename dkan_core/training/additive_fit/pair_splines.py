@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dkan_core.model.additive_shape import SCORE_CODES
-from dkan_core.training.setup.additive_terms import NUMERIC_BINS
+from dkan_core.training.setup.additive_architecture import NUMERIC_BINS
 
 Cuts = tuple[int, ...]
 Float64 = npt.NDArray[np.float64]

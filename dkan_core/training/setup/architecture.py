@@ -7,7 +7,7 @@ from dkan_core.config import ResolvedTrainConfig
 from dkan_core.data.format.manifest import PreparedData
 from dkan_core.data.loading.loader import RowReader
 from dkan_core.model.architecture import ModelConfig
-from dkan_core.training.setup.additive_terms import choose_additive
+from dkan_core.training.setup.additive_architecture import choose_additive
 from dkan_core.training.setup.architecture_search import search_architecture
 from dkan_core.training.setup.feature_crosses import choose_missing, choose_one_hot_groups, search_sample
 from dkan_core.training.setup.feature_selection import select_features

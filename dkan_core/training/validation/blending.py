@@ -23,7 +23,7 @@ from dkan_core.model.architecture import ModelConfig, additive_shape, blended_co
 from dkan_core.model.blended import BlendedFastKAN, weighted_mean
 from dkan_core.model.tabular import TabularFastKAN
 from dkan_core.training.additive_fit.fitted_tables import fitted_terms
-from dkan_core.training.setup.additive_terms import choose_additive
+from dkan_core.training.setup.additive_architecture import choose_additive
 from dkan_core.training.setup.feature_crosses import search_sample
 from dkan_core.training.setup.sizing import MAX_FITTED_PAIRS, blend_rows
 
