@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 from dkan_core.config import ResolvedTrainConfig, TrainConfig
 from dkan_core.errors import ConfigError
-from dkan_core.training.launcher.resuming import PLACE_SETTINGS, check_resumable, log_changes, settings_of_course
+from dkan_core.training.launcher.resuming import EXECUTION_SETTINGS, check_resumable, comparable_settings, log_changes
 from dkan_core.training.state.checkpoint_file import Checkpoint
 from dkan_core.training.state.checkpoint_store import load_checkpoint, source_of
 from dkan_core.utils.hints import flag
@@ -26,8 +26,8 @@ def checkpoint_folder(config: TrainConfig, data: str) -> str:
         config: Resolved settings.
         data: Fingerprint of the prepared data.
     """
-    settings = settings_of_course(asdict(config))
-    fixed = {name: value for name, value in settings.items() if name not in PLACE_SETTINGS}
+    settings = comparable_settings(asdict(config))
+    fixed = {name: value for name, value in settings.items() if name not in EXECUTION_SETTINGS}
     run = hashlib.sha256(json.dumps([data, fixed]).encode()).hexdigest()[:16]
     return (config.checkpoint_uri or "").replace("{run}", run).rstrip("/")
 

@@ -20,7 +20,7 @@ from dkan_core.training.state.shared_memory import MemoryShape
 from dkan_core.training.state.snapshots import StateSnapshot
 from dkan_core.training.validation.early_stopping import EarlyStopping
 
-PLACE_SETTINGS = (
+EXECUTION_SETTINGS = (
     "device",
     "eval_device",
     "kernel",
@@ -42,7 +42,7 @@ PLACE_SETTINGS = (
 EXTENDING_SETTINGS = ("epochs", "patience", "evaluations_per_epoch")
 """When a run ends and what it looks at: what was done stays as it is, and only what follows may be another."""
 
-FREE_SETTINGS = (*PLACE_SETTINGS, *EXTENDING_SETTINGS)
+CHANGEABLE_ON_RESUME = (*EXECUTION_SETTINGS, *EXTENDING_SETTINGS)
 """What may be another in a run that is resumed; everything else would have changed what it has done so far."""
 
 logger = logging.getLogger(__name__)
@@ -83,9 +83,9 @@ def check_resumable(checkpoint: Checkpoint, config: ResolvedTrainConfig, data: s
             f"{where}: was trained with {unknown[0]} {theirs[unknown[0]]}, a setting that this version does not have; "
             "resume with the version that wrote it, or train without --resume"
         )
-    expected = settings_of_course(ours)
-    for name, value in settings_of_course(theirs).items():
-        if name not in FREE_SETTINGS and expected.get(name) != value:
+    expected = comparable_settings(ours)
+    for name, value in comparable_settings(theirs).items():
+        if name not in CHANGEABLE_ON_RESUME and expected.get(name) != value:
             raise ConfigError(
                 f"{where}: was trained with {name} {theirs[name]}, not {ours.get(name)}; "
                 "resume with the same, or train without --resume"
@@ -98,10 +98,10 @@ def check_resumable(checkpoint: Checkpoint, config: ResolvedTrainConfig, data: s
     _check_ledger(checkpoint.ledger, config, rows, where, before)
 
 
-def settings_of_course(settings: Mapping[str, Any]) -> dict[str, Any]:
+def comparable_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return settings in which strategies that take the same steps are one: a run may go on without its GPU.
 
-    >>> settings_of_course({"strategy": "single"}), settings_of_course({"strategy": "ring"})
+    >>> comparable_settings({"strategy": "single"}), comparable_settings({"strategy": "ring"})
     ({'strategy': 'parameter-server'}, {'strategy': 'ring'})
     """
     # The one on a GPU by default, and the one elsewhere; with more workers or another mode, those settings differ.

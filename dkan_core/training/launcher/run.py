@@ -42,8 +42,8 @@ from dkan_core.utils.resources import available_memory
 from dkan_core.utils.torch_resources import torch_threads
 
 LOGS = "logs"
-# Strategies whose processes need no rendezvous: workers meet their server in shared memory.
-LONE = ("parameter-server", "single")
+# Their processes need no rendezvous: workers meet their server in shared memory.
+WITHOUT_PROCESS_GROUP = ("parameter-server", "single")
 
 logger = logging.getLogger(__name__)
 
@@ -98,7 +98,7 @@ def open_run(
     with ExitStack() as stack:
         memory = _filled_memory(stack, model, config, rows, checkpoint, initial)
         rendezvous = ranks.rendezvous(config) if ranks else None
-        if ranks is None and config.strategy not in LONE:
+        if ranks is None and config.strategy not in WITHOUT_PROCESS_GROUP:
             store = serve_loopback_store(config.exchange_timeout)  # it is there until this block ends
             rendezvous = local_rendezvous(store, config)
         template = ProcessSpec(
