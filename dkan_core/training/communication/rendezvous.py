@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Self
 
+from dkan_core.errors import ConfigError
+
 # Exit code of a rank that ends because another one is gone: EX_TEMPFAIL of <sysexits.h>, worth another attempt.
 PEER_LOST = 75
 
@@ -27,6 +29,13 @@ class Rendezvous:
     def for_generation(self, generation: int) -> Self:
         """Return the rendezvous of the ranks that replace the first ones, or others."""
         return replace(self, prefix=f"{self.prefix}/{generation}")
+
+
+def _whole_number(variables: Mapping[str, str], name: str, default: int = 0) -> int:
+    value = variables.get(name, str(default))
+    if not value.isdecimal():
+        raise ConfigError(f"environment variable {name}: expected a whole number, as torchrun sets it, got {value!r}")
+    return int(value)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,18 +63,21 @@ class TorchRun:
     def read(cls, variables: Mapping[str, str] = os.environ) -> "TorchRun | None":
         """Return it; None in a process that was not started by torchrun, or not with others.
 
+        Raises:
+            ConfigError: A variable is no number.
+
         >>> TorchRun.read({"WORLD_SIZE": "1", "RANK": "0", "MASTER_ADDR": "node"}) is None
         True
         """
-        size = int(variables.get("WORLD_SIZE", "1"))
+        size = _whole_number(variables, "WORLD_SIZE", 1)
         if size == 1 or not {"RANK", "MASTER_ADDR", "MASTER_PORT"} <= variables.keys():
             return None
         return cls(
-            rank=int(variables["RANK"]),
+            rank=_whole_number(variables, "RANK"),
             size=size,
-            local_size=int(variables.get("LOCAL_WORLD_SIZE", size)),
+            local_size=_whole_number(variables, "LOCAL_WORLD_SIZE", size),
             host=variables["MASTER_ADDR"],
-            port=int(variables["MASTER_PORT"]),
+            port=_whole_number(variables, "MASTER_PORT"),
             agent_has_store=variables.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
             attempt=variables.get("TORCHELASTIC_RESTART_COUNT", "0"),
             # Where nobody says so, as other launchers on several nodes, it may not be assumed.

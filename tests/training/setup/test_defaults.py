@@ -255,6 +255,13 @@ def test_rank_that_is_shown_its_own_gpu_alone_takes_it(rank: int, monkeypatch: p
     assert (where.device_of("collective-worker", rank), where.device_of("evaluator", 0)) == ("cuda:0", "cuda:0")
 
 
+@pytest.mark.parametrize(("name", "value"), [("WORLD_SIZE", ""), ("RANK", "-1"), ("MASTER_PORT", "http")])
+def test_variable_of_torchrun_that_is_no_number_is_named(name: str, value: str) -> None:
+    said = {"MASTER_ADDR": "node", "MASTER_PORT": "1", "WORLD_SIZE": "2", "RANK": "0", name: value}
+    with pytest.raises(ConfigError, match=f"variable {name}: expected a whole number, .*, got '{value}'"):
+        TorchRun.read(said)
+
+
 @pytest.mark.parametrize("visible", ["", "0"])
 def test_driver_without_a_gpu_that_torch_can_use_is_said(
     visible: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
