@@ -20,7 +20,7 @@ from dkan_core.training.roles.in_process import train_single
 from dkan_core.training.setup.architecture import settle_architecture
 from dkan_core.training.setup.defaults import resolve_for
 from dkan_core.training.setup.initial_model import InitialModel, take_initial
-from dkan_core.training.setup.model_division import undivided
+from dkan_core.training.setup.model_parallel_checks import undivided
 from dkan_core.training.setup.placement import threads_per_worker
 from dkan_core.training.state.schedule import Schedule
 from dkan_core.utils.progress import progress

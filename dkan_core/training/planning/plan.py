@@ -13,7 +13,6 @@ from dkan_core.errors import ConfigError
 from dkan_core.training.planning.advice import Advice, Device, advise
 from dkan_core.training.planning.bench import describe_device
 from dkan_core.training.planning.checking import Checked, check_plan
-from dkan_core.training.planning.divided_models import DividedModel, divided_models, divided_table
 from dkan_core.training.planning.formulas import (
     ASSUMED_COPY_BANDWIDTH,
     ASSUMED_LAUNCH,
@@ -25,11 +24,12 @@ from dkan_core.training.planning.formulas import (
     predict,
 )
 from dkan_core.training.planning.measuring import Measured, measure
+from dkan_core.training.planning.model_parallel import ModelParallelPlan, model_parallel_plans, model_parallel_table
 from dkan_core.training.planning.sizes import parse_size, show_size
 from dkan_core.training.setup.architecture import settle_architecture
 from dkan_core.training.setup.defaults import DEFAULT_INTERVAL, resolve_for
 from dkan_core.training.setup.initial_model import with_architecture
-from dkan_core.training.setup.model_division import undivided
+from dkan_core.training.setup.model_parallel_checks import undivided
 from dkan_core.training.setup.placement import visible_gpus
 from dkan_core.utils.resources import available_cores
 
@@ -90,7 +90,7 @@ class Plan:
 
     measured: Measured
     predictions: tuple[Prediction, ...] = field(repr=False)
-    divided: tuple[DividedModel, ...] = field(repr=False)
+    divided: tuple[ModelParallelPlan, ...] = field(repr=False)
     """What strategies that divide the model would mean, which are no matter of speed."""
 
     advice: Advice
@@ -148,7 +148,7 @@ class Plan:
     def __str__(self) -> str:
         checked = ["", *checked_table(self.checked)] if self.checked else []
         notes = [f"note: {note}" for note in (*self.advice.notes, *self.assumed())]
-        divided = ["", *divided_table(self.divided)] if self.divided else []
+        divided = ["", *model_parallel_table(self.divided)] if self.divided else []
         return "\n".join([*self._facts(), "", *self._table(), *divided, *checked, "", str(self.advice), *notes])
 
     def _facts(self) -> list[str]:
@@ -255,7 +255,7 @@ def plan(
         device = _device(measured, asked, on_cpu=on_cpu)
         checked = check_plan(data, base, interval, predictions, here) if check else ()
     share = None if device.is_shared else device.memory
-    divided = divided_models(measured.parameters, base, len(manifest.labels), max(2, most), share)
+    divided = model_parallel_plans(measured.parameters, base, len(manifest.labels), max(2, most), share)
     return Plan(
         device=describe_device(base.device),
         on_cpu=on_cpu,

@@ -12,7 +12,7 @@ from dkan_core.tracking.mlflow.client import check_mlflow
 from dkan_core.training.communication.process_group import backend_for_devices
 from dkan_core.training.communication.rendezvous import TorchRun
 from dkan_core.training.setup.early_checks import averages_parameters, check_label_weights, check_workers
-from dkan_core.training.setup.model_division import (
+from dkan_core.training.setup.model_parallel_checks import (
     check_model_parallel_sizes,
     check_no_sparse_columns,
     tensor_parallel_size,

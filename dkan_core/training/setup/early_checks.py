@@ -11,7 +11,7 @@ from dkan_core.data.source.files import split_sources
 from dkan_core.data.source.times import is_duration, is_time, time_parts
 from dkan_core.data.source.wanted import Wanted
 from dkan_core.errors import ConfigError
-from dkan_core.training.setup.model_division import check_model_parallel_settings
+from dkan_core.training.setup.model_parallel_checks import check_model_parallel_settings
 from dkan_core.training.setup.monotone import parse_monotone
 from dkan_core.utils.hints import counted
 

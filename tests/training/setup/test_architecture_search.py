@@ -29,7 +29,7 @@ from dkan_core.training.planning.lr_sweep import tune_learning_rate
 from dkan_core.training.setup import architecture, architecture_search, sizing, trials
 from dkan_core.training.setup.architecture import choose_architecture
 from dkan_core.training.setup.defaults import resolve_for
-from dkan_core.training.setup.model_division import undivided
+from dkan_core.training.setup.model_parallel_checks import undivided
 from dkan_core.training.state.checkpoint_store import load_checkpoint, save_checkpoint
 
 ROWS = 120_000

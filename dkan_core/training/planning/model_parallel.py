@@ -20,7 +20,7 @@ COLUMNS = ("strategy", "workers", "a worker holds", "of", "pays off from")
 
 
 @dataclass(frozen=True, kw_only=True)
-class DividedModel:
+class ModelParallelPlan:
     """What a strategy that divides the model among workers means for this one."""
 
     strategy: str
@@ -79,9 +79,9 @@ class LayerSizes:
         return 2 * parameters / (linear + math.sqrt(linear**2 + 4 * square * parameters))
 
 
-def divided_models(
+def model_parallel_plans(
     parameters: int, config: ResolvedTrainConfig, labels: int, workers: int, device_memory: float | None
-) -> tuple[DividedModel, ...]:
+) -> tuple[ModelParallelPlan, ...]:
     """Return what the strategies that divide the model would hold, and from which size on they would pay.
 
     Args:
@@ -101,7 +101,7 @@ def divided_models(
     divided = sum(sizes.layers[:-1])
     return (
         *(
-            DividedModel(
+            ModelParallelPlan(
                 strategy=strategy,
                 workers=workers - workers % share if strategy == "hybrid" else workers,
                 bytes_per_worker=BYTES_PER_PARAMETER * (divided / share + sizes.layers[-1]),
@@ -110,7 +110,7 @@ def divided_models(
             )
             for strategy, share in groups
         ),
-        DividedModel(
+        ModelParallelPlan(
             strategy="pipeline",
             workers=(stages := min(workers, len(sizes.layers))),
             bytes_per_worker=BYTES_PER_PARAMETER * _largest_stage(sizes.layers, stages),
@@ -120,11 +120,11 @@ def divided_models(
     )
 
 
-def divided_table(models: Sequence[DividedModel]) -> list[str]:
+def model_parallel_table(plans: Sequence[ModelParallelPlan]) -> list[str]:
     """Return Markdown: a line for each strategy."""
     lines = ["dividing the model is slower than allreduce; it helps only where one device is too small for it:", ""]
     lines += [f"| {' | '.join(COLUMNS)} |", "|---|" + "---:|" * (len(COLUMNS) - 2) + "---|"]
-    return [*lines, *(f"| {' | '.join(each.cells())} |" for each in models)]
+    return [*lines, *(f"| {' | '.join(each.cells())} |" for each in plans)]
 
 
 def _layers_beyond(most: float, layers: Sequence[int], config: ResolvedTrainConfig) -> int:

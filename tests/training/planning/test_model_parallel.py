@@ -6,7 +6,7 @@ from dkan_core import TrainConfig
 from dkan_core.model.build import build_model
 from dkan_core.training.compute.gradient import parameter_count
 from dkan_core.training.planning.device_memory import RESERVED_SHARE
-from dkan_core.training.planning.divided_models import BYTES_PER_PARAMETER, DividedModel, divided_models
+from dkan_core.training.planning.model_parallel import BYTES_PER_PARAMETER, ModelParallelPlan, model_parallel_plans
 from dkan_core.training.setup.defaults import resolve
 from tests.model.architectures import CONFIG, changed
 
@@ -17,10 +17,10 @@ def parameters(hidden: tuple[int, ...]) -> int:
     return parameter_count(build_model(changed(CONFIG, hidden=hidden)))
 
 
-def divided(hidden: tuple[int, ...], memory: float | None, workers: int = 4) -> tuple[DividedModel, ...]:
+def divided(hidden: tuple[int, ...], memory: float | None, workers: int = 4) -> tuple[ModelParallelPlan, ...]:
     asked = TrainConfig(device="cpu", hidden=hidden, members=CONFIG.members, num_centers=CONFIG.num_centers)
     config = resolve(asked, 1000)
-    return divided_models(parameters(hidden), config, len(CONFIG.labels), workers, memory)
+    return model_parallel_plans(parameters(hidden), config, len(CONFIG.labels), workers, memory)
 
 
 @pytest.mark.parametrize("hidden", [(32,), (32, 64), (64, 32, 32)])
@@ -48,4 +48,4 @@ def test_hybrid_needs_two_groups_and_additive_models_are_not_divided() -> None:
     assert [each.strategy for each in divided((32,), None, workers=3)] == ["tensor-parallel", "pipeline"]
     assert all(each.hidden_from is None and each.layers_from is None for each in divided((32,), None))
     additive = resolve(TrainConfig(device="cpu", model="additive"), 1000)
-    assert divided_models(1000, additive, 1, 4, MEMORY) == ()
+    assert model_parallel_plans(1000, additive, 1, 4, MEMORY) == ()
