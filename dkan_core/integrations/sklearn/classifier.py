@@ -17,6 +17,7 @@ from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.evaluation.prediction import log_odds
 from dkan_core.integrations.sklearn.editing import EditingMixin
 from dkan_core.integrations.sklearn.explaining import ExplainingMixin
+from dkan_core.integrations.sklearn.hold_out import hold_out_rows
 from dkan_core.integrations.sklearn.parameters import thread_count, train_config
 from dkan_core.integrations.sklearn.predicting import PredictingMixin, check_threshold
 from dkan_core.integrations.sklearn.rollback import unchanged_on_failure
@@ -24,7 +25,6 @@ from dkan_core.integrations.sklearn.rows import (
     EvalSet,
     check_sparsity,
     fit_encoding,
-    hold_out_rows,
     one_pair,
     read_features,
     reads_ids,

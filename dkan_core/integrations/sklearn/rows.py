@@ -1,7 +1,4 @@
-"""Rows that a classifier is given: checked as scikit-learn's own estimators do, held out, and encoded.
-
-Shape suffixes: N rows, L labels.
-"""
+"""Rows that a classifier is given: checked as scikit-learn's own estimators do, and encoded."""
 
 import warnings
 from collections import Counter
@@ -24,13 +21,10 @@ from dkan_core.data.encoding.fitting import fit_preprocessor
 from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.data.encoding.source_check import check_features
 from dkan_core.data.encoding.sparse import MAX_ROW_IDS, longest_rows
-from dkan_core.data.hashing import UInt64
 from dkan_core.data.preparation.statistics import sample_rows
 from dkan_core.data.source.column_types import column_types
 from dkan_core.data.source.frames import column_names, is_frame, nulls_as_numbers, to_table, without_empty_types
 from dkan_core.data.source.roles import check_kinds, feature_columns
-from dkan_core.data.source.splits import hold_out, hold_out_groups
-from dkan_core.integrations.sklearn.targets import check_classes
 from dkan_core.utils.hints import Advice, drop_advice, listed_names
 
 SPARSE_COLUMN = "columns"
@@ -172,32 +166,6 @@ def _select_columns(estimator: BaseEstimator, X: Any) -> Any:
         return X
     names = estimator.feature_names_in_.tolist()
     return X[names] if hasattr(X, "iloc") else X.select(names)
-
-
-def hold_out_rows(
-    rows: Int64,
-    labels_NL: npt.NDArray[np.uint8],
-    fraction: float,
-    random: np.random.Generator,
-    keys_N: UInt64 | None = None,
-) -> tuple[Int64, Int64]:
-    """Return those of ``rows`` to train on, and those to validate on; with groups, no group has rows of both.
-
-    Raises:
-        ValueError: ``fraction`` is none, or one of the two would lack a class.
-    """
-    if not (isinstance(fraction, float | int | np.floating) and 0 < fraction < 1):
-        raise ValueError(f"validation_fraction must be a number between 0 and 1, got {fraction!r}")
-    labels = labels_NL[rows]
-    parts = (
-        hold_out(labels, fraction, random)
-        if keys_N is None
-        else hold_out_groups(labels, keys_N[rows], fraction, random)
-    )
-    train, held_out = (rows[part] for part in parts)
-    for name, part in (("rows to train on", train), ("validation rows held out", held_out)):
-        check_classes(labels_NL[part], name, "; give fit an eval_set")
-    return train, held_out
 
 
 def fit_encoding(table: pa.Table, base: Preprocessor | None) -> Preprocessor:

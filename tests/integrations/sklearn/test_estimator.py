@@ -18,8 +18,6 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from dkan_core import ConfigError, FastKANClassifier, evaluate
-from dkan_core.data.source.splits import hold_out
-from dkan_core.evaluation.metrics import NOT_MEASURED
 
 ROWS = 600
 
@@ -277,14 +275,3 @@ def test_row_hardly_depends_on_its_neighbours() -> None:
     probabilities = model.predict_proba(X)
     np.testing.assert_allclose(model.predict_proba(X.iloc[order]), probabilities[order], rtol=1e-5)
     np.testing.assert_allclose(model.predict_proba(X[7:8]), probabilities[7:8], rtol=1e-5)
-
-
-def test_every_class_is_held_out_by_its_share() -> None:
-    rng = np.random.default_rng(0)
-    labels = np.where(rng.random((1000, 3)) < 0.3, NOT_MEASURED, rng.random((1000, 3)) < [0.5, 0.1, 0.01])
-    train, held_out = hold_out(labels.astype(np.uint8), 0.2, rng)
-    assert sorted([*train, *held_out]) == list(range(1000))
-    for label in range(3):
-        for value in (0, 1):
-            count = np.count_nonzero(labels[:, label] == value)
-            assert np.count_nonzero(labels[held_out, label] == value) == pytest.approx(0.2 * count, rel=0.35, abs=1)

@@ -14,8 +14,7 @@ from dkan_core import ConfigError, FastKANClassifier
 from dkan_core.data.encoding import sparse as encoding
 from dkan_core.data.source.frames import to_table
 from dkan_core.integrations.sklearn import rows
-from dkan_core.integrations.sklearn.rows import hold_out_rows
-from dkan_core.integrations.sklearn.targets import check_groups, encode_labels, find_classes
+from dkan_core.integrations.sklearn.targets import encode_labels, find_classes
 
 
 def test_row_without_a_category_is_scored() -> None:
@@ -244,21 +243,6 @@ def test_eval_set_may_be_a_list_of_one_pair() -> None:
     for wrong in ([pair, pair], [], (X, y, y), [X]):
         with pytest.raises(ValueError, match="eval_set must be one pair"):
             FastKANClassifier(**settings).fit(X, y, eval_set=wrong)
-
-
-def test_no_group_has_rows_in_both_splits() -> None:
-    rng = np.random.default_rng(0)
-    groups = check_groups(rng.choice([f"patient {number}" for number in range(60)], 1000), 1000)
-    # One patient in ten is ill, in some of the rows; every fifth row does not count.
-    ill = np.unique(groups)[::10]
-    labels_NL = (np.isin(groups, ill) & (rng.random(1000) < 0.5)).astype(np.uint8)[:, None]
-    rows = np.flatnonzero(np.arange(1000) % 5)
-    for seed in range(20):
-        train, valid = hold_out_rows(rows, labels_NL, 0.2, np.random.default_rng(seed), groups)
-        assert sorted([*train, *valid]) == rows.tolist()
-        assert not {*groups[train]} & {*groups[valid]}
-        assert len({*groups[valid]}) == 12, "a fraction of the groups"
-        assert len({*groups[valid]} & {*ill}) == 1, "those that have the rarer class are drawn by themselves"
 
 
 def test_validation_score_is_that_of_other_groups() -> None:
