@@ -1,12 +1,9 @@
 """The public names of dkan, each imported from its module when it is first used (``__init__.py``)."""
 
-from dkan_core.batch_scoring.parts import measure_drift as measure_drift
 from dkan_core.batch_scoring.parts import score_part as score_part
 from dkan_core.batch_scoring.plan import plan_scoring as plan_scoring
 from dkan_core.batch_scoring.predict import predict as predict
-from dkan_core.batch_scoring.summary import ScoringSummary as ScoringSummary
 from dkan_core.batch_scoring.summary import complete_scoring as complete_scoring
-from dkan_core.batch_scoring.summary import summarize_drift as summarize_drift
 from dkan_core.batch_scoring.summary import summarize_scoring as summarize_scoring
 from dkan_core.config import NodesConfig as NodesConfig
 from dkan_core.config import PrepareConfig as PrepareConfig
@@ -40,6 +37,9 @@ from dkan_core.errors import OutputError as OutputError
 from dkan_core.errors import TrainingError as TrainingError
 from dkan_core.errors import UserError as UserError
 from dkan_core.evaluation.drift.measures import Drift as Drift
+from dkan_core.evaluation.drift.scored_files import measure_drift as measure_drift
+from dkan_core.evaluation.drift.summary import ScoringSummary as ScoringSummary
+from dkan_core.evaluation.drift.summary import summarize_drift as summarize_drift
 from dkan_core.evaluation.evaluate import Evaluation as Evaluation
 from dkan_core.evaluation.evaluate import evaluate as evaluate
 from dkan_core.evaluation.publishing import choose_best as choose_best

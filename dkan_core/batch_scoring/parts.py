@@ -1,13 +1,10 @@
 """One part of a batch scoring: its files are scored one by one, and its rows counted for the end."""
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
 import pyarrow.parquet as pq
 from safetensors.numpy import save_file
 
@@ -19,21 +16,17 @@ from dkan_core.batch_scoring.plan import (
     open_plan,
     read_accepted,
 )
-from dkan_core.data.preparation.label_columns import positive_of_columns, with_binary_labels
-from dkan_core.data.preparation.steps import label_values
-from dkan_core.data.source.files import find_parquet, split_sources, stamp, whole_second
+from dkan_core.data.source.files import stamp, whole_second
 from dkan_core.errors import ConfigError, DataError
-from dkan_core.evaluation.drift.counting import CountsSchema, DriftCounts, Reference, count_rows
-from dkan_core.evaluation.drift.measures import Drift, measure_since_training
-from dkan_core.evaluation.prediction import output_batch, output_schema, scored_batches
-from dkan_core.model.model_folder import naming_swapped
+from dkan_core.evaluation.drift.counting import CountsSchema
+from dkan_core.evaluation.drift.scored_files import Found, counted_batches
+from dkan_core.evaluation.prediction import output_batch, output_schema
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.utils.hints import counted
 from dkan_core.utils.progress import progress
 from dkan_core.utils.schemas import Schema, read_json
 from dkan_core.utils.storage.remote import local_copy
 from dkan_core.utils.storage.shared_folder import SharedFolder
-from dkan_core.utils.torch_resources import best_device
 
 logger = logging.getLogger(__name__)
 
@@ -43,15 +36,6 @@ class PartRecord(Schema):
 
     files: list[ScoredFile]
     counts: CountsSchema
-
-
-@dataclass
-class Found:
-    """What is found in scored rows: counts, and labels (N, L) with probabilities (N, L) where labels are there."""
-
-    counts: DriftCounts = field(default_factory=DriftCounts)
-    labels: list[npt.NDArray[np.uint8]] = field(default_factory=list)
-    probabilities: list[npt.NDArray[np.float32]] = field(default_factory=list)
 
 
 def score_part(output_uri: str | Path, part: int) -> int:
@@ -115,34 +99,9 @@ def _score_file(
     schema, _ = output_schema(saved, [file.source], plan.columns, plan.labels)
     with place.staged(file.output) as aside:
         with pq.ParquetWriter(aside, schema) as writer:
-            for batch, found_NL in _counted(saved, file.source, plan.columns, plan.labels, found, on_rows):
+            for batch, found_NL in counted_batches(saved, file.source, plan.columns, plan.labels, found, on_rows):
                 writer.write_batch(output_batch(batch, found_NL, plan.columns, schema))
         return ScoredFile(output=file.output, source=file.source, rows=file.rows, bytes=aside.stat().st_size)
-
-
-def _counted(
-    saved: SavedModel,
-    path: str,
-    columns: Sequence[str],
-    labels: Sequence[str],
-    found: Found,
-    on_rows: Callable[[int], None],
-) -> Iterator[tuple[pa.RecordBatch, npt.NDArray[np.float32]]]:
-    """Yield a file's rows and probabilities, and add to ``found`` what there is to find in them."""
-    device = best_device()
-    saved.module.to(device)
-    reference = Reference.from_model(saved.preprocessor, saved.metrics)
-    empty = np.empty((0, len(saved.config.labels)))
-    # So that a part without a row can be put together with others, too.
-    found.labels.append(empty.astype(np.uint8))
-    found.probabilities.append(empty.astype(np.float32))
-    for batch, found_NL in scored_batches(saved, path, [*columns, *labels], device, on_rows):
-        found.counts.merge(count_rows(batch, found_NL, saved.config.labels, reference, path))
-        if labels:
-            positive = positive_of_columns(saved.config.positive, saved.config.labels, labels)
-            found.labels.append(label_values(with_binary_labels(batch, labels, positive, path), labels))
-            found.probabilities.append(found_NL)
-        yield batch, found_NL
 
 
 def read_record(place: SharedFolder, plan: ScoringPlan, part: int) -> PartRecord | None:
@@ -156,36 +115,3 @@ def read_record(place: SharedFolder, plan: ScoringPlan, part: int) -> PartRecord
     name = f"{plan.record(part)}.json"
     text = place.read_text(name)
     return None if text is None else read_json(PartRecord, text, f"{place.uri}/{name}")
-
-
-def measure_drift(model: str | Path, sources: str | Path | Sequence[str | Path]) -> Drift:
-    """Measure how far raw Parquet, and its scores, are from what a model was trained with.
-
-    Args:
-        model: Folder that ``train`` wrote, or its ``model`` folder, or a published model; a path or an fsspec URI.
-        sources: Files, folders, globs or fsspec URIs.
-
-    Returns:
-        The shift of every column and score.
-
-    Raises:
-        DataError: The model cannot be read, or a column is missing or of another kind than in training.
-    """
-    with naming_swapped(split_sources(sources)):
-        paths = find_parquet(split_sources(sources))
-    return measure_files(model, paths)
-
-
-def measure_files(model: str | Path, paths: Sequence[str]) -> Drift:
-    """Measure the drift of files, which have been found; see ``measure_drift``."""
-    with local_copy(model) as folder:
-        saved = SavedModel(folder)
-    _, rows = output_schema(saved, paths, ())
-    if not any(rows):
-        raise DataError(f"{paths[0]}: no rows in any source file")
-    found = Found()
-    with progress("scoring", sum(rows), "rows") as advance:
-        for path in paths:
-            for _ in _counted(saved, path, (), (), found, advance):
-                pass
-    return measure_since_training(found.counts, saved.preprocessor, saved.metrics)

@@ -1,81 +1,26 @@
-"""The end of a batch scoring: exact metrics and drift over all parts, the page that shows them, and the gate."""
+"""The end of a batch scoring: exact metrics and drift over all parts, and the gate."""
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from markupsafe import Markup
 from safetensors.numpy import load
 
-from dkan_core.batch_scoring.parts import PartRecord, measure_files, read_record
+from dkan_core.batch_scoring.parts import PartRecord, read_record
 from dkan_core.batch_scoring.plan import DONE, PLAN, Scoring, ScoringPlan, missing_files, open_plan, read_accepted
-from dkan_core.data.source.files import find_parquet, split_sources
 from dkan_core.errors import ConfigError, DataError, GateError
 from dkan_core.evaluation.drift.counting import DriftCounts
-from dkan_core.evaluation.drift.measures import (
-    LARGE,
-    MODERATE,
-    Drift,
-    check_max_psi,
-    measure_since_training,
-    shown,
-    verdict,
-)
+from dkan_core.evaluation.drift.measures import Drift, check_max_psi, measure_since_training
+from dkan_core.evaluation.drift.summary import ScoringSummary, render_drift
 from dkan_core.evaluation.metrics import compute_metrics
-from dkan_core.model.model_folder import naming_swapped
 from dkan_core.model.saved_model import SavedModel
-from dkan_core.report.inline import inline_page
-from dkan_core.report.templating import render_html
 from dkan_core.utils.hints import counted, some_of
-from dkan_core.utils.storage.files import write_atomic, write_json
 from dkan_core.utils.storage.remote import local_copy
 from dkan_core.utils.storage.shared_folder import WORK, SharedFolder
 
-TILES = {
-    "average_precision": "Average precision",
-    "roc_auc": "ROC AUC",
-    "log_loss": "Log loss",
-    "prevalence": "Prevalence",
-}
-
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ScoringSummary:
-    """What is known of all scored rows."""
-
-    metrics: dict[str, Any] | None
-    """As of ``compute_metrics``; None without labels."""
-
-    drift: Drift
-
-    page: str = field(repr=False)
-    """Both as one HTML page."""
-
-    def _repr_html_(self) -> str:
-        """Return the page in a frame, which notebooks show."""
-        return inline_page(self.page, "Summary of a scoring")
-
-    def scalars(self) -> dict[str, float]:
-        """Return the metrics that are defined and the largest PSI, as plain floats."""
-        known = {**(self.metrics or {}), "rows": self.drift.rows, "max_psi": self.drift.max_psi}
-        return {name: float(value) for name, value in known.items() if isinstance(value, int | float)}
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the plain form that is saved as JSON."""
-        return {"metrics": self.metrics, "drift": self.drift.to_dict()}
-
-    def save(self, page: str | Path, drift: str | Path) -> None:
-        """Write the page, and metrics and drift as JSON, to local files."""
-        for path in map(Path, (page, drift)):
-            path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(Path(page), self.page)
-        write_json(Path(drift), self.to_dict())
 
 
 def summarize_scoring(output_uri: str | Path) -> ScoringSummary:
@@ -191,58 +136,6 @@ def _with_page(metrics: dict[str, Any] | None, drift: Drift, *, files: int) -> S
     labels = [column.name for column in drift.columns if column.kind == "score"]
     page = render_drift(drift, metrics, title=f"{some_of(labels)}: batch scoring", files=files)
     return ScoringSummary(metrics=metrics, drift=drift, page=page)
-
-
-def summarize_drift(model: str | Path, sources: str | Path | Sequence[str | Path]) -> ScoringSummary:
-    """Measure drift as ``measure_drift`` does, and render its page.
-
-    Args:
-        model: Folder that ``train`` wrote, or its ``model`` folder, or a published model; a path or an fsspec URI.
-        sources: Files, folders, globs or fsspec URIs.
-
-    Returns:
-        The drift and its page; no metrics.
-
-    Raises:
-        DataError: The model cannot be read, or a column is missing or of another kind than in training.
-    """
-    with naming_swapped(split_sources(sources)):
-        files = find_parquet(split_sources(sources))
-    drift = measure_files(model, files)
-    return ScoringSummary(
-        metrics=None, drift=drift, page=render_drift(drift, None, title="Drift since training", files=len(files))
-    )
-
-
-def render_drift(drift: Drift, metrics: Mapping[str, Any] | None, *, title: str, files: int) -> Markup:
-    """Return the page as HTML.
-
-    Args:
-        drift: Of all rows.
-        metrics: As of ``compute_metrics``; None without labels.
-        title: Heading.
-        files: How many were scored.
-    """
-    large = sum(verdict(column.psi) == "large" for column in drift.columns)
-    scored = counted(files, "file")
-    facts = [(name, shown(metrics[key]), "") for key, name in TILES.items()] if metrics is not None else []
-    facts += [
-        # The columns are sorted by it.
-        ("Largest PSI", shown(drift.max_psi), drift.columns[0].name if drift.max_psi else ""),
-        ("Large drift", f"{large:,}", f"of {len(drift.columns):,} columns and scores"),
-        ("Rows", f"{drift.rows:,}", scored),
-    ]
-    return render_html(
-        "drift",
-        title=title,
-        lead=f"{counted(drift.rows, 'row')} of {scored}",
-        facts=facts,
-        columns=drift.columns,
-        shown=shown,
-        verdict=verdict,
-        moderate=MODERATE,
-        large=LARGE,
-    )
 
 
 def _read_metrics(place: SharedFolder, plan: ScoringPlan, names: list[str]) -> dict[str, Any]:

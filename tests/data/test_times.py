@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from dkan_core import DataError, FastKANClassifier, PrepareConfig, predict, prepare
-from dkan_core.batch_scoring.parts import measure_drift
 from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.data.source.times import read_part, time_parts
+from dkan_core.evaluation.drift.scored_files import measure_drift
 from dkan_core.evaluation.prediction import score
 from dkan_core.explanation.columns import source_columns
 from dkan_core.explanation.reading_back import read_back

@@ -1,0 +1,101 @@
+"""Files that are scored and counted, and how far they are from training.
+
+Shape suffixes: N rows, L labels.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from dkan_core.data.preparation.label_columns import positive_of_columns, with_binary_labels
+from dkan_core.data.preparation.steps import label_values
+from dkan_core.data.source.files import find_parquet, split_sources
+from dkan_core.errors import DataError
+from dkan_core.evaluation.drift.counting import DriftCounts, Reference, count_rows
+from dkan_core.evaluation.drift.measures import Drift, measure_since_training
+from dkan_core.evaluation.prediction import output_schema, scored_batches
+from dkan_core.model.model_folder import naming_swapped
+from dkan_core.model.saved_model import SavedModel
+from dkan_core.utils.progress import progress
+from dkan_core.utils.storage.remote import local_copy
+from dkan_core.utils.torch_resources import best_device
+
+
+@dataclass
+class Found:
+    """What is found in scored rows: counts, and labels (N, L) with probabilities (N, L) where labels are there."""
+
+    counts: DriftCounts = field(default_factory=DriftCounts)
+    labels: list[npt.NDArray[np.uint8]] = field(default_factory=list)
+    probabilities: list[npt.NDArray[np.float32]] = field(default_factory=list)
+
+
+def counted_batches(
+    saved: SavedModel,
+    path: str,
+    columns: Sequence[str],
+    labels: Sequence[str],
+    found: Found,
+    on_rows: Callable[[int], None],
+) -> Iterator[tuple[pa.RecordBatch, npt.NDArray[np.float32]]]:
+    """Yield a file's rows and probabilities, and add to ``found`` what there is to find in them.
+
+    Args:
+        saved: The model.
+        path: The file.
+        columns: Columns to pass through.
+        labels: Columns of labels, whose values are collected; none: they are not asked for.
+        found: What was found so far.
+        on_rows: Told how many rows were scored.
+    """
+    device = best_device()
+    saved.module.to(device)
+    reference = Reference.from_model(saved.preprocessor, saved.metrics)
+    empty = np.empty((0, len(saved.config.labels)))
+    # So that a part without a row can be put together with others, too.
+    found.labels.append(empty.astype(np.uint8))
+    found.probabilities.append(empty.astype(np.float32))
+    for batch, found_NL in scored_batches(saved, path, [*columns, *labels], device, on_rows):
+        found.counts.merge(count_rows(batch, found_NL, saved.config.labels, reference, path))
+        if labels:
+            positive = positive_of_columns(saved.config.positive, saved.config.labels, labels)
+            found.labels.append(label_values(with_binary_labels(batch, labels, positive, path), labels))
+            found.probabilities.append(found_NL)
+        yield batch, found_NL
+
+
+def measure_drift(model: str | Path, sources: str | Path | Sequence[str | Path]) -> Drift:
+    """Measure how far raw Parquet, and its scores, are from what a model was trained with.
+
+    Args:
+        model: Folder that ``train`` wrote, or its ``model`` folder, or a published model; a path or an fsspec URI.
+        sources: Files, folders, globs or fsspec URIs.
+
+    Returns:
+        The shift of every column and score.
+
+    Raises:
+        DataError: The model cannot be read, or a column is missing or of another kind than in training.
+    """
+    with naming_swapped(split_sources(sources)):
+        paths = find_parquet(split_sources(sources))
+    return measure_files(model, paths)
+
+
+def measure_files(model: str | Path, paths: Sequence[str]) -> Drift:
+    """Measure the drift of files, which have been found; see ``measure_drift``."""
+    with local_copy(model) as folder:
+        saved = SavedModel(folder)
+    _, rows = output_schema(saved, paths, ())
+    if not any(rows):
+        raise DataError(f"{paths[0]}: no rows in any source file")
+    found = Found()
+    with progress("scoring", sum(rows), "rows") as advance:
+        for path in paths:
+            for _ in counted_batches(saved, path, (), (), found, advance):
+                pass
+    return measure_since_training(found.counts, saved.preprocessor, saved.metrics)
