@@ -114,7 +114,7 @@ def test_reason_why_steps_are_no_graph_is_logged(
     made = record_graphs(monkeypatch)
     with caplog.at_level("INFO"):
         states(Steps, settings(kernel="recompute", batch_size=250))
-    assert f"no CUDA graph, and are launched kernel by kernel: {reason}" in caplog.text
+    assert f"captured as a CUDA graph and are launched kernel by kernel: {reason}" in caplog.text
     assert not made
 
 
