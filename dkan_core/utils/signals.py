@@ -63,20 +63,6 @@ def hold_signal(number: signal.Signals) -> Iterator[Callable[[], None]]:
                 before(number, came[-1])
 
 
-@contextmanager
-def block_signals() -> Iterator[None]:
-    """Let no signal that ends a process arrive while the block runs; it arrives at its end.
-
-    For a fork: Python runs handlers between any two instructions, also in what libraries have it do before and after a
-    fork, and there it drops what a handler raises.
-    """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
 def exit_on_hangup() -> None:
     """Handle SIGHUP, as of a closed terminal, as SIGTERM is handled; where nohup has it ignored, it stays so."""
     if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:

@@ -19,7 +19,7 @@ from pathlib import Path
 import dkan_core
 from dkan_core.training.communication.messages import channel_pair
 from dkan_core.training.launcher.fork_server import import_ahead, serve
-from dkan_core.utils.signals import block_signals
+from dkan_core.utils.signals import hold_signal
 
 # Settings of glibc: arrays are freed and wanted again every step, and fresh pages are slow. They take a quarter off the
 # wall time of a step. The first is the largest that every version takes.
@@ -73,10 +73,12 @@ def fork_ahead() -> Iterator[None]:
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     is_new = not has_torch()
     import_ahead()
-    if is_new and _can_fork():
-        with suppress(OSError):  # a limit on processes: said when the run starts its own, if it still holds then
-            _ahead.append(_fork())
     try:
+        if is_new and _can_fork():
+            # Python drops what a handler raises in a hook at the fork, such as that of logging. A limit on processes
+            # is said when the run starts its own, if it still holds then.
+            with hold_signal(signal.SIGTERM), hold_signal(signal.SIGINT), suppress(OSError):
+                _ahead.append(_fork())
         yield
     finally:
         # The command has ended before there was a run.
@@ -129,8 +131,7 @@ def _fork() -> FirstServer:
     # Else what is in the buffers would be written twice.
     sys.stdout.flush()
     sys.stderr.flush()
-    with block_signals():
-        pid = os.fork()
+    pid = os.fork()
     if pid == 0:
         try:
             ours.close()

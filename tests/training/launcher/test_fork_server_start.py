@@ -98,20 +98,23 @@ def test_only_a_process_that_has_done_nothing_forks(before: str, is_taken: bool,
     assert done.returncode == code, done.stderr
 
 
-# What is done before a fork in it: what a handler raises there is dropped.
-SIGNAL_WHILE_FORKING = """
-import os, signal
-from dkan_core.training.launcher.fork_server_start import fork_ahead
+@pytest.mark.parametrize("hook", ["before", "after_in_parent"])
+@pytest.mark.parametrize(
+    ("number", "handler", "raised"),
+    [("SIGTERM", "exit_once", "SystemExit"), ("SIGINT", "signal.default_int_handler", "KeyboardInterrupt")],
+)
+def test_signal_during_the_fork_ends_the_command(number: str, handler: str, raised: str, hook: str) -> None:
+    before = f"""
+import signal
 from dkan_core.utils.signals import exit_once
-signal.signal(signal.SIGTERM, exit_once)
-os.register_at_fork(before=lambda: os.kill(os.getpid(), signal.SIGTERM))
-with fork_ahead():
-    print("it goes on")
+signal.signal(signal.{number}, {handler})
+os.register_at_fork({hook}=lambda: signal.raise_signal(signal.{number}))
+{KNOWN}
+try:
+    with fork_server_start.fork_ahead():
+        os._exit(1)
+except {raised}:
+    sys.exit(0 if not open(f"/proc/self/task/{{os.getpid()}}/children").read() else 2)
 """
-
-
-def test_signal_that_arrives_while_the_command_forks_ends_it() -> None:
-    found = subprocess.run(
-        [sys.executable, "-c", SIGNAL_WHILE_FORKING], capture_output=True, text=True, timeout=300, check=False
-    )
-    assert (found.returncode, found.stdout) == (143, ""), found.stderr
+    done = warm.server().run(["-c", CODE.format(before=before, is_taken=False)])
+    assert done.returncode == 0, done.stderr
