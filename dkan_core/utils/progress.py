@@ -49,7 +49,10 @@ _wanted = True
 
 def on_terminal() -> bool:
     """Tell whether a person watches standard error."""
-    return sys.stderr.isatty()
+    try:
+        return sys.stderr.isatty()
+    except (AttributeError, ValueError):  # there is none, or it is closed
+        return False
 
 
 def show_progress(wanted: bool) -> None:

@@ -1,8 +1,11 @@
 """Progress in a log, where no terminal shows a bar."""
 
+import io
+import sys
+
 import pytest
 
-from dkan_core.utils.progress import progress
+from dkan_core.utils.progress import on_terminal, progress
 
 
 def test_units_that_were_not_needed_are_counted_at_the_end(caplog: pytest.LogCaptureFixture) -> None:
@@ -18,3 +21,11 @@ def test_work_that_failed_is_not_said_to_be_done(caplog: pytest.LogCaptureFixtur
     with pytest.raises(ValueError, match="damaged"), progress("reading", 1_000, "rows"):
         raise ValueError("damaged")
     assert not caplog.messages
+
+
+def test_closed_standard_error_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = io.StringIO()
+    closed.close()
+    for stream in (None, closed):
+        monkeypatch.setattr(sys, "stderr", stream)
+        assert not on_terminal()

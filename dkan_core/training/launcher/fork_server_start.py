@@ -7,6 +7,7 @@ another program is started.
 """
 
 import ctypes
+import fcntl
 import os
 import signal
 import socket
@@ -98,10 +99,21 @@ def launch_fork_server(handle: int) -> subprocess.Popen[bytes]:
     """Start a process that forks others as it is told over the socket with this handle."""
     # -P: what lies in the working folder is not imported. A session of its own: Ctrl-C is the launcher's matter.
     module = "dkan_core.training.launcher.fork_server"
+    # Of a caller without stdout or stderr any file may have its number, also this one.
+    handle = fcntl.fcntl(handle, fcntl.F_DUPFD_CLOEXEC, 3)
     command = [sys.executable, "-P", "-m", module, str(handle), str(os.getpid())]
-    return subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, pass_fds=(handle,), env=fork_server_environment(), start_new_session=True
-    )
+    try:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=None if sys.stdout else subprocess.DEVNULL,
+            stderr=None if sys.stderr else subprocess.DEVNULL,
+            pass_fds=(handle,),
+            env=fork_server_environment(),
+            start_new_session=True,
+        )
+    finally:
+        os.close(handle)
 
 
 def fork_server_environment() -> dict[str, str]:

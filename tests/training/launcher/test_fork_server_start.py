@@ -118,3 +118,22 @@ except {raised}:
 """
     done = warm.server().run(["-c", CODE.format(before=before, is_taken=False)])
     assert done.returncode == 0, done.stderr
+
+
+def test_fork_server_of_a_caller_without_stderr_writes_to_no_file_of_that_number() -> None:
+    code = """
+import os, socket, sys
+from dkan_core.training.launcher.fork_server_start import launch_fork_server
+os.close(2)
+sys.stderr = None
+theirs, ours = socket.socketpair()
+assert theirs.fileno() == 2
+process = launch_fork_server(2)
+theirs.close()
+ready = ours.recv(100)
+stderr = os.readlink(f"/proc/{process.pid}/fd/2")
+ours.close()
+process.wait()
+sys.exit(0 if b"ready" in ready and stderr == os.devnull else 1)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
