@@ -9,9 +9,13 @@ from typing import NoReturn
 
 from dkan_core.config import TrainConfig
 from dkan_core.errors import ConfigError
+from dkan_core.utils.prctl import die_with_parent
 
 # The module that the command ``torchrun`` runs: found also where that is not on the path.
 MODULE = "torch.distributed.run"
+
+# Variable with the process that becomes torchrun.
+AGENT = "DKAN_TORCHRUN_AGENT"
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +56,15 @@ def replace_process(command: list[str]) -> NoReturn:
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()
+    os.environ[AGENT] = str(os.getpid())
     os.execv(sys.executable, [sys.executable, "-m", MODULE, *command[1:]])
+
+
+def end_with_torchrun() -> None:
+    """Have the kernel kill this process when torchrun dies, if ``replace_process`` became its parent."""
+    parent = os.getppid()
+    if os.environ.get(AGENT) == str(parent):
+        die_with_parent(parent)
 
 
 def _processes(nproc: int | None) -> int:

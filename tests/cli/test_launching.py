@@ -3,6 +3,7 @@
 import json
 import os
 import shlex
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ from dkan_core import TrainResult
 from dkan_core.model.saved_model import SavedModel
 from tests import warm_python
 from tests.command import check, dkan
+from tests.training.processes import alive, child_pids, wait_until
 
 PARTS = ["--freeze", "encoder", "--freeze", "bias"]
 SETTINGS = ["--epochs", "1", *PARTS, "--device", "cpu", "--batch-size-per-worker", "32"]
@@ -72,3 +74,21 @@ def test_what_ranks_would_refuse_is_refused_before_they_start(
     code = dkan("train", prepared, "--out", tmp_path / "run", "--device", "cpu", *options, monkeypatch=monkeypatch)
     check(code, capsys.readouterr().err, message)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_ranks_end_with_torchrun(prepared: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    words = ["train", str(prepared), "--out", str(run), "--epochs", "100000", "--patience", "100000", "--no-blend"]
+    command = [sys.executable, "-m", "dkan_core", *words, "--device", "cpu", "--launch", "torchrun", "--nproc", "2"]
+    with subprocess.Popen(command, env={**os.environ, "GLOO_SOCKET_IFNAME": "lo"}) as agent:
+        wait_until((run / "history.jsonl").exists)
+        ranks = child_pids(agent.pid)
+        processes = [*ranks, *(pid for rank in ranks for pid in child_pids(rank))]
+        agent.kill()
+    assert len(ranks) == 2 and len(processes) > 2
+    try:
+        wait_until(lambda: not any(map(alive, processes)))
+    finally:
+        for pid in filter(alive, ranks):
+            os.kill(pid, signal.SIGKILL)
