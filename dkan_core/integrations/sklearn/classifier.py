@@ -323,6 +323,8 @@ class FastKANClassifier(EditingMixin, ExplainingMixin, PredictingMixin, SavingMi
         if initial is None:
             warn_of_unmeasured(labels_NL[rows], names, stacklevel=4)
         class_weights = find_class_weights(self.class_weight, labels_NL[rows], self.classes_)
+        # Rows of an eval_set have no weights besides those of their classes.
+        mean_weight = 1.0 if weight_N is None else weight_N[rows].mean()
         weight_N = with_class_weights(class_weights, labels_NL, weight_N)
 
         random = np.random.default_rng(check_random_state(self.random_state).randint(2**31 - 1))
@@ -338,7 +340,7 @@ class FastKANClassifier(EditingMixin, ExplainingMixin, PredictingMixin, SavingMi
             check_classes(valid["labels"], "eval_set")
             # Probabilities are calibrated on these rows, and are to be those of the weighted ones.
             valid_weight_N = with_class_weights(class_weights, valid["labels"], None)
-            valid |= {} if valid_weight_N is None else {"weight": valid_weight_N}
+            valid |= {} if valid_weight_N is None else {"weight": valid_weight_N * mean_weight}
         train_table = table.take(train)
         self.preprocessor_ = fit_encoding(train_table, None if initial is None else initial.model.preprocessor)
         arrays = {

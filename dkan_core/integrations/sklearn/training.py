@@ -151,9 +151,8 @@ def _refit(
     choices = Choices.of(first.metrics, first.history, first.architecture.ignored_features)
     others = dict(valid)
     if "weight" in train:
-        # Rows of an eval_set have no weights of their own, or those of their classes alone: one mean for both.
-        weight_N = valid.get("weight", np.ones(len(valid["labels"]), np.float32))
-        others["weight"] = (weight_N * (train["weight"].mean() / weight_N.mean())).astype(np.float32)
+        # Rows of an eval_set may have none: each counts as much as the others do in the mean.
+        others.setdefault("weight", np.full(len(valid["labels"]), train["weight"].mean(), np.float32))
     if "group" in train:
         # Rows of an eval_set have none: each is one by itself.
         others.setdefault("group", np.arange(len(valid["labels"])).astype(np.uint8))

@@ -30,7 +30,9 @@ from dkan_core import (
     train,
 )
 from dkan_core.data.format.manifest import read_manifest
+from dkan_core.data.loading.in_memory import ArraysReader
 from dkan_core.data.loading.loader import open_split
+from dkan_core.integrations.sklearn import training
 from dkan_core.model.additive import AdditiveFastKAN
 from dkan_core.model.blended import BlendedFastKAN
 from dkan_core.model.saved_model import SavedModel
@@ -286,6 +288,22 @@ def test_classifier_is_trained_on_its_held_out_rows_as_well() -> None:
     light = FastKANClassifier(**settings, refit=True).fit(X, y, np.full(len(X), 1e-4), eval_set=(X[:100], y[:100]))
     np.testing.assert_allclose(light.predict_proba(X), weighted.predict_proba(X), atol=2e-3)
     assert "refit_rows" not in FastKANClassifier(**settings, refit=True, max_seconds=1e-3).fit(X, y).metrics_
+
+
+def test_rows_that_were_held_out_keep_their_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    X, weight_N = rng.normal(size=(300, 2)), rng.exponential(size=300).astype(np.float32)
+    seen: list[Any] = []
+
+    def read(arrays: Any) -> ArraysReader:
+        seen.append(arrays["weight"])
+        return ArraysReader(arrays)
+
+    monkeypatch.setattr(training, "ArraysReader", read)
+    model = FastKANClassifier(hidden=(4,), epochs=1, refit=True, blend=False, random_state=0, n_jobs=1)
+    model.fit(X, X[:, 0] > 0, weight_N)
+    _, _, joined_N, _ = seen
+    np.testing.assert_array_equal(np.sort(joined_N), np.sort(weight_N))
 
 
 def test_scores_are_compared_with_those_of_the_model_itself(tmp_path: Path) -> None:
