@@ -175,7 +175,8 @@ def train(
             with fork_ahead():
                 result = dkan_core.train(prepared, out, merged, overwrite=overwrite)
         except KeyboardInterrupt:
-            fail(f"interrupted; the best model so far, if any, is in {out}/model", 130)
+            begun = f"if training had begun, its best model so far, if any, is in {out}/model"
+            fail(f"interrupted; {begun}; if not, what was there is as it was", 130)
         show({"model": result.model, "checkpoint": result.checkpoint, **result.metrics})
     if result.metrics["training"]["ended"] == "interrupt":
         fail(f"interrupted; the best model so far is in {out}/model; {result.next_step}", 130)
