@@ -205,6 +205,15 @@ def test_of_very_many_values_that_count_as_0_some_are_kept(
     assert f"(1 row) and 12 more, and others in {(~IS_LATE).sum() - 20} rows as 0" in caplog.text
 
 
+def test_values_beyond_those_remembered_are_in_the_count_of_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(statistics, "VALUES_REMEMBERED", 20)
+    raw = write(tmp_path / "raw", pa.array([f"v{number}" for number in range(ROWS)]))
+    with pytest.raises(DataError, match=rf"\(1 row\) and 12 more, and others in {ROWS - 20} rows$"):
+        prepare(raw, tmp_path / "out", PrepareConfig(label=("outcome",), positive=("late",)))
+
+
 def test_spellings_of_a_label_that_differ_in_case_are_named(tmp_path: Path) -> None:
     raw = write(tmp_path / "raw", pa.array(np.where(IS_LATE, np.where(X > 0, "late", "Late "), "on time")))
     with pytest.raises(DataError, match=r"found 'on time' \(\d+ rows\), .*; '\w+ ?' and '\w+ ?' differ only"):

@@ -22,6 +22,20 @@ def by_rows(counts: Mapping[str, int]) -> dict[str, int]:
     return dict(sorted(counts.items(), key=lambda entry: (-entry[1], entry[0])))
 
 
+def listed_others(zeros: int, others: Mapping[str, int]) -> str:
+    """Return the values that count as 0 for a message.
+
+    Args:
+        zeros: The rows that hold one.
+        others: The values with their rows, not all where there are very many.
+
+    >>> listed_others(2, {"no": 2}), listed_others(5, {"no": 2})
+    ("'no' (2 rows)", "'no' (2 rows), and others in 3 rows")
+    """
+    rest = zeros - sum(others.values())
+    return listed_counts(by_rows(others)) + f", and others in {counted(rest, 'row')}" * (rest > 0)
+
+
 def log_positive(label: str, positive: str, ones: int, zeros: int, others: Mapping[str, int]) -> None:
     """Log which values of a label count as 1 and as 0, and warn of some that may be another spelling of the one.
 
@@ -32,9 +46,8 @@ def log_positive(label: str, positive: str, ones: int, zeros: int, others: Mappi
         zeros: The rows that hold another value.
         others: Other values with their rows, not all where there are very many.
     """
-    rest = zeros - sum(others.values())
-    listed = listed_counts(by_rows(others)) + f", and others in {counted(rest, 'row')}" * (rest > 0)
-    logger.info("label %r: %r (%s) counts as 1, %s as 0", label, positive, counted(ones, "row"), listed or "no row")
+    listed = listed_others(zeros, others) or "no row"
+    logger.info("label %r: %r (%s) counts as 1, %s as 0", label, positive, counted(ones, "row"), listed)
     for value in others:
         if any({_plain(positive), _plain(value)} <= alike for alike in SPELLINGS):
             text = "label %r: %r counts as 0 (%s), although it may mean %r; if it does, write both alike"

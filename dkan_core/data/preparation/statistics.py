@@ -20,7 +20,7 @@ from dkan_core.data.encoding.category_counts import CategoryCounts
 from dkan_core.data.encoding.sparse import longest_rows
 from dkan_core.data.format.integrity import MAX_WEIGHT
 from dkan_core.data.hashing import salted
-from dkan_core.data.preparation.label_values import by_rows, not_binary
+from dkan_core.data.preparation.label_values import listed_others, not_binary
 from dkan_core.data.preparation.sampling import BottomK, Sample, smallest_keys_limit
 from dkan_core.data.source.partition import Fragment
 from dkan_core.data.source.positive import other_values
@@ -28,7 +28,7 @@ from dkan_core.data.source.roles import Schema
 from dkan_core.data.source.splits import SplitBatch, read_split_batches, split_of_keys
 from dkan_core.data.source.time_split import TimeBounds
 from dkan_core.errors import DataError
-from dkan_core.utils.hints import counted, listed_counts
+from dkan_core.utils.hints import counted
 
 # Measured: the ranks of such a sample are off by some 0.3%, a third of what one step of a uint8 score spans in the
 # middle. Four times the rows would halve that, and cost four times the memory.
@@ -347,7 +347,7 @@ def _one_class(name: str, counts: Counts, split: str, schema: Schema, where: str
     if everywhere[0] and everywhere[1]:
         hint = f"; {_split_advice(schema, split, 'rows of both classes')}"
     elif name in schema.positive and everywhere[0]:
-        others = listed_counts(by_rows(counts.others[name]))
+        others = listed_others(everywhere[0], counts.others[name])
         hint = f"; no row holds {schema.positive[name]!r}: the column holds {others}"
     else:
         hint = ""
