@@ -18,13 +18,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
-import pyarrow.parquet as pq
 import typer
 
 from benchmarks.quality import scores
-from benchmarks.quality.data import ROOT, SPLIT, DataSet, demo_flights, find_files, stage
+from benchmarks.quality.data import ROOT, DataSet, demo_flights, find_files, stage
 from benchmarks.quality.models import MODELS
+from benchmarks.quality.models.dkan import prepare_words, read_probabilities
 from benchmarks.quality.runner import OK, Results, Settings, environment, run_fit
 from dkan_core import ConfigError, UserError
 from dkan_core.utils.storage.files import write_atomic, write_json
@@ -140,21 +139,17 @@ def run_dkan(data: DataSet, checkout: Path, seed: int, settings: Settings, out: 
     """
     folder = Path(tempfile.mkdtemp(prefix="run-", dir=out))
     prepared, run, scored = folder / "prepared", folder / "run", folder / "scores.parquet"
-    labels = [f"--label={label}" for label in data.labels]
-    commands = {
-        "prepare": [data.path("train"), data.path("valid"), "--out", prepared, f"--split-column={SPLIT}", *labels],
-        "train": [prepared, "--out", run],
-        "predict": [run / "model", data.path("test"), "--out", scored],
-    }
+    commands = [
+        prepare_words(data, prepared, seed),
+        ["train", str(prepared), f"--out={run}", f"--seed={seed}"],
+        ["predict", str(run / "model"), str(data.path("test")), f"--out={scored}"],
+    ]
     cpu, seconds = {}, {}
-    for name, words in commands.items():
-        seed_of = [] if name == "predict" else [f"--seed={seed}"]
+    for words in commands:
         started = time.perf_counter()
-        cpu[name] = cpu_seconds([name, *map(str, words), *seed_of], checkout, settings.threads)
-        seconds[name] = time.perf_counter() - started
-    labels_NL = data.labels_NL(data.read("test"))
-    table = pq.read_table(scored)
-    scores_NL = np.stack([table[f"{label}_probability"].to_numpy() for label in data.labels], axis=1)
+        cpu[words[0]] = cpu_seconds(words, checkout, settings.threads)
+        seconds[words[0]] = time.perf_counter() - started
+    labels_NL, scores_NL = data.labels_NL(data.read("test")), read_probabilities(scored, data.labels)
     shutil.rmtree(folder)
     return {
         "prepare": cpu["prepare"],

@@ -3,13 +3,14 @@
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
 
-from benchmarks.quality.data import SPLIT
+from benchmarks.quality.data import SPLIT, DataSet
 from benchmarks.quality.models import Array, Fitted, Job
 
 START_SECONDS = 3.0
@@ -43,10 +44,7 @@ def fit_additive_twice(job: Job) -> Fitted:
 
 def _fit(job: Job, *options: str) -> Fitted:
     prepared, run = job.scratch / "prepared", job.scratch / "run"
-    roles = [f"--split-column={SPLIT}", *(f"--label={label}" for label in job.data.labels)]
-    if job.data.group is not None:
-        roles.append(f"--group={job.data.group}")
-    _run("prepare", job.data.path("train"), job.data.path("valid"), f"--out={prepared}", f"--seed={job.seed}", *roles)
+    _run(*prepare_words(job.data, prepared, job.seed))
     left = job.budget.left()
     # All processes stay on ``threads`` cores, so that this many wall seconds cannot use more than is left.
     limit = None if left is None else max(1.0, (left - START_SECONDS) / job.threads)
@@ -55,6 +53,20 @@ def _fit(job: Job, *options: str) -> Fitted:
     metrics = json.loads((run / "metrics.json").read_text())
     job.budget.ran_out = limit is not None and metrics["training"]["seconds"] >= limit
     return Fitted(score=partial(_score, job, run / "model"), rounds=[round(metrics["epoch"])])
+
+
+def prepare_words(data: DataSet, out: Path, seed: int) -> list[str]:
+    """Return the words of the command that prepares the rows to fit on."""
+    sources = [str(data.path(split)) for split in ("train", "valid")]
+    labels = [f"--label={label}" for label in data.labels]
+    groups = [] if data.group is None else [f"--group={data.group}"]
+    return ["prepare", *sources, f"--out={out}", f"--seed={seed}", f"--split-column={SPLIT}", *labels, *groups]
+
+
+def read_probabilities(path: Path, labels: Sequence[str]) -> Array:
+    """Return the probabilities ``(N, L)`` in a file that ``dkan predict`` wrote."""
+    table = pq.read_table(path)
+    return np.stack([table[f"{label}_probability"].to_numpy() for label in labels], axis=1)
 
 
 def _run(*words: str | Path) -> None:
@@ -66,5 +78,4 @@ def _score(job: Job, model: Path) -> Array:
 
     out = job.scratch / "scores.parquet"
     predict(model, job.data.path("test"), out, overwrite=True)
-    table = pq.read_table(out)
-    return np.stack([table[f"{label}_probability"].to_numpy() for label in job.data.labels], axis=1)
+    return read_probabilities(out, job.data.labels)
