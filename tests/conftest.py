@@ -11,7 +11,9 @@ import pytest
 from sklearn.datasets import load_breast_cancer
 
 from dkan_core import PrepareConfig, TrainConfig, TrainResult, prepare, train
+from docs.chromium import Chromium, chromium
 from tests import warm
+from tests.certificates import make_certificate
 from tests.s3 import s3, s3_endpoint  # noqa: F401 - fixtures
 
 ROOT = Path(__file__).parents[1]
@@ -60,6 +62,19 @@ def trained(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> TrainRe
     """Train a small model on ``prepared``; the run's folder is the parent of its ``model``."""
     config = TrainConfig(blend=False, epochs=8, hidden=(8,), workers=1, device="cpu", batch_size=64, learning_rate=0.02)
     return train(prepared, tmp_path_factory.mktemp("run") / "run", config)
+
+
+@pytest.fixture(scope="session")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Make the key and the certificate of a server on this machine."""
+    return make_certificate(tmp_path_factory.mktemp("tls"))
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chromium]:
+    """A browser of the module's own, with an empty profile."""
+    with chromium(tmp_path_factory.mktemp("profile")) as found:
+        yield found
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """The page of an explanation in a browser: of many columns, some are found; all is there without a script."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from dkan_core.explanation.labels import Explanation
 from dkan_core.explanation.learned import LabelExplanation
 from dkan_core.explanation.section import LabelDrawings, render_explanation
 from dkan_core.report.figures.canvas import ACCENT
-from docs.chromium import PROGRAM, Chromium, chromium
+from docs.chromium import PROGRAM, Chromium
 from tests.report.test_in_chromium import SMALLEST, WIDER, WIDTHS
 from tests.report.test_report import check_page
 
@@ -108,12 +108,6 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("page") / "explanation.html"
     path.write_text(page_of(["label"], COLUMNS), encoding="utf-8")
     return path
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chromium]:
-    with chromium(tmp_path_factory.mktemp("profile")) as found:
-        yield found
 
 
 def test_columns_are_found_and_sorted_with_their_curves(browser: Chromium, page: Path) -> None:

@@ -7,13 +7,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from pipelines.__main__ import app
-from tests.certificates import make_certificate, server_context
+from tests.certificates import server_context
 from tests.pipelines.kubeflow import GIVEN, Kubeflow, serve
-
-
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    return make_certificate(tmp_path_factory.mktemp("tls"))
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 import base64
 import html
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import pytest
 from dkan_core import TrainResult, evaluate, explain, train
 from dkan_core.evaluation.curves import confusion_matrix
 from dkan_core.evaluation.metrics import Array, best_f1_threshold
-from docs.chromium import PROGRAM, Chromium, chromium
+from docs.chromium import PROGRAM, Chromium
 from tests.additive_data import QUICK, prepare_rows
 from tests.report.contrast import UNREADABLE
 from tests.report.test_report import render, sample
@@ -31,12 +30,6 @@ SMALLEST = """Math.min(...[...document.querySelectorAll("body *")]
     !["SCRIPT", "STYLE", "TITLE", "title"].includes(each.tagName) && each.getBoundingClientRect().width)
   .map((each) => parseFloat(getComputedStyle(each).fontSize) *
     (each.ownerSVGElement ? Math.hypot(each.getScreenCTM().a, each.getScreenCTM().b) : 1)))"""
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chromium]:
-    with chromium(tmp_path_factory.mktemp("profile")) as found:
-        yield found
 
 
 @pytest.fixture(scope="module")

@@ -9,13 +9,7 @@ import pytest
 from dkan_core import TrainConfig
 from dkan_core.tracking.tracker import Progress, TrackedRun
 from dkan_core.training.setup.defaults import resolve
-from tests.certificates import make_certificate
 from tests.tracking.status_server import StatusServer, serve_status
-
-
-@pytest.fixture(scope="session")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    return make_certificate(tmp_path_factory.mktemp("tls"))
 
 
 @pytest.fixture

@@ -18,10 +18,9 @@ from dkan_core.model.architecture import ModelConfig
 from dkan_core.model.build import build_model
 from dkan_core.model.tabular import TabularFastKAN
 from dkan_core.training.collectives.pipeline import Stage
-from dkan_core.training.state.checkpoint_file import Checkpoint
-from dkan_core.training.state.checkpoint_store import load_checkpoint
 from tests.model.architectures import CONFIG, changed
 from tests.model.architectures import PLAIN as ARCHITECTURE_OF_ONE
+from tests.training.checkpoints import last_checkpoint
 from tests.training.processes import Background, wait_until
 
 # A batch of 50 rows is not divided evenly by 4, nor is the last one, of 22, full.
@@ -62,12 +61,6 @@ def weighted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pq.write_table(pa.table(columns), folder / "rows.parquet")
     prepare(folder / "rows.parquet", folder / "data", PrepareConfig(label=("a", "b"), weight="weight"))
     return folder / "data"
-
-
-def last_checkpoint(run: Path) -> Checkpoint:
-    found = load_checkpoint(str(run / "checkpoints"))
-    assert found is not None
-    return found[1]
 
 
 @pytest.fixture(scope="module", params=[SMALL, PLAIN], ids=["auto", "fastkan"])

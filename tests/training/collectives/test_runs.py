@@ -15,7 +15,7 @@ from dkan_core.config.train import Strategy
 from dkan_core.model.additive import AdditiveFastKAN
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.training.state.checkpoint_file import Checkpoint
-from dkan_core.training.state.checkpoint_store import load_checkpoint
+from tests.training.checkpoints import last_checkpoint
 from tests.training.processes import LOOPBACKS, Background, alive, children, listening, wait_until, with_variable
 
 SMALL = TrainConfig(
@@ -34,12 +34,6 @@ SAME = replace(SMALL, learning_rate=0.01, seed=1)
 """Settings in which the steps do not enlarge what sums in another order round differently."""
 
 LONG = replace(SMALL, strategy="allreduce", epochs=40, patience=1000)
-
-
-def last_checkpoint(run: Path) -> Checkpoint:
-    found = load_checkpoint(str(run / "checkpoints"))
-    assert found is not None
-    return found[1]
 
 
 @pytest.fixture(scope="module")
