@@ -20,7 +20,7 @@ from dkan_core.model.saved_model import SavedModel
 from dkan_core.utils.file_names import MODEL_FOLDER
 from dkan_core.utils.hints import counted
 from dkan_core.utils.schemas import Schema, read_json
-from dkan_core.utils.storage.outputs import entries
+from dkan_core.utils.storage.outputs import entries, foreign_contents
 from dkan_core.utils.storage.remote import local_copy
 from dkan_core.utils.storage.shared_folder import WORK, SharedFolder
 
@@ -245,7 +245,7 @@ def _check_taken(place: SharedFolder, plan: ScoringPlan, earlier: set[str], *, o
         )
     foreign = sorted(entries(place.uri) - {WORK})
     if foreign and not earlier:
-        raise OutputError(f"{place.uri}: already holds something else ({foreign[0]}); choose an empty or new folder")
+        raise foreign_contents(place.uri, foreign[0])
 
 
 def read_plan(place: SharedFolder) -> ScoringPlan | None:

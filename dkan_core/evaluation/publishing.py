@@ -9,13 +9,13 @@ from typing import Any
 
 from pydantic import ConfigDict
 
-from dkan_core.errors import DataError, OutputError
+from dkan_core.errors import DataError
 from dkan_core.evaluation.metrics import finite_numbers
 from dkan_core.model.model_folder import CARD, check_model_replaceable
 from dkan_core.model.saved_model import SavedModel, Share, write_model_files
 from dkan_core.utils.file_names import METRICS
 from dkan_core.utils.schemas import Schema, read_json
-from dkan_core.utils.storage.outputs import OWN_FOLDERS, entries
+from dkan_core.utils.storage.outputs import OWN_FOLDERS, entries, foreign_contents
 from dkan_core.utils.storage.remote import local_copy
 from dkan_core.utils.storage.staging import staged_folder
 
@@ -77,7 +77,7 @@ def choose_best(runs: Sequence[str | Path], out: str | Path) -> int:
     scores = [_validation_score(Path(run)) for run in runs]
     best = max(range(len(scores)), key=scores.__getitem__)
     if found := entries(out) - OWN_FOLDERS:
-        raise OutputError(f"{out}: already holds something else ({min(found)}); choose an empty or new folder")
+        raise foreign_contents(out, min(found))
     names = sorted(entries(runs[best]), key=lambda name: name == METRICS)
     with staged_folder(out, names=names, overwrite=False) as folder:
         shutil.copytree(runs[best], folder, dirs_exist_ok=True)

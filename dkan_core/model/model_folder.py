@@ -15,7 +15,7 @@ from dkan_core.errors import ConfigError, DataError, OutputError
 from dkan_core.utils.file_names import CONFIG, METRICS, MODEL_FOLDER, PREPROCESSOR
 from dkan_core.utils.schemas import Schema, SchemaT, read_json
 from dkan_core.utils.storage.files import json_text, read_if_there
-from dkan_core.utils.storage.outputs import PARTIAL, check_file_is_ours, check_free, entries
+from dkan_core.utils.storage.outputs import PARTIAL, check_file_is_ours, check_free, entries, foreign_contents
 
 WEIGHTS, CARD, HASHES, ESTIMATOR = "model.safetensors", "README.md", "files.json", "estimator.json"
 # What ``train`` writes; ``FastKANClassifier.save`` adds ``estimator.json``.
@@ -61,7 +61,7 @@ def check_model_replaceable(folder: str | Path, *, overwrite: bool) -> None:
     found = entries(folder)
     # No model is whole without its architecture; an upload that was killed has left its staging folder.
     if found and not found & {CONFIG, PARTIAL}:
-        raise OutputError(f"{folder}: already holds something else ({min(found)}); choose an empty or new folder")
+        raise foreign_contents(folder, min(found))
     check_model_is_ours(folder)
 
 

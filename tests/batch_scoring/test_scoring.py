@@ -287,7 +287,7 @@ def test_places_that_cannot_take_scores_are_refused(trained: TrainResult, raw: P
     with pytest.raises(OutputError, match="holds source files"):
         plan_scoring(trained.model, raw, raw)
     (tmp_path / "letters").write_text("dear")
-    with pytest.raises(OutputError, match=r"already holds something else \(letters\)"):
+    with pytest.raises(OutputError, match=r"contains letters, which this command did not write"):
         plan_scoring(trained.model, raw, tmp_path)
     with pytest.raises(DataError, match="no scoring is in progress there"):
         score_part(tmp_path / "nothing", 0)

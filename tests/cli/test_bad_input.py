@@ -233,10 +233,11 @@ def test_sound_files_are_accepted(raw: Path, tmp_path: Path, monkeypatch: pytest
     assert (tmp_path / "out/manifest.json").exists()
 
 
+FOREIGN = "out: contains {}, which this command did not write"
 OUT: dict[str, tuple[str, list[str], str]] = {
-    "something else": ("notes.txt", [], r"out: already holds something else \(notes\.txt\)"),
-    "something else, overwrite": ("notes.txt", ["--overwrite"], r"out: already holds something else \(notes\.txt\)"),
-    "own folder named train": ("train/mine.parquet", ["--overwrite"], r"out: already holds something else \(train\)"),
+    "something else": ("notes.txt", [], FOREIGN.format(r"notes\.txt")),
+    "something else, overwrite": ("notes.txt", ["--overwrite"], FOREIGN.format(r"notes\.txt")),
+    "own folder named train": ("train/mine.parquet", ["--overwrite"], FOREIGN.format("train")),
     "earlier result": ("manifest.json", [], r"out: already holds an earlier result; pass --overwrite"),
 }
 

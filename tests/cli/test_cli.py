@@ -257,7 +257,7 @@ def test_settings_come_from_a_file_and_options_go_before_them(dkan: Dkan, prepar
         (["train", "{prepared}", "--out", "run", "--workers", "2000"], "workers must be from 1 to 1,024"),
         (["train", "{prepared}", "--out", "run", "--workers", "500", "--device", "cpu"], "train split has only"),
         (["train", "{prepared}", "--out", "run", "--dropout", "1.5"], "dropout must be from 0 to 0.99, got 1.5"),
-        (["train", "{prepared}", "--out", "taken"], "taken: already holds something else (thesis.txt)"),
+        (["train", "{prepared}", "--out", "taken"], "taken: contains thesis.txt, which this command did not write"),
         (["evaluate", "nowhere", "{prepared}", "--out", "eval"], "nowhere: no config.json there"),
         (
             ["evaluate", "{model}", "{prepared}", "--out", "eval", "--split", "dev"],

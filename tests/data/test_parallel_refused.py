@@ -185,7 +185,7 @@ def test_folder_of_somebody_else_is_refused(tmp_path: Path) -> None:
         (out / name).parent.mkdir(parents=True)
         (out / name).write_text("mine")
         for overwrite in (False, True):
-            with pytest.raises(OutputError, match="something else"):
+            with pytest.raises(OutputError, match="which this command did not write"):
                 plan_preparation(paths, str(out), CONFIG, parts=2, overwrite=overwrite)
         assert contents(out) == {name: b"mine"}
 

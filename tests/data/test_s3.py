@@ -78,7 +78,7 @@ def test_prepared_by_parts_on_s3_equals_prepared_at_once(s3: str, uploaded: str,
 
 def test_place_on_s3_that_is_taken_is_refused(s3: str, uploaded: str) -> None:
     fsspec.filesystem("s3").pipe_file(f"{s3}/mine/train/rows.parquet", b"mine")
-    with pytest.raises(OutputError, match="something else"):
+    with pytest.raises(OutputError, match="which this command did not write"):
         plan_preparation(uploaded, f"{s3}/mine", CONFIG, parts=2, overwrite=True)
     plan_preparation(uploaded, f"{s3}/out", CONFIG, parts=2)
     with pytest.raises(OutputError, match="in progress"):
@@ -108,7 +108,7 @@ def test_what_a_killed_upload_left_is_replaced(s3: str, uploaded: str) -> None:
 
 def test_folder_of_somebody_else_is_refused(s3: str, uploaded: str) -> None:
     fsspec.filesystem("s3").pipe_file(f"{s3}/mine/train/rows.parquet", b"mine")
-    with pytest.raises(OutputError, match="something else"):
+    with pytest.raises(OutputError, match="which this command did not write"):
         prepare(uploaded, f"{s3}/mine", CONFIG, overwrite=True)
     assert listing(f"{s3}/mine") == {"train/rows.parquet"}
 

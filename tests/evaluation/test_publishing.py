@@ -135,7 +135,7 @@ def test_best_run_is_copied_whole_or_not_at_all(tmp_path: Path, monkeypatch: pyt
     (run / "model" / "config.json").write_text("{}")
     best.mkdir()
     (best / "notes.txt").write_text("mine")
-    with pytest.raises(OutputError, match=r"/best: already holds something else \(notes\.txt\)"):
+    with pytest.raises(OutputError, match=r"/best: contains notes\.txt, which this command did not write"):
         choose_best([run], best)
     assert [path.name for path in best.iterdir()] == ["notes.txt"]
     (best / "notes.txt").unlink()

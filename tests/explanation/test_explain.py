@@ -223,7 +223,7 @@ def test_data_of_another_model_and_a_foreign_folder_are_refused(
         explain(learner.model, prepared, tmp_path / "out")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/thesis.txt").write_text("mine")
-    with pytest.raises(OutputError, match="already holds something else"):
+    with pytest.raises(OutputError, match="which this command did not write"):
         explain(learner.model, known, tmp_path / "mine")
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["thesis.txt"]
 

@@ -118,7 +118,7 @@ def test_command_replaces_its_page_and_nothing_else(
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/thesis.txt").write_text("mine")
     code = dkan(*words[:-1], tmp_path / "mine", monkeypatch=monkeypatch)
-    check(code, capfd.readouterr().err, "already holds something else")
+    check(code, capfd.readouterr().err, "which this command did not write")
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["thesis.txt"]
 
 

@@ -133,7 +133,10 @@ def test_earlier_result_is_replaced_when_asked(tmp_path: Path) -> None:
 def test_folder_of_somebody_else_is_refused_untouched(tmp_path: Path, own: str, overwrite: bool) -> None:
     (tmp_path / own).parent.mkdir(exist_ok=True)
     (tmp_path / own).write_text("mine")
-    with pytest.raises(OutputError, match="something else"), staged_folder(tmp_path, names=NAMES, overwrite=overwrite):
+    with (
+        pytest.raises(OutputError, match="which this command did not write"),
+        staged_folder(tmp_path, names=NAMES, overwrite=overwrite),
+    ):
         pass
     assert files(tmp_path) == {own: "mine"}
 

@@ -23,7 +23,7 @@ from dkan_core.data.source.roles import Schema
 from dkan_core.data.source.time_split import TimeBounds
 from dkan_core.errors import DataError, OutputError
 from dkan_core.utils.hints import some_of
-from dkan_core.utils.storage.outputs import PARTIAL, check_free, entries
+from dkan_core.utils.storage.outputs import PARTIAL, check_free, entries, foreign_contents
 from dkan_core.utils.storage.shared_folder import WORK, SharedFolder
 
 # A plan of another version is refused: it is made again.
@@ -122,7 +122,7 @@ def claim(place: SharedFolder, plan: PreparationPlan, *, overwrite: bool) -> Non
         )
     foreign = sorted(names - {WORK})
     if foreign and MANIFEST not in names and other is None and PARTIAL not in names:
-        raise OutputError(f"{place.uri}: already holds something else ({foreign[0]}); choose an empty or new folder")
+        raise foreign_contents(place.uri, foreign[0])
     replaced = overwrite or MANIFEST not in names or is_reusable(plan.task, earlier_result(place))
     check_free(place.uri, ours=(*OUTPUTS, WORK), overwrite=replaced, contents=CONTENTS)
     # The plan first: what another one left is nobody's from then on, and only takes room if this call is killed here.

@@ -48,6 +48,16 @@ def entries(out: str | Path) -> set[str]:
         raise output_error(out, error) from error
 
 
+def foreign_contents(out: str | Path, name: str) -> OutputError:
+    """Return the error that a folder to write to holds something else.
+
+    Args:
+        out: Local path or fsspec URI of the folder.
+        name: What lies there.
+    """
+    return OutputError(f"{out}: contains {name}, which this command did not write; choose an empty or new folder")
+
+
 def check_free(
     out: str | Path,
     *,
@@ -70,7 +80,7 @@ def check_free(
     names = {name for name in names if not any(is_aside(name, own) for own in ours)}
     foreign = sorted(names - set(ours))
     if foreign:
-        raise OutputError(f"{out}: already holds something else ({foreign[0]}); choose an empty or new folder")
+        raise foreign_contents(out, foreign[0])
     if names and not overwrite:
         raise OutputError(
             f"{out}: already holds an earlier result; "

@@ -10,7 +10,15 @@ from dkan_core.errors import OutputError
 from dkan_core.utils.storage.failures import failure_inside, output_error, writable
 from dkan_core.utils.storage.files import sync_folder
 from dkan_core.utils.storage.locks import folder_lock, held_aside
-from dkan_core.utils.storage.outputs import OWN_FOLDERS, PARTIAL, check_contents, check_file_name, check_free, entries
+from dkan_core.utils.storage.outputs import (
+    OWN_FOLDERS,
+    PARTIAL,
+    check_contents,
+    check_file_name,
+    check_free,
+    entries,
+    foreign_contents,
+)
 from dkan_core.utils.storage.paths import filesystem, is_remote, local_path
 from dkan_core.utils.storage.remote import replace_remote
 from dkan_core.utils.storage.replacement import (
@@ -118,7 +126,7 @@ def _check_staged(out: str | Path, names: Sequence[str], contents: Mapping[str, 
         )
     unfinished = found & OWN_FOLDERS and names[-1] not in found
     if found and not unfinished and names[-1] not in found:
-        raise OutputError(f"{out}: already holds something else ({min(found)}); choose an empty or new folder")
+        raise foreign_contents(out, min(found))
     check_free(out, ours=names, overwrite=overwrite or bool(unfinished), contents=contents)
 
 

@@ -52,7 +52,7 @@ def test_save_replaces_only_a_model_and_only_when_told_to(tmp_path: Path) -> Non
     with pytest.raises(OutputError, match="already holds an earlier result"):
         model.save(tmp_path / "model")
     model.save(tmp_path / "model", overwrite=True)
-    with pytest.raises(OutputError, match="already holds something else"):
+    with pytest.raises(OutputError, match="which this command did not write"):
         model.save(tmp_path, overwrite=True)
     (tmp_path / "model" / "config.json").write_text('{"architectures": ["BertModel"]}')
     with pytest.raises(OutputError, match=r"config\.json: was not written by dkan"):

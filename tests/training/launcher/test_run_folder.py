@@ -134,7 +134,7 @@ def test_checkpoints_may_lie_in_the_folder_of_their_run(prepared: Path, tmp_path
     assert train(prepared, run, longer).history[: len(first.history)] == first.history
     train(prepared, run, config, overwrite=True)
     (run / "notes.txt").touch()
-    with pytest.raises(OutputError, match=r"already holds something else \(notes.txt\)"):
+    with pytest.raises(OutputError, match=r"contains notes.txt, which this command did not write"):
         train(prepared, run, config, overwrite=True)
 
 
