@@ -180,16 +180,7 @@ def evaluate(
             if save_predictions:
                 _check_prediction_columns(rows.labels)
             evaluation, sample, many = _score(saved, rows, QUICK_ROWS if explain else leakage.ROWS)
-            comparison = compare(previous, rows) if previous else None
-            if comparison is not None:
-                evaluation.metrics["previous_average_precision"] = comparison.metrics.get("average_precision")
-                # A gate that asks for no worse than before lets a first model pass, but not one that could not be
-                # compared.
-                evaluation.metrics.update(_differences(evaluation, comparison))
-                evaluation.metrics["previous_model_found"] = int(comparison.is_there)
-                if comparison.why_not:
-                    evaluation.metrics["not_compared"] = f"{comparison.model}: {comparison.why_not}"
-                evaluation.metrics["comparable"] = bool(comparison.metrics) or not comparison.is_there
+            comparison = _compare(previous, rows, evaluation)
             evaluation.metrics["warnings"] = _warnings(saved, rows, evaluation, sample)
             learned = _learned(saved, rows, evaluation, sample, comparison) if explain else None
             if learned and not sliced:
@@ -333,6 +324,21 @@ def _slices(
     scores_N, labels_N = evaluation.probabilities[:, place], evaluation.labels[:, place]
     found = slice_metrics(saved, data, columns, labels_N, scores_N, evaluation.weights)
     return {"slices": {"label": data.labels[place], "columns": found}} if found else {}
+
+
+def _compare(previous: str | Path | None, data: EvaluationData, evaluation: Evaluation) -> Comparison | None:
+    """Compare with the earlier model, if one is named, and add to the metrics what that has found."""
+    if not previous:
+        return None
+    comparison, metrics = compare(previous, data), evaluation.metrics
+    metrics["previous_average_precision"] = comparison.metrics.get("average_precision")
+    # A gate that asks for no worse than before lets a first model pass, but not one that could not be compared.
+    metrics.update(_differences(evaluation, comparison))
+    metrics["previous_model_found"] = int(comparison.is_there)
+    if comparison.why_not:
+        metrics["not_compared"] = f"{comparison.model}: {comparison.why_not}"
+    metrics["comparable"] = bool(comparison.metrics) or not comparison.is_there
+    return comparison
 
 
 def _differences(evaluation: Evaluation, comparison: Comparison) -> dict[str, Any]:
