@@ -29,7 +29,7 @@ SLOW_SECONDS = 1800
 def warm_fork_servers() -> Iterator[None]:
     """Fork servers begin with their imports done: without that, they are most of what a small run costs."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("dkan_core.training.launcher.child_processes.launch_fork_server", warm.launch_fork_server)
+        patch.setattr("dkan_core.training.launcher.fork_server_client.launch_fork_server", warm.launch_fork_server)
         yield
 
 

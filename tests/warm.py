@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import IO
 
 from dkan_core.cli.startup import run_process
-from dkan_core.training.launcher import child_processes, fork_server, fork_server_start
+from dkan_core.training.launcher import fork_server, fork_server_client, fork_server_start
 from dkan_core.utils.prctl import adopt_orphans, stop_adopting
 
 ROOT = Path(__file__).parents[1]
@@ -167,7 +167,7 @@ def server() -> WarmServer:
 
 
 def launch_fork_server(handle: int) -> Forked:
-    """Take the place of ``child_processes.launch_fork_server``."""
+    """Take the place of ``fork_server_client.launch_fork_server``."""
     return server().launch_fork_server(handle)
 
 
@@ -237,7 +237,7 @@ def run(task: Task, handles: list[int]) -> None:
     else:
         server = _own_server()
         _become(task, handles)
-        child_processes.launch_fork_server = server.launch_fork_server  # type: ignore[assignment, attr-defined]
+        fork_server_client.launch_fork_server = server.launch_fork_server  # type: ignore[assignment, attr-defined]
         # Imported is all that it was.
         fork_server_start.has_torch = lambda: False
         # What is frozen (see ``main``) would be reported as leaked if it were taken apart.

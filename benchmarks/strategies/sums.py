@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from dkan_core.training.launcher.child_processes import ForkServer
+from dkan_core.training.launcher.fork_server_client import ForkServer
 from dkan_core.training.planning.exchanges import exchange_seconds
 
 SUMS = {"ring": "ring", "allreduce": "torch"}

@@ -19,7 +19,7 @@ from dkan_core.training.communication.process_group import local_rendezvous, ser
 from dkan_core.training.communication.wakeup import Wakeup
 from dkan_core.training.compute.gradient import decayed_ranges, flatten
 from dkan_core.training.launcher.checkpoint_writer import CheckpointWriter
-from dkan_core.training.launcher.child_processes import ForkServer
+from dkan_core.training.launcher.fork_server_client import ForkServer
 from dkan_core.training.launcher.reporting import Reporter, TimeReader
 from dkan_core.training.launcher.resuming import check_architecture, waiting_snapshots, with_ending
 from dkan_core.training.launcher.run_log import Ending

@@ -16,7 +16,8 @@ from dkan_core.errors import DkanError, TrainingError
 from dkan_core.training.communication.rendezvous import PEER_LOST
 from dkan_core.training.communication.wakeup import Wakeup
 from dkan_core.training.launcher.checkpoint_writer import CheckpointWriter
-from dkan_core.training.launcher.child_processes import Child, ForkServer
+from dkan_core.training.launcher.child_processes import Child
+from dkan_core.training.launcher.fork_server_client import ForkServer
 from dkan_core.training.launcher.liveness import LivenessCounters, ProcessRecord, Progress
 from dkan_core.training.launcher.reporting import Reporter
 from dkan_core.training.roles.process_spec import COMPUTING, ProcessSpec, process_name, role_and_rank

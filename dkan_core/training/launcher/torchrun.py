@@ -27,7 +27,8 @@ from dkan_core.model.architecture import ModelConfig
 from dkan_core.training.communication.process_group import backend_for_devices, open_tcp_store, serve_loopback_store
 from dkan_core.training.communication.rendezvous import Rendezvous, TorchRun
 from dkan_core.training.compute.gradient import decayed_ranges, parameter_count, untrained_model
-from dkan_core.training.launcher.child_processes import Child, ForkServer
+from dkan_core.training.launcher.child_processes import Child
+from dkan_core.training.launcher.fork_server_client import ForkServer
 from dkan_core.training.roles.process_spec import ProcessSpec
 from dkan_core.training.setup.model_parts import learning_rate_factors
 from dkan_core.training.setup.placement import Placement

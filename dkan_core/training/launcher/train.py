@@ -25,7 +25,7 @@ from dkan_core.tracking.tracker import RunEnd, TrackedRun
 from dkan_core.training.communication.rendezvous import TorchRun
 from dkan_core.training.history import HISTORY
 from dkan_core.training.launcher.checkpoints import checkpoint_folder, find_checkpoint, resume_options
-from dkan_core.training.launcher.child_processes import ForkServer, one_fork_server
+from dkan_core.training.launcher.fork_server_client import ForkServer, one_fork_server
 from dkan_core.training.launcher.refit import check_initial, refit
 from dkan_core.training.launcher.resuming import check_architecture, ending_of, has_no_time_left
 from dkan_core.training.launcher.run import LOGS, Outcome, architecture_of_run, open_run

@@ -11,7 +11,7 @@ import torch
 
 from dkan_core.config import TrainConfig
 from dkan_core.errors import ConfigError
-from dkan_core.training.launcher.child_processes import ForkServer
+from dkan_core.training.launcher.fork_server_client import ForkServer
 from dkan_core.training.planning.exchanges import EXCHANGES, SERVER_SYNC, exchange_seconds
 from dkan_core.training.planning.sizes import parse_size, show_size
 from dkan_core.training.setup.placement import visible_gpus, worker_devices

@@ -13,7 +13,7 @@ import numpy as np
 from dkan_core.config import ResolvedTrainConfig, TrainConfig
 from dkan_core.training.communication.process_group import local_rendezvous, serve_loopback_store
 from dkan_core.training.communication.rendezvous import Rendezvous
-from dkan_core.training.launcher.child_processes import ForkServer
+from dkan_core.training.launcher.fork_server_client import ForkServer
 from dkan_core.training.planning.probes.processes import ProbeProcesses, close_handles
 from dkan_core.training.roles.process_spec import ProcessSpec, process_name
 from dkan_core.training.setup.defaults import resolve

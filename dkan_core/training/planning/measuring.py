@@ -12,7 +12,7 @@ from dkan_core.config import ResolvedTrainConfig
 from dkan_core.data.format.manifest import PreparedData
 from dkan_core.data.loading.loader import open_split
 from dkan_core.training.compute.gradient import decayed_ranges, flatten, untrained_model
-from dkan_core.training.launcher.child_processes import ForkServer
+from dkan_core.training.launcher.fork_server_client import ForkServer
 from dkan_core.training.planning.device_memory import MemoryNeed, fit_memory
 from dkan_core.training.planning.exchanges import SERVER_AVERAGE, SERVER_SYNC, exchange_seconds
 from dkan_core.training.planning.formulas import (

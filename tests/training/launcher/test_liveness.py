@@ -20,8 +20,8 @@ import pytest
 from dkan_core import TrainResult, train
 from dkan_core.errors import TrainingError
 from dkan_core.training.communication.rendezvous import PEER_LOST
-from dkan_core.training.launcher import child_processes, liveness, supervisor
-from dkan_core.training.launcher.child_processes import ForkServer
+from dkan_core.training.launcher import fork_server_client, liveness, supervisor
+from dkan_core.training.launcher.fork_server_client import ForkServer
 from dkan_core.training.launcher.liveness import MAX_FAILED_STARTS, LivenessCounters, ProcessRecord
 from dkan_core.training.launcher.supervisor import Supervisor
 from dkan_core.training.roles.process_spec import ProcessSpec
@@ -184,8 +184,8 @@ def test_fork_server_that_cannot_fork_ends_the_run(tmp_path: Path, monkeypatch: 
     def launch(handle: int) -> subprocess.Popen[bytes]:
         return subprocess.Popen([sys.executable, "-c", CANNOT_FORK, str(handle)], pass_fds=(handle,))
 
-    monkeypatch.setattr(child_processes, "launch_fork_server", launch)
-    monkeypatch.setattr(child_processes, "MAX_FAILED_FORKS", 3)
+    monkeypatch.setattr(fork_server_client, "launch_fork_server", launch)
+    monkeypatch.setattr(fork_server_client, "MAX_FAILED_FORKS", 3)
     spec = ProcessSpec(role="server", **SPEC)
     with (
         ForkServer() as fork_server,

@@ -18,7 +18,7 @@ from dkan_core.config import build_config
 from dkan_core.data.loading.order import slice_of
 from dkan_core.training.compute.flat_model import Replica
 from dkan_core.training.compute.gradient import parameter_count
-from dkan_core.training.launcher.child_processes import ForkServer
+from dkan_core.training.launcher.fork_server_client import ForkServer
 from dkan_core.training.planning import checking, measuring
 from dkan_core.training.planning.advice import Device, advise
 from dkan_core.training.planning.device_memory import MemoryNeed

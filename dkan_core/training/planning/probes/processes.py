@@ -10,7 +10,8 @@ from typing import Self
 from dkan_core.errors import TrainingError
 from dkan_core.training.communication.messages import Message
 from dkan_core.training.communication.wakeup import Wakeup
-from dkan_core.training.launcher.child_processes import Child, ForkServer
+from dkan_core.training.launcher.child_processes import Child
+from dkan_core.training.launcher.fork_server_client import ForkServer
 from dkan_core.training.roles.process_spec import ProcessSpec
 
 # Kind of the message that a process reports with.

@@ -1,0 +1,165 @@
+"""The fork server of a run as its launcher sees it."""
+
+import functools
+import logging
+import os
+import select
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from dkan_core.errors import TrainingError
+from dkan_core.training.communication.messages import Channel, PeerLostError, channel_pair
+from dkan_core.training.launcher.child_processes import POLL_SECONDS, Child, pause_before_restart
+from dkan_core.training.launcher.fork_server import GO
+from dkan_core.training.launcher.fork_server_start import ForkedProcess, launch_fork_server, take_forked
+from dkan_core.training.roles.process_spec import ProcessSpec
+from dkan_core.training.state.shared_memory import anonymous_file
+from dkan_core.utils.prctl import adopt_orphans, stop_adopting
+
+# A fork server that has not forked for so long is stopped or hangs: forking takes hundredths of a second.
+REPLY_SECONDS = 30.0
+
+# So many processes in a row may fail to start from fork servers that could: for about a minute, as a limit on processes
+# may be reached for a moment only.
+MAX_FAILED_FORKS = 10
+
+logger = logging.getLogger(__name__)
+
+
+@contextmanager
+def one_fork_server() -> Iterator[Callable[[], "ForkServer"]]:
+    """Yield what starts a fork server when it is first called, and returns that one from then on."""
+    with ExitStack() as stack:
+        yield functools.cache(lambda: stack.enter_context(ForkServer()))
+
+
+class ForkServer:
+    """The process that a run's processes are forked from; it starts at once, and another one should it die.
+
+    The processes live on without it; they are gone when the block ends.
+    """
+
+    def __init__(self) -> None:
+        self._children: list[Child] = []
+        self._deaths = 0
+        self._failed_forks = 0
+        self._due = 0.0
+        self._ready = False
+        # Children come from processes in between that end at once; the kernel hands them to whoever adopts orphans.
+        adopt_orphans()
+        self._process, self._link, self._channel = self._begin()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.end()
+        stop_adopting()
+
+    def end(self) -> None:
+        """Kill the fork server and every process that it has started."""
+        self._stop()
+        for child in self._children:
+            child.kill()
+            child.wait()
+
+    def is_ready(self) -> bool:
+        """Tell whether it can start a process now; if it has died, another one is started.
+
+        Raises:
+            TrainingError: It cannot start.
+        """
+        code = self._process.poll()
+        if code is None:
+            self._ready = self._ready or bool(self._channel.waiting())
+        elif not self._channel.closed:
+            self._stop()
+            # A positive code is an error of its own, which would come again; a signal may be the machine's doing.
+            if code > 0 and not self._ready:
+                raise TrainingError(f"the fork server cannot start (exit code {code}); see the messages above")
+            self._deaths += 1
+            self._due = time.monotonic() + pause_before_restart(self._deaths)
+            logger.warning("the fork server died; starting a replacement")
+            self._ready = False
+        if self._channel.closed and time.monotonic() >= self._due:
+            self._process, self._link, self._channel = self._begin()
+        return self._ready
+
+    def spawn(self, spec: ProcessSpec, log: Path) -> "Child":
+        """Start a process that runs a spec, as soon as it can be; its output is added to ``log``."""
+        # It may be starting still, or dying: both pass.
+        while (child := self.try_spawn(spec, log)) is None:
+            time.sleep(POLL_SECONDS)
+        return child
+
+    def try_spawn(self, spec: ProcessSpec, log: Path) -> "Child | None":
+        """Start a process that runs a spec, if that can be done now.
+
+        Raises:
+            TrainingError: None can be started, as often as it is tried.
+        """
+        if not self.is_ready():
+            return None
+        ours, theirs = channel_pair()
+        channel = Channel(ours)
+        text = anonymous_file("dkan-spec")
+        with theirs, log.open("ab") as output:
+            start = output.tell()
+            os.pwrite(text, spec.to_json().encode(), 0)
+            handles = [text, output.fileno(), theirs.fileno(), *spec.handles()]
+            # A fork server that has just died is noticed by the missing answer.
+            with suppress(OSError):
+                socket.send_fds(self._link, [b"j"], handles)
+        pid = _first_message(channel)
+        if pid is None:
+            # Whatever has happened to it, another one is started. A process that it has forked ends with the channel.
+            self._process.kill()
+            self._process.wait()
+            channel.close()
+            os.close(text)
+            self._failed_forks += 1
+            if self._failed_forks == MAX_FAILED_FORKS:
+                raise TrainingError(
+                    f"{spec.name} cannot start: {MAX_FAILED_FORKS} attempts to fork it have failed; the usual cause "
+                    "is a limit on processes (ulimit -u; of a container, its pids limit) or on memory"
+                )
+            return None
+        child = Child(spec, channel, pid, text, log, start)
+        # Only those that run: a process that is replaced often must not fill the list.
+        self._children = [*(each for each in self._children if each.exit_code is None), child]
+        self._deaths = self._failed_forks = 0
+        with suppress(OSError):
+            ours.sendall(GO)
+        return child
+
+    def _begin(self) -> tuple[subprocess.Popen[bytes] | ForkedProcess, socket.socket, Channel]:
+        """Start the fork server, or take the one that is there; return it, the socket to it, and what to read from."""
+        if first := take_forked():
+            return *first, Channel(first[1])
+        ours, theirs = channel_pair()
+        process = launch_fork_server(theirs.fileno())
+        theirs.close()
+        return process, ours, Channel(ours)
+
+    def _stop(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._channel.close()
+
+
+def _first_message(channel: Channel) -> int | None:
+    """Wait for the number of a process that is being started; None where the fork server does not answer."""
+    if not select.select([channel], [], [], REPLY_SECONDS)[0]:
+        return None
+    try:
+        return int(channel.receive()["pid"])
+    except PeerLostError:
+        return None
