@@ -16,9 +16,9 @@ from dkan_core.evaluation.labelled_rows import EvaluationData, Int64, RawRows, R
 from dkan_core.evaluation.metrics import Array
 from dkan_core.evaluation.slices import RARE_LEVEL
 from dkan_core.explanation.additive import CROSS
+from dkan_core.explanation.figures.waterfall import Reason
 from dkan_core.explanation.reading_back import UNKNOWN, read_back
 from dkan_core.explanation.reasons import ReasonFinder
-from dkan_core.explanation.waterfall import Reason
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.utils.torch_resources import best_device, torch_threads
 

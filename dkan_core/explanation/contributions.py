@@ -25,8 +25,8 @@ from dkan_core.data.encoding.preprocessor import Float64, Preprocessor
 from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.errors import DataError
 from dkan_core.explanation.additive import AdditiveExplainer
+from dkan_core.explanation.column_terms import ColumnTerms
 from dkan_core.explanation.columns import Column, encode_values, listed_columns, source_columns
-from dkan_core.explanation.terms import ColumnTerms
 from dkan_core.model.additive import AdditiveFastKAN
 from dkan_core.model.base import TabularModel
 from dkan_core.model.tabular import TabularFastKAN

@@ -14,9 +14,9 @@ from dkan_core.data.loading.loader import all_batches, open_split
 from dkan_core.errors import ConfigError, DataError, redact
 from dkan_core.evaluation.prediction import check_match, known_split
 from dkan_core.explanation.against import check_earlier, compare_explanations
-from dkan_core.explanation.curve_drawings import draw_curve
-from dkan_core.explanation.drawings import MAX_BARS, Drawing, draw_importance
-from dkan_core.explanation.heatmaps import draw_map
+from dkan_core.explanation.figures.curves import draw_curve
+from dkan_core.explanation.figures.heatmaps import draw_map
+from dkan_core.explanation.figures.importance import MAX_BARS, Drawing, draw_importance
 from dkan_core.explanation.labels import Explanation, explain_labels
 from dkan_core.explanation.learned import Effort, LabelExplanation
 from dkan_core.explanation.section import LabelDrawings, render_explanation, render_section

@@ -12,9 +12,9 @@ from markupsafe import Markup
 from dkan_core.data.source.files import find_parquet, source_paths
 from dkan_core.errors import ConfigError, DataError
 from dkan_core.evaluation.prediction import output_schema, scored_batches
-from dkan_core.explanation.drawings import percent
+from dkan_core.explanation.figures.importance import percent
+from dkan_core.explanation.figures.waterfall import Reason, draw_waterfall
 from dkan_core.explanation.reasons import ReasonFinder
-from dkan_core.explanation.waterfall import Reason, draw_waterfall
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.report.figures.svg import page_element
 from dkan_core.report.templating import Card, render_html

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from dkan_core.explanation.curve_drawings import departing_marks
 from dkan_core.explanation.curves import Curve
-from dkan_core.explanation.drawings import MAX_BARS, Drawing, percent
-from dkan_core.explanation.heatmaps import MapCell, cells_of, with_error
+from dkan_core.explanation.figures.curves import departing_marks
+from dkan_core.explanation.figures.heatmaps import MapCell, cells_of, with_error
+from dkan_core.explanation.figures.importance import MAX_BARS, Drawing, percent
 from dkan_core.explanation.interactions import ROUNDING, PairMap
 from dkan_core.explanation.labels import Explanation
 from dkan_core.explanation.learned import LabelExplanation

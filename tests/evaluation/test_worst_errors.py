@@ -11,7 +11,7 @@ from dkan_core import ConfigError, TrainResult, evaluate
 from dkan_core.evaluation.column_summary import describe_columns
 from dkan_core.evaluation.labelled_rows import open_evaluation_data
 from dkan_core.evaluation.worst_errors import REASONS, find_worst_errors
-from dkan_core.explanation.waterfall import Reason
+from dkan_core.explanation.figures.waterfall import Reason
 from dkan_core.model.saved_model import SavedModel
 
 

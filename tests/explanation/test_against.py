@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from dkan_core import DataError, PrepareConfig, TrainConfig, TrainResult, evaluate, explain, prepare, train
-from dkan_core.explanation.curve_drawings import draw_curve, earlier_marks
 from dkan_core.explanation.curves import Curve, Point
+from dkan_core.explanation.figures.curves import draw_curve, earlier_marks
 from dkan_core.explanation.grid import Role
 from tests.command import check, dkan
 from tests.explanation.known import make_source

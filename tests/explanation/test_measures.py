@@ -28,9 +28,9 @@ from dkan_core.explanation.columns import (
     redrawn,
     source_columns,
 )
-from dkan_core.explanation.curve_drawings import departing_marks, draw_curve
 from dkan_core.explanation.curves import Curve, describe_curve, read_curve
 from dkan_core.explanation.explain import read_rows
+from dkan_core.explanation.figures.curves import departing_marks, draw_curve
 from dkan_core.explanation.grid import make_grid
 from dkan_core.explanation.importance import rank_by_effect
 from dkan_core.explanation.interactions import find_interactions, map_pair

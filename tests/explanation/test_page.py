@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from dkan_core import explain
-from dkan_core.explanation.curve_drawings import draw_curve
 from dkan_core.explanation.curves import Curve, Point
-from dkan_core.explanation.drawings import draw_importance
-from dkan_core.explanation.heatmaps import draw_map
+from dkan_core.explanation.figures.curves import draw_curve
+from dkan_core.explanation.figures.heatmaps import draw_map
+from dkan_core.explanation.figures.importance import draw_importance
 from dkan_core.explanation.importance import Importance
 from dkan_core.explanation.interactions import Interaction, PairAxis, PairMap
 from dkan_core.explanation.labels import Explanation

@@ -10,14 +10,14 @@ import pytest
 from PIL import Image
 
 import dkan_core
-from dkan_core.explanation.curve_drawings import draw_curve
 from dkan_core.explanation.curves import Curve, Point
-from dkan_core.explanation.drawings import Drawing, draw_importance, scaled_axis
-from dkan_core.explanation.heatmaps import draw_map
+from dkan_core.explanation.figures.curves import draw_curve
+from dkan_core.explanation.figures.heatmaps import draw_map
+from dkan_core.explanation.figures.importance import Drawing, draw_importance, scaled_axis
+from dkan_core.explanation.figures.waterfall import Reason, draw_waterfall
 from dkan_core.explanation.importance import Importance
 from dkan_core.explanation.interactions import PairAxis, PairMap
 from dkan_core.explanation.scales import Scale
-from dkan_core.explanation.waterfall import Reason, draw_waterfall
 from dkan_core.report.figures.axes import Axis, even_ticks, fit, tick_texts
 from dkan_core.report.figures.canvas import ACCENT, WARM, Area, Canvas, Dot, Hint, Line, Points, Text, text_width
 from dkan_core.report.figures.png import DPI, to_png

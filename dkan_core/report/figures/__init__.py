@@ -1,1 +1,1 @@
-"""Figures of every page: drawn on a canvas of a few kinds of marks, written as SVG and as PNG."""
+"""Drawing primitives, and the figures of an evaluation: a few kinds of marks on a canvas, written as SVG and as PNG."""

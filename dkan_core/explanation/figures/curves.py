@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from dkan_core.explanation.curves import Curve, Point
-from dkan_core.explanation.drawings import (
+from dkan_core.explanation.figures.importance import (
     HEIGHT,
     LEVEL_SHARE,
     WIDTH,

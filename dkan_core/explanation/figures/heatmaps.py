@@ -9,7 +9,7 @@ import numpy as np
 
 from dkan_core.data.encoding.preprocessor import Float64
 from dkan_core.evaluation.metrics import Array
-from dkan_core.explanation.drawings import Drawing, percent, scaled_axis, short
+from dkan_core.explanation.figures.importance import Drawing, percent, scaled_axis, short
 from dkan_core.explanation.interactions import PairAxis, PairMap
 from dkan_core.report.figures.axes import Axis, Box, Panel, even_ticks, tick_texts
 from dkan_core.report.figures.canvas import ACCENT, MUTED, POINTS_PER_INCH, WARM, Canvas
