@@ -10,7 +10,14 @@ from dkan_core.data.encoding.source_check import check_features
 from dkan_core.data.source.column_types import column_types
 from dkan_core.data.source.frames import cast_columns, column_names, frame_table, without_empty_types
 from dkan_core.errors import DataError
-from dkan_core.evaluation.prediction import SCORING_ROWS, TRAINED_WITH, check_probabilities, probability_column, score
+from dkan_core.evaluation.prediction import (
+    SCORING_ROWS,
+    TRAINED_WITH,
+    check_no_clash,
+    check_probabilities,
+    probability_column,
+    score,
+)
 from dkan_core.explanation.reasons import ReasonFinder
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.utils.torch_resources import best_device
@@ -35,10 +42,9 @@ def score_frame(saved: SavedModel, frame: Any, columns: Sequence[str], reasons: 
     device = best_device()
     saved.module.to(device)
     finder = ReasonFinder(saved, device) if reasons else None
-    added = [*names, *([name for name, _ in finder.fields] if finder else [])]
-    clash = [name for name in columns if name in added]
-    if clash:
-        raise DataError(f"column {clash[0]!r} cannot be copied to the output: the prediction has that name")
+    fields = finder.fields if finder else []
+    check_no_clash(columns, names, "the prediction has that name")
+    check_no_clash([*columns, *names], dict(fields), "the reasons have that name")
     table = _read(saved, frame, columns)
     parts = []
     for start in range(0, len(table), SCORING_ROWS):
@@ -46,8 +52,8 @@ def score_frame(saved: SavedModel, frame: Any, columns: Sequence[str], reasons: 
         found_NL = score(saved.module, saved.preprocessor.transform(rows, FRAME), device)
         check_probabilities(found_NL, saved.config.labels, FRAME, start)
         why = finder.find(rows, reasons, FRAME) if finder else []
-        parts.append(pa.table([*map(pa.array, found_NL.T), *why], names=added))
-    kinds = [*((name, pa.float32()) for name in names), *(finder.fields if finder else [])]
+        parts.append(pa.table([*map(pa.array, found_NL.T), *why], names=[*names, *dict(fields)]))
+    kinds = [*((name, pa.float32()) for name in names), *fields]
     return _like(frame, columns, pa.concat_tables(parts) if parts else pa.schema(kinds).empty_table())
 
 

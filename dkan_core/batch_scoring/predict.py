@@ -12,9 +12,9 @@ from dkan_core.batch_scoring.frames import score_frame
 from dkan_core.batch_scoring.scores_file import check_holds_reasons, check_scores_file, open_scores_file
 from dkan_core.data.source.files import find_in_order, source_paths
 from dkan_core.data.source.frames import is_frame
-from dkan_core.errors import ConfigError, DataError, OutputError
+from dkan_core.errors import ConfigError, OutputError
 from dkan_core.evaluation.drift.unseen import UnseenValues
-from dkan_core.evaluation.prediction import output_batch, output_schema, scored_batches
+from dkan_core.evaluation.prediction import check_no_clash, output_batch, output_schema, scored_batches
 from dkan_core.explanation.reasons import ReasonFinder
 from dkan_core.model.model_folder import naming_swapped
 from dkan_core.model.saved_model import SavedModel
@@ -147,9 +147,7 @@ def _identity(file: str | Path) -> str:
 
 
 def _with_reasons(schema: pa.Schema, finder: ReasonFinder) -> pa.Schema:
-    clash = [name for name, _ in finder.fields if name in schema.names]
-    if clash:
-        raise DataError(f"column {clash[0]!r} cannot be copied to the output: the reasons have that name")
+    check_no_clash(schema.names, dict(finder.fields), "the reasons have that name")
     for label, log_odds in finder.baseline.items():
         baseline = "the intercept" if finder.part == "term" else "the mean over a background"
         logger.info("the reasons of %s add to log-odds of %.4g, %s", label, log_odds, baseline)

@@ -275,6 +275,18 @@ def output_batch(
     return pa.record_batch([*map(batch.column, columns), *map(pa.array, found_NL.T)], schema=schema)
 
 
+def check_no_clash(columns: Iterable[str], added: Iterable[str], clash: str) -> None:
+    """Raise DataError where a column of the output has the name of one that is added to it.
+
+    Args:
+        columns: Names of the output's columns so far.
+        added: Names of those to add.
+        clash: What the message says is wrong.
+    """
+    if names := sorted({*columns} & {*added}):
+        raise DataError(f"column {names[0]!r} cannot be copied to the output: {clash}")
+
+
 def output_schema(
     saved: SavedModel, paths: Sequence[str], columns: Sequence[str], labels: Sequence[str] = ()
 ) -> tuple[pa.Schema, list[int]]:
@@ -290,9 +302,7 @@ def output_schema(
         DataError: A file lacks a column, or a column to pass through has another type than in the first file.
     """
     predicted = [probability_column(label) for label in saved.config.labels]
-    clash = sorted(set(columns) & set(predicted))
-    if clash:
-        raise DataError(f"column {clash[0]!r} cannot be copied to the output: the prediction has that name")
+    check_no_clash(columns, predicted, "the prediction has that name")
     passed: dict[str, pa.DataType] = {}
     rows = []
     for path in paths:

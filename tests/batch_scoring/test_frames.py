@@ -71,6 +71,8 @@ def test_mistakes_name_the_column_or_the_setting(trained: TrainResult, table: pa
         predict(trained.model, frame, columns=["key"])
     with pytest.raises(DataError, match="'label_probability' cannot be copied to the output"):
         predict(trained.model, frame.assign(label_probability=1), columns=["label_probability"])
+    with pytest.raises(DataError, match="'label_reasons' cannot be copied to the output: the reasons have that name"):
+        predict(trained.model, frame.assign(label_reasons=1), columns=["label_reasons"], reasons=1)
     with pytest.raises(ConfigError, match=r"out: s\.parquet: the scores of a frame are returned"):
         predict(trained.model, frame, "s.parquet")
     with pytest.raises(ConfigError, match="out is not given"):

@@ -67,6 +67,12 @@ def block_count(size: int) -> int:
     return -(-size // BLOCK_BYTES)
 
 
+def truncated(path: str | Path, offset: int) -> DataError:
+    """Return the error that a file ends at a byte, before what the manifest says that it holds."""
+    block = offset // BLOCK_BYTES
+    return DataError(f"{path}: is truncated at byte {offset:,}, in block {block}; prepare the data again")
+
+
 def block_hashes(file: BinaryIO) -> Iterator[str]:
     """Yield the SHA-256 of each block of a file."""
     while block := file.read(BLOCK_BYTES):
@@ -192,8 +198,7 @@ def read_exactly(path: Path, handle: int, offset: int, size: int) -> bytes:
         except OSError as error:
             raise DataError(f"{path}: cannot be read at byte {offset:,} ({error.strerror})") from error
         if not piece:
-            block = block_count(offset + 1) - 1
-            raise DataError(f"{path}: is truncated at byte {offset:,}, in block {block}; prepare the data again")
+            raise truncated(path, offset)
         pieces.append(piece)
         offset, size = offset + len(piece), size - len(piece)
     return b"".join(pieces)

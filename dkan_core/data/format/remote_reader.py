@@ -100,8 +100,7 @@ def fetch_ranges(names: Sequence[str], starts: Sequence[int], stops: Sequence[in
         found: list[bytes] = fs.cat_ranges([filesystem(name)[1] for name in names], list(starts), list(stops))
     for name, start, stop, content in zip(names, starts, stops, found, strict=True):
         if len(content) != stop - start:
-            place = start + len(content)
-            raise DataError(f"{name}: is truncated at byte {place:,}, in block {place // integrity.BLOCK_BYTES}")
+            raise integrity.truncated(name, start + len(content))
     return found
 
 

@@ -214,10 +214,7 @@ class ShardReader:
             except OSError as error:
                 raise DataError(f"{self.paths[shard]}: cannot be read ({error.strerror})") from error
             if count == 0:
-                block = offset // integrity.BLOCK_BYTES
-                raise DataError(
-                    f"{self.paths[shard]}: is truncated at byte {offset:,}, in block {block}; prepare the data again"
-                )
+                raise integrity.truncated(self.paths[shard], offset)
             buffer, offset = buffer[count:], offset + count
 
 
