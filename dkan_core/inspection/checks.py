@@ -16,6 +16,7 @@ from dkan_core.data.encoding.column_hints import stored_as_text
 from dkan_core.data.encoding.histograms import count_values, quantile_knots
 from dkan_core.data.encoding.preprocessor import Preprocessor, category_codes
 from dkan_core.data.encoding.raw_columns import column_named
+from dkan_core.data.preparation.label_values import doubtful_zeros
 from dkan_core.evaluation.drift.counting import DriftCounts, Reference
 from dkan_core.evaluation.drift.measures import LARGE, measure, psi_beyond_chance
 from dkan_core.evaluation.metrics import NOT_MEASURED, compute_metrics, positive_rates
@@ -116,18 +117,21 @@ def suspicions(column: pa.ChunkedArray, *, distinct: int, auc: float | None, psi
     return found
 
 
-def label_suspicions(classes: Mapping[str, Mapping[str, int]], positive: str | None) -> list[str]:
+def label_suspicions(
+    classes: Mapping[str, Mapping[str, int]], positive: str | None, others: Mapping[str, int]
+) -> list[str]:
     """Return what is suspicious in a label, in words.
 
     Args:
         classes: By split, the rows that hold 0, 1 and null.
         positive: The value that counts as 1; None where the label holds 0 and 1.
+        others: Its other values with their rows.
     """
-    lacking = [split for split, rows in classes.items() if not (rows["0"] and rows["1"])]
-    if not lacking:
-        return []
-    hint = "" if positive is None else f"; {positive!r}, in exactly this spelling, counts as 1, other values as 0"
-    return [f"one class only in {', '.join(lacking)}{hint}"]
+    found = [] if positive is None else doubtful_zeros(positive, others)
+    if lacking := [split for split, rows in classes.items() if not (rows["0"] and rows["1"])]:
+        hint = "" if positive is None else f"; {positive!r}, in exactly this spelling, counts as 1, other values as 0"
+        found.append(f"one class only in {', '.join(lacking)}{hint}")
+    return found
 
 
 def count_distinct(column: pa.ChunkedArray) -> int:

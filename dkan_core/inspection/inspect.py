@@ -180,7 +180,8 @@ def _column(rows: InspectedRows, name: str, auc: Mapping[str, float], psi: Mappi
     distinct = 0 if column is None else count_distinct(column)
     found = [] if column is None else suspicions(column, distinct=distinct, auc=largest_auc, psi=largest_psi)
     if name in rows.labels:
-        found = label_suspicions({split: of[name] for split, of in rows.classes.items()}, rows.positive.get(name))
+        classes = {split: of[name] for split, of in rows.classes.items()}
+        found = label_suspicions(classes, rows.positive.get(name), rows.others.get(name, {}))
     return ColumnFacts(
         name=name,
         type=rows.types[name],

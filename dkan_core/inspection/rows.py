@@ -3,6 +3,7 @@
 Shape suffixes: N rows of a sample, L labels.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -23,7 +24,7 @@ from dkan_core.data.hashing import salted
 from dkan_core.data.loading.loader import all_batches, open_split
 from dkan_core.data.preparation.prepare import with_time_bounds
 from dkan_core.data.preparation.sampling import BottomK
-from dkan_core.data.preparation.statistics import check_binary
+from dkan_core.data.preparation.statistics import check_binary, count_others
 from dkan_core.data.preparation.steps import PreparationTask, describe_files, label_values
 from dkan_core.data.source.blocks import side_by_side
 from dkan_core.data.source.column_types import is_number
@@ -97,6 +98,9 @@ class InspectedRows:
     positive: dict[str, str] = field(default_factory=dict)
     """By label, the value that counts as 1, of raw Parquet."""
 
+    others: dict[str, Counter[str]] = field(default_factory=dict)
+    """By such a label, other values with their rows, not all where there are very many."""
+
     def labels_NL(self, split: str) -> npt.NDArray[np.uint8]:
         """Return the labels of a sample, 255 for not measured."""
         return np.stack([np.asarray(self.samples[split][f"{LABEL}{name}"]) for name in self.labels], axis=1)
@@ -147,6 +151,7 @@ def read_raw(sources: Sequence[str], config: PrepareConfig) -> InspectedRows:
         encoding=encoding,
         labels=[*labels],
         positive=schema.positive,
+        others=seen.others,
     )
 
 
@@ -161,6 +166,7 @@ class _SeenRows:
         self.schema = task.schema
         self.samples = [BottomK(SAMPLE_ROWS, salted(task.config.seed, "inspection")) for _ in SPLITS]
         self.missing = dict.fromkeys(self.schema.features, 0)
+        self.others = {name: Counter[str]() for name in self.schema.positive}
         self.rows = np.zeros(len(SPLITS), np.int64)
         self._counts = np.zeros((len(SPLITS), len(self.schema.labels), len(STORED)), np.int64)
 
@@ -169,6 +175,8 @@ class _SeenRows:
         labels, features = self.schema.labels, side_by_side(batch.features())
         for name in labels:
             check_binary(name, batch.rows.column(name), batch.path)
+        for name, value in self.schema.positive.items():
+            count_others(self.others[name], batch.source.column(name), value)
         stored_NL = label_values(batch.rows, labels) if labels else np.empty((len(batch.split), 0), np.uint8)
         for name in self.missing:
             self.missing[name] += _count_missing(features.column(name))

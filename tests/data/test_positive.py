@@ -39,6 +39,7 @@ KINDS: dict[str, tuple[Any, str | None]] = {
         "outcome=late",
     ),
     "codes": (pa.array(np.where(IS_LATE, 2, 1), mask=NULL), "2"),
+    "codes, written as floats are": (pa.array(np.where(IS_LATE, 2, 1), mask=NULL), "2.0"),
     "0, 1 and NaN": (pa.array(np.where(NULL, np.nan, IS_LATE)), None),
     "numbers with NaN": (pa.array(np.where(NULL, np.nan, np.where(IS_LATE, 2.0, 1.0))), "2"),
     "categories": (pa.array(np.where(IS_LATE, "late", "on time"), mask=NULL).dictionary_encode(), "late"),

@@ -126,6 +126,13 @@ def test_label_of_one_class_is_named(raw: Path, positive: tuple[str, ...], findi
     assert words(inspect_data(raw, config)).get("outcome") == finding
 
 
+def test_values_of_a_label_that_may_be_missing_are_named(tmp_path: Path) -> None:
+    outcome = np.where(np.arange(200) % 2, "yes", np.where(np.arange(200) % 10, "no", "N/A"))
+    write(pa.table({"x": np.arange(200) / 7, "outcome": outcome}), tmp_path)
+    found = inspect_data(tmp_path, PrepareConfig(label=("outcome",), positive=("yes",)))
+    assert "'N/A' counts as 0 (20 rows), although it may mean that the label is missing" in str(found)
+
+
 def test_long_names_leave_the_table_narrow(tmp_path: Path) -> None:
     write(pa.table({"n" * 120: np.ones(200), "x": np.arange(200) % 2 == 0}), tmp_path)
     table, found = str(inspect_data(tmp_path)).rsplit("\n\n", 1)

@@ -10,6 +10,9 @@ from dkan_core.utils.hints import counted, flag, listed_counts, some_of
 # What is meant alike, in small letters.
 SPELLINGS = (frozenset({"1", "t", "true", "y", "yes"}), frozenset({"0", "f", "false", "n", "no"}))
 
+# What text that stands for a missing value looks like, in small letters.
+MISSING_SPELLINGS = frozenset({"", "-", "?", "<na>", "n/a", "na", "nan", "none", "null", "unknown"})
+
 logger = logging.getLogger(__name__)
 
 
@@ -37,7 +40,7 @@ def listed_others(zeros: int, others: Mapping[str, int]) -> str:
 
 
 def log_positive(label: str, positive: str, ones: int, zeros: int, others: Mapping[str, int]) -> None:
-    """Log which values of a label count as 1 and as 0, and warn of some that may be another spelling of the one.
+    """Log which values of a label count as 1 and as 0, and warn of those that perhaps should not count as 0.
 
     Args:
         label: The label.
@@ -48,10 +51,30 @@ def log_positive(label: str, positive: str, ones: int, zeros: int, others: Mappi
     """
     listed = listed_others(zeros, others) or "no row"
     logger.info("label %r: %r (%s) counts as 1, %s as 0", label, positive, counted(ones, "row"), listed)
-    for value in others:
+    for doubt in doubtful_zeros(positive, others):
+        logger.warning("label %r: %s", label, doubt)
+
+
+def doubtful_zeros(positive: str, others: Mapping[str, int]) -> list[str]:
+    """Say which values perhaps should not count as 0: other spellings of the one that counts as 1, missing values.
+
+    Args:
+        positive: The value that counts as 1.
+        others: Other values with their rows.
+
+    >>> doubtful_zeros("yes", {"Y": 1, "no": 4})
+    ["'Y' counts as 0 (1 row), although it may mean 'yes'; if it does, write both alike"]
+    >>> doubtful_zeros("yes", {"N/A": 2, "no": 4})
+    ["'N/A' counts as 0 (2 rows), although it may mean that the label is missing; if it does, write null"]
+    """
+    found = []
+    for value, rows in others.items():
+        zero = f"{value!r} counts as 0 ({counted(rows, 'row')}), although it may mean"
         if any({_plain(positive), _plain(value)} <= alike for alike in SPELLINGS):
-            text = "label %r: %r counts as 0 (%s), although it may mean %r; if it does, write both alike"
-            logger.warning(text, label, value, counted(others[value], "row"), positive)
+            found.append(f"{zero} {positive!r}; if it does, write both alike")
+        elif _plain(value) in MISSING_SPELLINGS:
+            found.append(f"{zero} that the label is missing; if it does, write null")
+    return found
 
 
 def _plain(value: str) -> str:

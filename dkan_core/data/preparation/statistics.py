@@ -217,7 +217,7 @@ def collect_statistics(
             if any(len(counter) > VALUES_REMEMBERED for counter in counts.labels[name]):
                 raise not_binary(name, counts.labels[name], batch.path)
         for name, value in schema.positive.items():
-            _count_others(counts.others[name], batch.source.column(name), value)
+            count_others(counts.others[name], batch.source.column(name), value)
         if schema.weight is not None:
             _count_weights(counts, batch, schema.weight)
         train = batch.split == 0
@@ -265,7 +265,7 @@ def _count_values(counter: Counter[object], values: pa.Array) -> None:
         counter[entry["values"]] += entry["counts"]
 
 
-def _count_others(counter: Counter[str], column: pa.Array, positive: str) -> None:
+def count_others(counter: Counter[str], column: pa.Array, positive: str) -> None:
     """Count the values of a label besides the one that counts as 1; no new ones beyond ``VALUES_REMEMBERED``."""
     for value, rows in other_values(column, positive).items():
         if value in counter or len(counter) < VALUES_REMEMBERED:

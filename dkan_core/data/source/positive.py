@@ -47,7 +47,7 @@ def with_positive(rows: pa.RecordBatch, positive: Mapping[str, str], where: str)
             rows = rows.set_column(place, name, column.cast(pa.uint8()))
             continue
         try:
-            value = pa.scalar(text).cast(column.type)
+            value = _value(text, column.type)
         except pa.ArrowException:
             raise DataError(
                 f"{where}: label column {name!r} is {column.type}, which cannot hold the positive value {text!r}"
@@ -69,8 +69,23 @@ def other_values(column: pa.Array, text: str) -> dict[str, int]:
     if not len(measured):
         return {}
     values, rows = pc.value_counts(measured).flatten()
-    other = pc.not_equal(values, pa.scalar(text).cast(column.type))
+    other = pc.not_equal(values, _value(text, column.type))
     return dict(zip(values.filter(other).cast(pa.string()).to_pylist(), rows.filter(other).to_pylist(), strict=True))
+
+
+def _value(text: str, kind: pa.DataType) -> pa.Scalar:
+    """Return a label's value in its type. Whole numbers may be written as 2.0: one missing value makes them floats.
+
+    Raises:
+        ArrowInvalid: The type does not hold it.
+    """
+    value = pa.scalar(text)
+    try:
+        return value.cast(kind)
+    except pa.ArrowInvalid:
+        if not pa.types.is_integer(kind):
+            raise
+        return value.cast(pa.float64()).cast(kind)
 
 
 def _check_spelling(name: str, column: pa.Array, text: str, where: str) -> None:
