@@ -19,7 +19,7 @@ from dkan_core.data.loading.prefetching import prefetched
 from dkan_core.data.preparation.label_columns import check_label_columns
 from dkan_core.data.source.column_types import column_types, value_types
 from dkan_core.data.source.columns import open_parquet, read_batches
-from dkan_core.data.source.folders import FOLDER_TEXT
+from dkan_core.data.source.folders import FOLDER_TEXT, with_whole_numbers
 from dkan_core.data.source.positive import check_positive
 from dkan_core.errors import DataError
 from dkan_core.model.base import TabularModel
@@ -252,7 +252,8 @@ def scored_batches(
     """
     needed = list(dict.fromkeys([*saved.preprocessor.columns, *columns]))
     row, model = 0, saved.module.for_scoring()
-    for batch in read_batches(path, needed, on_rows, folder_types=saved.preprocessor.folder_types):
+    folder_types = with_whole_numbers(saved.preprocessor.folder_types, [path])
+    for batch in read_batches(path, needed, on_rows, folder_types=folder_types):
         arrays = saved.preprocessor.transform(batch, path)
         on_arrays(arrays)
         found_NL = score(model, arrays, device)
@@ -272,7 +273,9 @@ def output_batch(
         columns: Columns to pass through.
         schema: Of the output.
     """
-    return pa.record_batch([*map(batch.column, columns), *map(pa.array, found_NL.T)], schema=schema)
+    # A name of a folder may be a whole number in one file and have a fraction in another.
+    passed = [batch.column(name).cast(schema.field(name).type) for name in columns]
+    return pa.record_batch([*passed, *map(pa.array, found_NL.T)], schema=schema)
 
 
 def check_no_clash(columns: Iterable[str], added: Iterable[str], clash: str) -> None:
@@ -320,7 +323,7 @@ def output_schema(
         )
         check_label_columns(types, labels, saved.preprocessor, path)
         rows.append(parquet.metadata.num_rows)
-    read_as = saved.preprocessor.folder_types
+    read_as = with_whole_numbers(saved.preprocessor.folder_types, paths)
     passed |= {
         name: pa.type_for_alias(read_as.get(name, "string")) for name, kind in passed.items() if kind == FOLDER_TEXT
     }

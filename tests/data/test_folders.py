@@ -76,7 +76,7 @@ def test_one_file_is_scored_with_the_names_of_its_folders(raw: tuple[Path, pa.Ta
     pq.write_table(table.slice(0, 200), tmp_path / "first.parquet")
     outs = []
     for index, source in enumerate((tmp_path / "first.parquet", next((folder / "year=2023").rglob("*.parquet")))):
-        predict(model, source, tmp_path / f"{index}.parquet", columns=["place", "x"])
+        predict(model, source, tmp_path / f"{index}.parquet", columns=["place", "x", "year"])
         outs.append(pq.read_table(tmp_path / f"{index}.parquet"))
     assert outs[0].equals(outs[1])
     assert len(np.unique(outs[0][probability_column("y")])) > 1
@@ -85,6 +85,23 @@ def test_one_file_is_scored_with_the_names_of_its_folders(raw: tuple[Path, pa.Ta
     pq.write_table(make_rows(10), odd)
     with pytest.raises(DataError, match="folder year=now: expected double there"):
         predict(model, odd, tmp_path / "out.parquet")
+
+
+def test_whole_numbers_in_names_of_folders_are_copied_exactly(tmp_path: Path) -> None:
+    rows = make_rows(600).append_column("key", pa.array(np.arange(600)))
+    model = random_model(tmp_path / "model", rows=rows, numeric=("x", "key"), categories=())
+    keys = ["9007199254740993", "7", "__HIVE_DEFAULT_PARTITION__"]
+    for key in keys:
+        (tmp_path / "new" / f"key={key}").mkdir(parents=True)
+        pq.write_table(make_rows(10).select(["x"]), tmp_path / "new" / f"key={key}" / "a.parquet")
+    predict(model, tmp_path / "new", tmp_path / "out.parquet", columns=["key"])
+    copied = pq.read_table(tmp_path / "out.parquet")["key"]
+    assert copied.type == pa.int64() and {*copied.to_pylist()} == {9007199254740993, 7, None}
+    (tmp_path / "new" / "key=0.5").mkdir()
+    pq.write_table(make_rows(10).select(["x"]), tmp_path / "new" / "key=0.5" / "a.parquet")
+    (tmp_path / "new" / f"key={keys[0]}" / "a.parquet").unlink()
+    predict(model, tmp_path / "new", tmp_path / "out.parquet", columns=["key"], overwrite=True)
+    assert {*pq.read_table(tmp_path / "out.parquet")["key"].to_pylist()} == {0.5, 7.0, None}
 
 
 def test_new_rows_are_read_as_those_of_the_model(raw: tuple[Path, pa.Table], tmp_path: Path) -> None:

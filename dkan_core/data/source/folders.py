@@ -49,6 +49,22 @@ def infer_type(texts: Iterable[str | None]) -> str:
     return "string"
 
 
+def with_whole_numbers(wanted: Mapping[str, str], paths: Iterable[str]) -> dict[str, str]:
+    """Return types to read names of folders as, 64-bit integers instead of floats where no file has a fraction.
+
+    Integers stay exact: keys of 17 digits have no equal among floats.
+
+    >>> with_whole_numbers({"year": "double", "share": "double"}, ["year=2024/share=0.5/a.parquet"])
+    {'year': 'int64', 'share': 'double'}
+    """
+    values = [folder_values(path) for path in paths]
+    known = {name: [each[name] for each in values if each.get(name) is not None] for name in wanted}
+    return {
+        name: "int64" if kind == "double" and infer_type(known[name] or ["0"]) == "int64" else kind
+        for name, kind in wanted.items()
+    }
+
+
 def add_folder_columns(
     batch: pa.RecordBatch, columns: Sequence[str], path: str, wanted: Mapping[str, str]
 ) -> pa.RecordBatch:
