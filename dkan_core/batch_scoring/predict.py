@@ -9,8 +9,8 @@ from typing import Any, Protocol, TypeVar, overload
 import pyarrow as pa
 
 from dkan_core.batch_scoring.frames import score_frame
-from dkan_core.batch_scoring.scores_file import check_holds_reasons, check_scores_file, open_scores_file
-from dkan_core.data.source.files import find_in_order, source_paths
+from dkan_core.batch_scoring.scores_file import CSV, check_holds_reasons, check_scores_file, open_scores_file
+from dkan_core.data.source.files import find_in_order, source_paths, takes_in
 from dkan_core.data.source.frames import is_frame
 from dkan_core.errors import ConfigError, OutputError
 from dkan_core.evaluation.drift.unseen import UnseenValues
@@ -107,8 +107,7 @@ def _predict_file(
     check_file_name(out)
     with naming_swapped(chosen):
         paths = find_in_order(chosen)
-    if _identity(out) in map(_identity, paths):
-        raise OutputError(f"{out}: is one of the sources; choose another file")
+    _check_apart(out, chosen, paths)
     with local_copy(model) as folder:
         saved = SavedModel(folder)
     check = functools.partial(check_scores_file, out, saved.config.labels, overwrite=overwrite)
@@ -136,6 +135,17 @@ def _predict_file(
         logger.warning("%s", text)
     logger.info("scored %s to %s", counted(total, "row"), out)
     return total
+
+
+def _check_apart(out: str | Path, sources: Sequence[str], paths: Sequence[str]) -> None:
+    """Raise OutputError where the scores would replace a source file, or be one of the sources of the next call."""
+    place = _identity(out)
+    if place in map(_identity, paths):
+        raise OutputError(f"{out}: is one of the sources; choose another file")
+    folder, _, name = place.rpartition("/")
+    named = next((source for source in sources if takes_in(source, folder or "/", [name])), None)
+    if named is not None and not name.endswith(CSV):
+        raise OutputError(f"{out}: lies in a folder of sources ({named}); choose a file outside of it")
 
 
 def _identity(file: str | Path) -> str:

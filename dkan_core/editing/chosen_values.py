@@ -5,6 +5,7 @@ Shape suffixes: C cells of a term.
 
 import datetime
 import logging
+from contextlib import suppress
 
 import numpy as np
 import numpy.typing as npt
@@ -91,8 +92,18 @@ def _number(edit: Edit, name: str, column: Column, where: str) -> float:
     if column.is_weekday:
         return _weekday(end, where)
     if not column.is_time:
-        raise ConfigError(f"{where}: {name}: expected a number, got {end!r}")
+        raise ConfigError(f"{where}: {name}: expected a number, got {end!r}{_time_of_day_hint(end)}")
     return _seconds(end, name, column, where)
+
+
+def _time_of_day_hint(text: str) -> str:
+    """Return how to write a time of day; empty where the text is none."""
+    # Without a colon it may be a date: 2024-01-01 is 20:24 in a time zone.
+    with suppress(ValueError):
+        time = datetime.time.fromisoformat(text) if ":" in text else None
+        if time is not None:
+            return f"; times of day are in seconds: {(time.hour * 60 + time.minute) * 60 + time.second}"
+    return ""
 
 
 def _weekday(value: str, where: str) -> float:

@@ -1,9 +1,11 @@
 """``explain``: what a model learned, as numbers, as a page, and as figures for slides."""
 
+import itertools
 import logging
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from operator import itemgetter
 from pathlib import Path
 
 from markupsafe import Markup
@@ -47,7 +49,7 @@ CONTENTS = {
 QUICK = Effort(top=7, shuffles=0, slopes=False, curve_rows=150, maps=0, cells=2e7)
 QUICK_ROWS, QUICK_BARS = 2000, 10
 # File systems take 255 bytes; a suffix and a number against clashes are added.
-NAME_LENGTH = 80
+NAME_BYTES = 160
 
 logger = logging.getLogger(__name__)
 
@@ -242,14 +244,17 @@ def _save(path: Path, drawing: Drawing) -> None:
 def safe_names(names: Iterable[str]) -> list[str]:
     """Return a file name for each name, no two alike on any file system.
 
-    >>> safe_names(["a/b", "A_b", "../..", "x"])
-    ['a_b', 'A_b-2', 'column', 'x']
+    What is numbered against clashes is numbered by name: names come by importance, which another training changes.
+
+    >>> safe_names(["a/b", "A_b", "../..", "Größe"])
+    ['a_b-2', 'A_b', 'column', 'Größe']
     """
-    taken: dict[str, int] = {}
-    found = []
-    for name in names:
+    found: dict[int, str] = {}
+    taken = set()
+    for index, name in sorted(enumerate(names), key=itemgetter(1)):
         # Names of columns are whatever the data say: neither a slash nor dots may lead out of the folder.
-        safe = re.sub(r"[^\w.-]+", "_", name, flags=re.ASCII)[:NAME_LENGTH].strip("._-") or "column"
-        taken[safe.lower()] = count = taken.get(safe.lower(), 0) + 1
-        found.append(safe if count == 1 else f"{safe}-{count}")
-    return found
+        safe = re.sub(r"[^\w.-]+", "_", name).encode()[:NAME_BYTES].decode(errors="ignore").strip("._-") or "column"
+        numbered = (safe if number == 1 else f"{safe}-{number}" for number in itertools.count(1))
+        found[index] = next(each for each in numbered if each.lower() not in taken)
+        taken.add(found[index].lower())
+    return [found[index] for index in range(len(found))]

@@ -259,7 +259,11 @@ def test_a_model_does_not_replace_itself(where: str, named: str, model: Path, tm
         ('[[edit]]\nterm = "x"\naction = "set"\nvalues = ["missing"]', "set needs to"),
         (
             '[[edit]]\nterm = "x"\naction = "set"\nto = 1.0\nstart = 2024-01-01',
-            "start: expected a number, got '2024-01-",
+            "start: expected a number, got '2024-01-01'$",
+        ),
+        (
+            '[[edit]]\nterm = "x"\naction = "set"\nto = 1.0\nstart = 08:00:30',
+            "start: expected a number, got '08:00:30'; times of day are in seconds: 28830",
         ),
         (
             '[[edit]]\nterm = "x"\naction = "set"\nto = 1.0\nvalues = ["high"]',

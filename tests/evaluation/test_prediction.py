@@ -176,6 +176,18 @@ def test_source_is_never_overwritten(trained: TrainResult, table: pa.Table, tmp_
             predict(trained.model, remote, out, overwrite=True)
 
 
+def test_scores_that_would_be_sources_of_the_next_call_are_refused(
+    trained: TrainResult, table: pa.Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(table, tmp_path / "raw", files=2)
+    monkeypatch.chdir(tmp_path / "raw")
+    for source in (".", "*", tmp_path / "raw"):
+        with pytest.raises(OutputError, match=r"^scores\.parquet: lies in a folder of sources \(.*\); choose a file"):
+            predict(trained.model, source, "scores.parquet")
+    for out in ("scores.csv", "../scores.parquet"):
+        assert predict(trained.model, ".", out) == table.num_rows
+
+
 def test_values_that_the_model_does_not_know_are_counted_by_column(
     trained: TrainResult, table: pa.Table, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

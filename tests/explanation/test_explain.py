@@ -173,7 +173,8 @@ def test_any_name_is_safe_in_files_and_page(many: tuple[Path, Path], tmp_path: P
     page = (tmp_path / "out/explanation.html").read_text()
     check_page(page)
     assert page.count("<script") == 1 and "&lt;script&gt;" in page
-    assert safe_names(["a b", "a/b", "A_B", ""]) == ["a_b", "a_b-2", "A_B-3", "column"]
+    assert safe_names(["a_b-2", "a b", "a/b", "A_B", ""]) == ["a_b-2-2", "a_b-2", "a_b-3", "A_B", "column"]
+    assert safe_names(["値段", "名前", "ü" * 200]) == ["値段", "名前", "ü" * 80]
 
 
 def test_effect_together_with_others_is_told_apart_from_what_the_figure_shows(
