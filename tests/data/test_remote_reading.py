@@ -185,6 +185,13 @@ def test_every_damage_in_a_bucket_is_found_and_nothing_is_kept(shards: list[Shar
     assert kept_bytes(tmp_path / "cache", shards) == 0
 
 
+def test_bucket_that_cannot_be_reached_later_is_named(shards: list[Shard], tmp_path: Path) -> None:
+    with opened(shards, tmp_path / "cache") as remote:
+        fsspec.filesystem("memory").rm_file(f"/bucket/data/{shards[0].path}")
+        with pytest.raises(DataError, match=f"{URI}/{shards[0].path}: cannot be read"):
+            remote.gather([(0, 10)])
+
+
 @pytest.mark.parametrize("kept", [None, 100])
 def test_missing_or_shortened_shard_is_named_when_opened(shards: list[Shard], tmp_path: Path, kept: int | None) -> None:
     memory, path = fsspec.filesystem("memory"), f"/bucket/data/{shards[1].path}"

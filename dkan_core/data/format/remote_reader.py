@@ -97,7 +97,9 @@ def fetch_ranges(names: Sequence[str], starts: Sequence[int], stops: Sequence[in
         return []
     fs, _ = filesystem(names[0])
     with readable(names[0]):
-        found: list[bytes] = fs.cat_ranges([filesystem(name)[1] for name in names], list(starts), list(stops))
+        found: list[bytes] = fs.cat_ranges(
+            [filesystem(name)[1] for name in names], list(starts), list(stops), on_error="raise"
+        )
     for name, start, stop, content in zip(names, starts, stops, found, strict=True):
         if len(content) != stop - start:
             raise integrity.truncated(name, start + len(content))
