@@ -9,12 +9,12 @@ import fsspec
 import numpy as np
 import pytest
 
-from dkan_core import DataError, TrainConfig, train
+from dkan_core import DataError, PrepareConfig, TrainConfig, prepare, train
 from dkan_core.config.train import TrainConfig as Settings
 from dkan_core.data.format import integrity, remote_reader, shard_writer
-from dkan_core.data.format.block_cache import read_source
+from dkan_core.data.format.block_cache import Mark, read_source
 from dkan_core.data.format.manifest import open_prepared
-from dkan_core.data.format.remote_reader import RemoteShardReader, open_remote
+from dkan_core.data.format.remote_reader import FETCHED_BLOCKS, RemoteShardReader, open_remote
 from dkan_core.data.format.shard_reader import ShardReader
 from dkan_core.data.format.shard_writer import Arrays, Shard, ShardWriter
 from dkan_core.data.hashing import splitmix64
@@ -22,6 +22,8 @@ from dkan_core.data.loading.loader import all_batches, open_split, train_batches
 from dkan_core.data.loading.tiers import open_data
 from dkan_core.errors import ConfigError
 from tests.data.shards import add_rows
+from tests.data.sparse_tables import list_table, make_ones
+from tests.data.tables import write
 
 ROWS, BLOCK = 4000, 2048
 LAYOUT = {"numeric": ((9,), "float32"), "labels": ((1,), "uint8")}
@@ -70,19 +72,25 @@ class Fetched:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.ranges: list[tuple[str, int]] = []
+        self.sizes: list[int] = []
+        self.round_trips = 0
         fetch = remote_reader.fetch_ranges
 
         def counted(names: Any, starts: Any, stops: Any) -> list[bytes]:
             self.ranges += zip(names, starts, strict=True)
+            self.sizes += [stop - start for start, stop in zip(starts, stops, strict=True)]
+            self.round_trips += bool(names)
             return fetch(names, starts, stops)
 
         monkeypatch.setattr(remote_reader, "fetch_ranges", counted)
 
 
 def kept_bytes(folder: Path, shards: list[Shard]) -> int:
-    index = np.frombuffer((folder / "cached-blocks").read_bytes(), np.uint8)
+    index = (folder / "cached-blocks").read_bytes()
     sizes = [min(BLOCK, shard.bytes - start) for shard in shards for start in range(0, shard.bytes, BLOCK)]
-    return int(index @ np.array(sizes))
+    kept = int((np.frombuffer(index[8:], np.uint8) == Mark.BLOCK) @ np.array(sizes))
+    assert int.from_bytes(index[:8], "little") == kept, "the sum is that of the blocks"
+    return kept
 
 
 @pytest.mark.parametrize("in_memory", [False, True])
@@ -114,6 +122,86 @@ def test_rows_of_a_bucket_are_those_on_disk_whatever_is_kept(
         assert len(fetched.ranges) == len(shards) + blocks, "each block comes once"
     else:
         assert len(fetched.ranges) > len(shards) + blocks
+
+
+def single_rows(epoch: int, size: int = 100) -> Iterator[list[tuple[int, int]]]:
+    """Every row by itself in a random order, as extents of batches."""
+    order = np.random.default_rng(epoch).permutation(ROWS).tolist()
+    for start in range(0, ROWS, size):
+        yield [(row, row + 1) for row in order[start : start + size]]
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5])
+def test_what_the_cache_has_no_room_for_comes_whole_once_and_then_in_parts(
+    local: Path, shards: list[Shard], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, share: float
+) -> None:
+    whole, full_blocks = sum(shard.bytes for shard in shards), sum(shard.bytes // BLOCK for shard in shards)
+    with ShardReader(local, shards, CONTENT) as plain:
+        for epoch in range(2):
+            # Another process, which goes on with what the first one has verified.
+            with opened(shards, tmp_path / "cache", int(share * whole)) as remote:
+                fetched = Fetched(monkeypatch)
+                for extents in single_rows(epoch):
+                    ours = remote.gather(extents)
+                    for name, array in plain.gather(extents).items():
+                        np.testing.assert_array_equal(ours[name], array)
+            assert fetched.sizes.count(BLOCK) == (full_blocks if epoch == 0 else 0)
+            # A row of 36 bytes lies in two or three parts of 32, and its label in one more.
+            assert sum(fetched.sizes) < (whole if epoch == 0 else 0) + 3.5 * (1 - share) * whole
+
+
+def test_a_batch_holds_little_more_than_its_rows(
+    shards: list[Shard], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = list[int]()
+    with opened(shards, tmp_path / "cache", 0) as remote:
+        copy = remote._copy
+
+        def measured(*args: Any) -> None:
+            held.append(sum(map(len, remote._parts.values())))
+            copy(*args)
+
+        monkeypatch.setattr(remote, "_copy", measured)
+        for extents in single_rows(0):
+            remote.gather(extents)
+            assert not remote._parts, "nothing of a batch outlives it"
+    assert len(held) == ROWS // 100 and max(held) < 3.5 * 100 * 37
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_batch_asks_for_much_at_once_and_for_nothing_twice(
+    shards: list[Shard], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_first: bool
+) -> None:
+    whole, blocks = sum(shard.bytes for shard in shards), sum(len(shard.blocks) for shard in shards)
+    with opened(shards, tmp_path / "cache", 0) as remote:
+        for extents in [] if is_first else [[(0, 700)], [(2000, 2001), (3500, ROWS)]]:
+            remote.gather(extents)
+        fetched = Fetched(monkeypatch)
+        remote.gather(next(single_rows(0, ROWS)))
+    assert sum(fetched.sizes) == whole if is_first else whole // 2 < sum(fetched.sizes) < whole
+    assert fetched.round_trips <= -(-blocks // FETCHED_BLOCKS) + 1
+
+
+def test_blocks_of_sparse_rows_come_together(local: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    manifest = prepare(
+        write(list_table(make_ones()), tmp_path / "raw"), local, PrepareConfig(label=("y",), weight="row")
+    )
+    info = manifest.splits["train"]
+    fsspec.filesystem("memory").put(f"{local}/", "/bucket/data/", recursive=True)
+    folder = tmp_path / "cache"
+    folder.mkdir()
+    open_remote(URI, info.shards, folder, 0)
+    with open_split(local, manifest, "train") as plain, open_split(folder, manifest, "train") as remote:
+        order = np.random.default_rng(0).permutation(plain.rows).tolist()
+        for epoch in range(2):
+            fetched = Fetched(monkeypatch)
+            extents = [(row, row + 1) for row in order]
+            np.testing.assert_array_equal(remote.gather(extents)["sparse"], plain.gather(extents)["sparse"])
+            # Those of the rows' other arrays, of the offsets, and of the codes that these lead to.
+            assert fetched.round_trips <= (5 if epoch == 0 else 3)
+            # A block in which an array ends and the next begins may come whole for one, and in parts for the other.
+            assert sum(fetched.sizes) <= sum(shard.bytes + 3 * BLOCK for shard in info.shards)
+    fsspec.filesystem("memory").rm("/bucket", recursive=True)
 
 
 def test_processes_share_what_one_has_fetched(
@@ -183,6 +271,47 @@ def test_every_damage_in_a_bucket_is_found_and_nothing_is_kept(shards: list[Shar
         f"{shards[2].path}: block {len(shards[2].blocks) - 1}",
     ]
     assert kept_bytes(tmp_path / "cache", shards) == 0
+
+
+def test_what_changes_in_the_bucket_after_it_was_verified_is_named(
+    shards: list[Shard], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with opened(shards, tmp_path / "cache", 0) as remote:
+        list(all_batches(remote, 1000))
+        harm(shards[1].path, 5 * BLOCK + 7)
+        name = f"{URI}/{shards[1].path}"
+        with pytest.raises(DataError, match=f"{name}: block 5 .* is damaged"):
+            list(all_batches(remote, 1000))
+    assert f"{name}: block 5 has changed" in caplog.text
+
+
+def test_part_that_comes_damaged_is_read_once_more(
+    local: Path, shards: list[Shard], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetch = remote_reader.fetch_ranges
+
+    def damaged(names: Any, starts: Any, stops: Any) -> list[bytes]:
+        return [
+            bytes(len(each)) if stop - start < BLOCK else each
+            for each, start, stop in zip(fetch(names, starts, stops), starts, stops, strict=True)
+        ]
+
+    with opened(shards, tmp_path / "cache", 0) as remote, ShardReader(local, shards, CONTENT) as plain:
+        for extents in single_rows(0):
+            remote.gather(extents)
+        monkeypatch.setattr(remote_reader, "fetch_ranges", damaged)
+        ours, theirs = remote.gather([(70, 75)]), plain.gather([(70, 75)])
+    np.testing.assert_array_equal(ours["numeric"], theirs["numeric"])
+
+
+def test_full_disk_only_makes_reading_slow(local: Path, shards: list[Shard], tmp_path: Path) -> None:
+    folder = tmp_path / "cache"
+    opened(shards, folder, 0).close()
+    (folder / "part-hashes").unlink()
+    (folder / "part-hashes").symlink_to("/dev/full")
+    with opened(shards, folder) as remote, ShardReader(local, shards, CONTENT) as plain:
+        for extents in [[(0, 700)]] * 2:
+            np.testing.assert_array_equal(remote.gather(extents)["numeric"], plain.gather(extents)["numeric"])
 
 
 def test_bucket_that_cannot_be_reached_later_is_named(shards: list[Shard], tmp_path: Path) -> None:

@@ -189,7 +189,7 @@ def test_offsets_that_do_not_rise_are_named(tmp_path: Path) -> None:
     def fill(_: int, buffer: memoryview, offset: int) -> None:
         buffer[:] = content[offset : offset + len(buffer)]
 
-    rows = SparseRows([tmp_path / "shard"], np.array([0, 3]), [fields], 2, fill)
+    rows = SparseRows([tmp_path / "shard"], np.array([0, 3]), [fields], 2, lambda *_: None, fill)
     with pytest.raises(DataError, match="sparse_offsets' does not rise by 0 to 2 from row 0"):
         rows.gather(np.array([[0, 3]]), np.empty((3, 2), np.int32))
 

@@ -1,12 +1,14 @@
 """A local cache of remote shards: files of their size, in which only the blocks take room that were read.
 
-Processes of a run share it without waiting for each other: a block that is there stays there until the end. What
-exceeds the limit is read anew each time. As every epoch reads all blocks, in another order, no rule of what to drop
-would keep more of what is needed next.
+Processes of a run share it without waiting for each other: a block that is there stays there until the end. As every
+epoch reads all blocks, in another order, no rule of what to drop would keep more of what is needed next. What exceeds
+the limit is read anew each time: of a block that was verified once, the hashes of its parts are noted, and from then on
+only the parts that a batch needs are read.
 
 Shape suffixes: B blocks of all shards of all splits.
 """
 
+import enum
 import fcntl
 import mmap
 import os
@@ -25,10 +27,21 @@ from dkan_core.utils.schemas import Schema, read_json
 from dkan_core.utils.storage.files import write_json
 from dkan_core.utils.storage.paths import path_inside
 
-SOURCE, INDEX = "remote.json", "cached-blocks"
+# The index begins with the number of bytes that are kept; a mark for each block follows.
+SOURCE, INDEX, HASHES = "remote.json", "cached-blocks", "part-hashes"
+USED_BYTES = 8
+HASHES_OF_BLOCK = integrity.PARTS * integrity.PART_HASH_BYTES
 
 FREE_SHARE = 0.5
 """Of the room in the folder for temporary files, for the cache where no limit is given."""
+
+
+class Mark(enum.IntEnum):
+    """What there is of a block."""
+
+    NOTHING = 0
+    BLOCK = 1
+    HASHES = 2
 
 
 class CachedShard(Schema):
@@ -74,7 +87,8 @@ def create_cache(folder: Path, uri: str, shards: Sequence[Shard], cache_bytes: i
         path.parent.mkdir(exist_ok=True)
         with path.open("wb") as file:
             file.truncate(shard.bytes)
-    (folder / INDEX).write_bytes(bytes(sum(shard.blocks for shard in cached)))
+    (folder / INDEX).write_bytes(bytes(USED_BYTES + sum(shard.blocks for shard in cached)))
+    (folder / HASHES).touch()
     write_json(folder / SOURCE, source.model_dump(mode="json"))
     return source
 
@@ -99,14 +113,15 @@ class BlockCache:
         firsts = dict(zip((shard.path for shard in source.shards), np.cumsum([0, *counts]).tolist(), strict=False))
         self._first = [firsts[path] for path in paths]
         self._limit = source.cache_bytes
-        self._sizes_B = np.concatenate([_block_sizes(shard) for shard in source.shards])
         self._file = (folder / INDEX).open("r+b")
+        self._hashes = (folder / HASHES).open("r+b", buffering=0)
         self._mapped = mmap.mmap(self._file.fileno(), 0)
-        self._is_there_B: npt.NDArray[np.uint8] = np.frombuffer(self._mapped, np.uint8)
+        self._used: npt.NDArray[np.int64] = np.frombuffer(self._mapped, np.int64, 1)
+        self._mark_B: npt.NDArray[np.uint8] = np.frombuffer(self._mapped, np.uint8, offset=USED_BYTES)
 
-    def has(self, shard: int, block: int) -> bool:
-        """Tell whether a block is there."""
-        return bool(self._is_there_B[self._first[shard] + block])
+    def mark(self, shard: int, block: int) -> Mark:
+        """Return what there is of a block."""
+        return Mark(self._mark_B[self._first[shard] + block])
 
     def add(self, shard: int, block: int, handle: int, offset: int, content: bytes) -> bool:
         """Write a block into its file, unless the cache or the disk is full; tell whether it is there now.
@@ -118,16 +133,20 @@ class BlockCache:
             offset: Where the block begins.
             content: Its bytes, verified.
         """
+        place = self._first[shard] + block
         # The lock of a process that is killed goes with it.
         fcntl.flock(self._file, fcntl.LOCK_EX)
         try:
-            if int(self._sizes_B @ self._is_there_B) + len(content) > self._limit:
+            # One that was damaged there is written once more.
+            more = 0 if self._mark_B[place] == Mark.BLOCK else len(content)
+            if self._used[0] + more > self._limit:
                 return False
             written = 0
             while written < len(content):
                 written += os.pwrite(handle, content[written:], offset + written)
+            self._used += more
             # Last: who finds the mark finds the bytes.
-            self._is_there_B[self._first[shard] + block] = 1
+            self._mark_B[place] = Mark.BLOCK
         except OSError:
             # Full, or broken: the block is read from the bucket each time, which needs no disk.
             return False
@@ -135,14 +154,26 @@ class BlockCache:
             fcntl.flock(self._file, fcntl.LOCK_UN)
         return True
 
+    def note(self, shard: int, block: int, content: bytes) -> None:
+        """Note the hashes of the parts of a verified block that is not kept, unless the disk is full."""
+        size = integrity.part_bytes()
+        hashes = b"".join(integrity.part_hash(content[start : start + size]) for start in range(0, len(content), size))
+        place = self._first[shard] + block
+        try:
+            written = os.pwrite(self._hashes.fileno(), hashes, place * HASHES_OF_BLOCK)
+        except OSError:
+            written = 0
+        self._mark_B[place] = Mark.HASHES if written == len(hashes) else Mark.NOTHING
+
+    def part_hashes(self, shard: int, block: int) -> list[bytes]:
+        """Return the hashes of the parts of a block that were noted."""
+        place, size = self._first[shard] + block, integrity.PART_HASH_BYTES
+        found = os.pread(self._hashes.fileno(), HASHES_OF_BLOCK, place * HASHES_OF_BLOCK)
+        return [found[start : start + size] for start in range(0, len(found), size)]
+
     def close(self) -> None:
         """Close the index; the blocks stay for others."""
-        del self._is_there_B
+        del self._used, self._mark_B
         self._mapped.close()
+        self._hashes.close()
         self._file.close()
-
-
-def _block_sizes(shard: CachedShard) -> npt.NDArray[np.int64]:
-    sizes = np.full(shard.blocks, integrity.BLOCK_BYTES, np.int64)
-    sizes[-1] = shard.bytes - sizes[:-1].sum()
-    return sizes

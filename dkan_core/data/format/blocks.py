@@ -12,6 +12,9 @@ from dkan_core.data.format import integrity
 
 Int64 = npt.NDArray[np.int64]
 
+Block = tuple[int, int]
+"""A shard, in the order of the split, and the number of a block there."""
+
 
 class VerifiedBlocks:
     """The blocks of all shards, with a mark on those that were verified.
@@ -35,25 +38,37 @@ class VerifiedBlocks:
         self._verified_B[:] = False
         self.is_complete = False
 
-    def missing(self, shard_N: Int64, start_N: Int64, stop_N: Int64) -> list[tuple[int, int]]:
-        """Return shard and number of the blocks that are not verified yet, in which some bytes lie, or those's header.
+    def missing(self, shard_N: Int64, start_N: Int64, stop_N: Int64) -> dict[Block, list[int]]:
+        """Return the blocks that are not verified yet, in which some bytes lie, or those's header.
+
+        Of each block, the numbers of the parts are given in which the bytes lie: none of one with the header alone.
 
         Args:
             shard_N: In which shard each stretch of bytes lies.
             start_N: Its first byte.
             stop_N: The one past its last; there is at least one.
         """
-        base_N, size = self._first[shard_N], integrity.BLOCK_BYTES
-        first_N, last_N = base_N + start_N // size, base_N + (stop_N - 1) // size
-        count_N = last_N - first_N + 1
-        skipped_N = np.cumsum(count_N) - count_N
-        touched = np.repeat(first_N - skipped_N, count_N) + np.arange(count_N.sum())
+        base_N, size, parts = self._first[shard_N], integrity.part_bytes(), integrity.PARTS
+        touched = _spanned(base_N * parts + start_N // size, base_N * parts + (stop_N - 1) // size)
+        touched = touched[~self._verified_B[touched // parts]]
         # The first block has the header, which says where the arrays lie.
-        is_touched_B = np.zeros(len(self._verified_B), bool)
-        is_touched_B[touched] = True
-        is_touched_B[base_N] = True
-        missing = np.flatnonzero(is_touched_B & ~self._verified_B)
+        headers = np.unique(base_N)
+        missing = np.union1d(headers[~self._verified_B[headers]], touched // parts)
         if not len(missing):
             self.is_complete = bool(self._verified_B.all())
+            return {}
         shards = np.searchsorted(self._first, missing, side="right") - 1
-        return list(zip(shards.tolist(), (missing - self._first[shards]).tolist(), strict=True))
+        bounds = np.searchsorted(touched, missing * parts)
+        return {
+            (shard, block): (of_block % parts).tolist()
+            for shard, block, of_block in zip(
+                shards.tolist(), (missing - self._first[shards]).tolist(), np.split(touched, bounds[1:]), strict=True
+            )
+        }
+
+
+def _spanned(first_N: Int64, last_N: Int64) -> Int64:
+    """Return every number from a first to its last, each once, in ascending order."""
+    count_N = last_N - first_N + 1
+    skipped_N = np.cumsum(count_N) - count_N
+    return np.unique(np.repeat(first_N - skipped_N, count_N) + np.arange(count_N.sum()))

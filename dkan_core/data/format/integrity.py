@@ -24,6 +24,10 @@ MAX_WEIGHT = 1e30
 # Part of format version 2. Smaller blocks would mean a larger manifest (67 bytes a block), larger ones a slower start:
 # the first batch touches as many blocks as it has pieces.
 BLOCK_BYTES = 1 << 20
+# Of a block: what is fetched of one that was verified before. Of a piece (``loading.order``), which begins and ends
+# anywhere, 64 KiB come instead of 48, for 512 bytes of hashes a block.
+PARTS = 64
+PART_HASH_BYTES = 8
 
 # The two arrays of sparse rows.
 OFFSETS, INDICES = "sparse_offsets", "sparse_indices"
@@ -117,6 +121,16 @@ class HashingFile:
         if self.size % BLOCK_BYTES:
             self._end_block()
         return tuple(self._blocks)
+
+
+def part_bytes() -> int:
+    """Return the size of the parts of a block; the last one of a shard may be shorter."""
+    return BLOCK_BYTES // PARTS
+
+
+def part_hash(content: bytes | memoryview) -> bytes:
+    """Return what a part is recognized by: the first 8 bytes of its SHA-256."""
+    return hashlib.sha256(content).digest()[:PART_HASH_BYTES]
 
 
 ReadBytes = Callable[[int, int], "bytes | memoryview"]

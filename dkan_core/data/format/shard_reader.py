@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dkan_core.data.format import integrity
-from dkan_core.data.format.blocks import Int64, VerifiedBlocks
+from dkan_core.data.format.blocks import Block, Int64, VerifiedBlocks
 from dkan_core.data.format.integrity import (
     INDICES,
     OFFSETS,
@@ -135,7 +135,7 @@ class ShardReader:
         pieces = np.asarray(extents, np.int64).reshape(-1, 2)
         arrays = self.empty(int((pieces[:, 1] - pieces[:, 0]).sum())) if out is None else out
         if not self._verified.is_complete:
-            self._verify(pieces)
+            self._require_pieces(pieces)
         if not self._copy_natively(pieces, arrays):
             self._copy(pieces, arrays)
         if self._sparse is not None:
@@ -147,16 +147,9 @@ class ShardReader:
         if SPARSE not in layout:
             return None
         of_both = [{name: each[name] for name in (OFFSETS, INDICES)} for each in fields]
-        return SparseRows(self.paths, self.starts, of_both, layout[SPARSE][0][0], self._read_verified)
+        return SparseRows(self.paths, self.starts, of_both, layout[SPARSE][0][0], self._require, self._read)
 
-    def _read_verified(self, shard: int, buffer: memoryview, offset: int) -> None:
-        """Read bytes of blocks that are verified, or are now."""
-        if not self._verified.is_complete:
-            extent = (np.array([number], np.int64) for number in (shard, offset, offset + len(buffer)))
-            self._verify_blocks(self._verified.missing(*extent))
-        self._read(shard, buffer, offset)
-
-    def _verify(self, pieces: Int64) -> None:
+    def _require_pieces(self, pieces: Int64) -> None:
         """Verify the blocks of some pieces that were not verified before."""
         first_E, stop_E = pieces[pieces[:, 0] < pieces[:, 1]].T
         shard_E = np.searchsorted(self.starts, first_E, side="right") - 1
@@ -164,10 +157,15 @@ class ShardReader:
         start_EA = begin_EA + (first_E - self.starts[shard_E])[:, None] * bytes_A
         stop_EA = begin_EA + (stop_E - self.starts[shard_E])[:, None] * bytes_A
         shard_EA = np.repeat(shard_E, len(bytes_A))
-        self._verify_blocks(self._verified.missing(shard_EA, start_EA.reshape(-1), stop_EA.reshape(-1)))
+        self._require(shard_EA, start_EA.reshape(-1), stop_EA.reshape(-1))
 
-    def _verify_blocks(self, blocks: Sequence[tuple[int, int]]) -> None:
-        """Verify blocks, given as shard and number."""
+    def _require(self, shard_N: Int64, start_N: Int64, stop_N: Int64) -> None:
+        """Verify the blocks of some stretches of bytes that were not verified before."""
+        if not self._verified.is_complete:
+            self._verify_blocks(self._verified.missing(shard_N, start_N, stop_N))
+
+    def _verify_blocks(self, blocks: Mapping[Block, Sequence[int]]) -> None:
+        """Verify blocks; of each, the parts are given that will be read."""
         for shard, block in blocks:
             self._verify_block(shard, block)
 
@@ -180,7 +178,7 @@ class ShardReader:
         for shard, verifier in enumerate(self._verifiers):
             for block in range(len(verifier.hashes)):
                 try:
-                    self._verify_blocks([(shard, block)])
+                    self._verify_block(shard, block)
                 except DataError as error:
                     yield str(error)
 

@@ -6,7 +6,6 @@ after the other. In spill files and batches a row has room for as many codes as 
 Shape suffixes: N rows, S codes of the longest row.
 """
 
-import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -21,8 +20,11 @@ from dkan_core.errors import DataError
 
 SPARSE = "sparse"
 
+Require = Callable[[Int64, Int64, Int64], None]
+"""Verifies stretches of bytes, given the shard of each, its first byte and the one past its last."""
+
 ReadInto = Callable[[int, memoryview, int], None]
-"""Fills a buffer with verified bytes of a shard, from an offset on."""
+"""Fills a buffer with bytes of a shard that were verified, from an offset on."""
 
 
 def stored_layout(layout: Layout) -> Layout:
@@ -61,13 +63,21 @@ class SparseRows:
         starts: First row of each, and the number of rows at the end.
         fields: Where the two arrays lie in each.
         width: S.
+        require: Verifies what is read next.
         read: Reads of a shard.
     """
 
     def __init__(
-        self, paths: Sequence[Path], starts: Int64, fields: Sequence[Mapping[str, Field]], width: int, read: ReadInto
+        self,
+        paths: Sequence[Path],
+        starts: Int64,
+        fields: Sequence[Mapping[str, Field]],
+        width: int,
+        require: Require,
+        read: ReadInto,
     ) -> None:
-        self.paths, self.starts, self.fields, self.width, self._read = paths, starts, fields, width, read
+        self.paths, self.starts, self.fields, self.width = paths, starts, fields, width
+        self._require, self._read = require, read
 
     @property
     def bytes(self) -> int:
@@ -81,29 +91,45 @@ class SparseRows:
             pieces: Stretches of rows (first, past the last), none of which crosses a shard.
             out_NS: Gets their codes, one stretch after the other.
         """
+        pieces = pieces[pieces[:, 0] < pieces[:, 1]]
         shards = np.searchsorted(self.starts, pieces[:, 0], side="right") - 1
-        places = itertools.accumulate((pieces[:, 1] - pieces[:, 0]).tolist(), initial=0)
-        for shard, (first, stop), place in zip(shards.tolist(), pieces.tolist(), places, strict=False):
-            if first < stop:
-                start = first - int(self.starts[shard])
-                self._gather_piece(shard, start, out_NS[place : place + stop - first])
+        rows = pieces - self.starts[shards, None]
+        offsets = self._stretches(OFFSETS, shards, rows + np.array([0, 1]))
+        for shard, first, of_piece in zip(shards.tolist(), rows[:, 0].tolist(), offsets, strict=True):
+            self._check(shard, first, of_piece)
+        ends = np.array([(of_piece[0], of_piece[-1]) for of_piece in offsets], np.int64).reshape(-1, 2)
+        place = 0
+        for of_piece, codes in zip(offsets, self._stretches(INDICES, shards, ends), strict=True):
+            codes_NS = out_NS[place : place + len(of_piece) - 1]
+            codes_NS[:] = 0
+            codes_NS[np.arange(self.width) < np.diff(of_piece)[:, None]] = codes
+            place += len(codes_NS)
 
-    def _gather_piece(self, shard: int, first: int, out_NS: npt.NDArray[np.int32]) -> None:
-        fields = self.fields[shard]
-        offsets = np.empty(len(out_NS) + 1, np.int64)
-        self._read(shard, offsets.data.cast("B"), fields[OFFSETS].offset + first * offsets.itemsize)
-        counts_N, ones = np.diff(offsets), fields[INDICES].size // out_NS.itemsize
-        if not (counts_N.min() >= 0 and counts_N.max() <= self.width and offsets[0] >= 0 and offsets[-1] <= ones):
+    def _stretches(self, name: str, shards: Int64, extents: Int64) -> list[npt.NDArray[Any]]:
+        """Read stretches of an array (first value, past the last), the blocks of all of which are verified at once.
+
+        Shape:
+            - Input: ``(E,)``, the shard of each, and ``(E, 2)``
+        """
+        dtype = self.fields[0][name].dtype
+        begin = np.array([fields[name].offset for fields in self.fields])[shards, None] + extents * dtype.itemsize
+        some = begin[:, 0] < begin[:, 1]
+        self._require(shards[some], begin[some, 0], begin[some, 1])
+        values = [np.empty(count, dtype) for count in np.diff(extents)[:, 0].tolist()]
+        for shard, (start, _), out in zip(shards.tolist(), begin.tolist(), values, strict=True):
+            if len(out):
+                self._read(shard, out.data.cast("B"), start)
+        return values
+
+    def _check(self, shard: int, first: int, offsets: npt.NDArray[Any]) -> None:
+        """Refuse offsets that would lead outside the array of codes, or give a row too many."""
+        field, counts_N = self.fields[shard][INDICES], np.diff(offsets)
+        codes = field.size // field.row_bytes
+        if not (counts_N.min() >= 0 and counts_N.max() <= self.width and offsets[0] >= 0 and offsets[-1] <= codes):
             raise DataError(
                 f"{self.paths[shard]}: array {OFFSETS!r} does not rise by 0 to {self.width} from row {first:,} on; "
                 "prepare the data again"
             )
-        indices = np.empty(int(offsets[-1] - offsets[0]), np.int32)
-        if len(indices):
-            begin = fields[INDICES].offset + int(offsets[0]) * indices.itemsize
-            self._read(shard, indices.data.cast("B"), begin)
-        out_NS[:] = 0
-        out_NS[np.arange(out_NS.shape[1]) < counts_N[:, None]] = indices
 
 
 def stored_length(name: str, rows: int, shape: tuple[int, ...]) -> int:
