@@ -70,12 +70,10 @@ def worker_devices(config: TrainConfig) -> list[str]:
                 "device, as in --device cuda:0,cuda:0"
             )
         return [f"cuda:{rank}" for rank in range(workers)]
-    devices = ["cuda:0" if device == "cuda" else device for device in kind.split(",")]
+    devices = kind.split(",")
     if config.workers not in (None, len(devices)):
         raise ConfigError(f"workers {config.workers}: device names {len(devices)} devices, one per worker: {kind}")
-    for device in devices:
-        _check_visible("device", device, gpus)
-    return devices
+    return [_visible_device("device", device, gpus) for device in devices]
 
 
 def rank_devices(config: TrainConfig, torchrun: TorchRun) -> list[str]:
@@ -105,8 +103,7 @@ def choose_eval_device(config: TrainConfig, workers: list[str]) -> str:
     """
     gpus = visible_gpus()
     if config.eval_device != "auto":
-        _check_visible("eval_device", config.eval_device, gpus)
-        return config.eval_device
+        return _visible_device("eval_device", config.eval_device, gpus)
     free = [f"cuda:{index}" for index in range(gpus) if f"cuda:{index}" not in workers]
     return free[0] if free and workers[0] != "cpu" and config.device in ("auto", "cuda") else workers[0]
 
@@ -137,6 +134,15 @@ def _device_kind(config: TrainConfig, gpus: int) -> str:
     return "cuda" if gpus else "cpu"
 
 
-def _check_visible(name: str, device: str, gpus: int) -> None:
-    if device.startswith("cuda") and int(device.partition(":")[2] or 0) >= gpus:
+def _visible_device(name: str, device: str, gpus: int) -> str:
+    """Return a device with its number, without which torch makes none the current one.
+
+    Raises:
+        ConfigError: There is no such GPU.
+    """
+    if device == "cpu":
+        return device
+    number = int(device.partition(":")[2] or 0)
+    if number >= gpus:
         raise ConfigError(f"{name} {device}: {gpus} GPUs are visible to torch")
+    return f"cuda:{number}"

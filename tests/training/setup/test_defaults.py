@@ -224,6 +224,7 @@ def test_strategy_follows_from_the_devices(
         ({"device": "cuda:1"}, "cuda:1"),
         ({"device": "cuda:1,cuda:2"}, "cuda:1"),
         ({"device": "cuda:1", "eval_device": "cuda:2"}, "cuda:2"),
+        ({"device": "cpu", "eval_device": "cuda"}, "cuda:0"),
     ],
 )
 def test_evaluator_takes_no_gpu_besides_those_that_are_named(
