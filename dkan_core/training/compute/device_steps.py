@@ -257,7 +257,9 @@ class DeviceSteps(LocalSteps):
         clip = None
         if limit is not None:
             trained_P = gradient_P if self.rate_P is None else gradient_P * (self.rate_P > 0)
-            clip = (limit / torch.linalg.vector_norm(trained_P)).clamp(max=1.0)
+            norm = torch.linalg.vector_norm(trained_P)
+            # What follows from an infinite one is to be refused; a factor of 0 would hide that.
+            clip = (limit / norm).clamp(max=1.0).masked_fill(norm.isinf(), math.nan)
         rates = Rates(self.factors_S3[self.cursor].squeeze(0), self.decay_P, self.rate_P)
         device_adamw.take_step(self.state_3P, gradient_P, rates, share, clip)
 

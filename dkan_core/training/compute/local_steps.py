@@ -3,6 +3,7 @@
 Shape suffixes: P trainable parameters of the model.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
@@ -86,4 +87,7 @@ class HostSteps(LocalSteps):
             return 1.0
         # Summed as a parameter server does: with one worker, both take the same steps to the bit.
         norm = mean_into(self._gradient_P, [self._gradient_P], [1.0])
+        if not math.isfinite(norm):
+            # What follows from it is to be refused; a factor of 0 would hide that.
+            return math.nan
         return clip_factor(self._optimizer.trained_norm(self._gradient_P, norm), limit)

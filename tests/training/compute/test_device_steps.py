@@ -149,6 +149,25 @@ def test_batch_without_a_measured_label_changes_nothing(device: str) -> None:
     assert not state.exp_avg_P.any()
 
 
+@pytest.mark.parametrize("kind", [HostSteps, DeviceSteps])
+def test_gradient_whose_norm_overflows_leads_to_no_finite_numbers(
+    kind: type[HostSteps] | type[DeviceSteps], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are refused: a step that clips it to nothing would not be."""
+    made = network
+
+    def steep(config: ResolvedTrainConfig) -> TabularFastKAN:
+        model = made(config)
+        for parameter in filter(lambda each: each.requires_grad, model.parameters()):
+            parameter.register_hook(lambda gradient: 1e25 * gradient)
+        return model
+
+    monkeypatch.setitem(globals(), "network", steep)
+    # Native passes call no hooks.
+    (_, state), *_ = states(kind, settings(kernel="recompute"))
+    assert not np.isfinite(state.values_P).any()
+
+
 @pytest.mark.gpu
 def test_steps_become_one_graph_with_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     from dkan_core.training.compute import step_graph
