@@ -45,7 +45,7 @@ class RowReader(Protocol):
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of one row over all arrays."""
+        """Bytes of one row over all arrays, as they are stored."""
 
     def empty(self, rows: int) -> Arrays:
         """Return arrays for so many rows, with nothing in them yet."""
@@ -155,6 +155,11 @@ def train_batches(
         else:
             dropout_keys(seed, epoch * reader.rows + start, stop - start, batch[KEYS])
         yield batch
+
+
+def row_bytes_in_batch(reader: RowReader) -> int:
+    """Return the bytes of one row of a batch, where lists of IDs are all as long as the longest one."""
+    return sum(array.nbytes for array in reader.empty(1).values())
 
 
 def batch_buffers(reader: RowReader, rows: int) -> Arrays:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from dkan_core.config.resolved import ResolvedTrainConfig
 from dkan_core.data.hashing import salted
-from dkan_core.data.loading.loader import RowReader
+from dkan_core.data.loading.loader import RowReader, row_bytes_in_batch
 from dkan_core.data.loading.order import epoch_order, piece_rows
 from dkan_core.errors import ConfigError
 from dkan_core.training.compute.row_lookup import KeyRule, look_up
@@ -52,7 +52,7 @@ def rows_on_device(
     Raises:
         ConfigError: They do not fit, and no other place is wanted.
     """
-    size = reader.rows * reader.row_bytes / 1e9
+    size = reader.rows * row_bytes_in_batch(reader) / 1e9
     if config.data_in not in ("auto", "device"):
         return None
     if fits_device(reader, device):
@@ -73,7 +73,7 @@ def fits_device(reader: RowReader, device: torch.device) -> bool:
     if device.type != "cuda":
         return True
     free, _ = torch.cuda.mem_get_info(device)
-    return reader.rows * (reader.row_bytes + ORDER_BYTES) <= free - max(SPARE_BYTES, SPARE_SHARE * free)
+    return reader.rows * (row_bytes_in_batch(reader) + ORDER_BYTES) <= free - max(SPARE_BYTES, SPARE_SHARE * free)
 
 
 class ResidentRows:
@@ -131,7 +131,7 @@ class ResidentRows:
 def _upload(reader: RowReader, device: torch.device, on_chunk: Callable[[], None]) -> dict[str, Tensor]:
     """Copy all rows to a device, in their stored order."""
     arrays: dict[str, Tensor] = {}
-    chunk = max(1, CHUNK_BYTES // max(1, reader.row_bytes))
+    chunk = max(1, CHUNK_BYTES // row_bytes_in_batch(reader))
     for shard_start, shard_stop in zip(reader.starts, reader.starts[1:], strict=False):
         for start in range(int(shard_start), int(shard_stop), chunk):
             stop = min(start + chunk, int(shard_stop))

@@ -283,6 +283,26 @@ def test_memory_that_ends_while_rows_are_copied_is_no_error(
         np.testing.assert_array_equal(state.values_P, expected.values_P)
 
 
+def test_rows_are_counted_as_they_lie_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With lists of IDs, where all are as long as the longest one; they are stored without that."""
+
+    class Compact(ArraysReader):
+        row_bytes = 2
+
+    reader = Compact({**rows_in_memory().arrays, "sparse": np.zeros((ROWS, 100), np.int32)})
+    copied = sum(array.nbytes for array in reader.arrays.values())
+    fits = []
+    for rows in (ROWS * reader.row_bytes, copied):
+        free = resident_rows.SPARE_BYTES + rows + ROWS * resident_rows.ORDER_BYTES
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device, free=free: (free, free))
+        fits.append(resident_rows.fits_device(reader, torch.device("cuda")))
+    assert fits == [False, True]
+    chunks: list[None] = []
+    monkeypatch.setattr(resident_rows, "CHUNK_BYTES", copied // 4)
+    ResidentRows(reader, settings(), CPU, lambda: chunks.append(None))
+    assert len(chunks) == 4
+
+
 @pytest.mark.parametrize("ends_at", [0, 2, 9])
 def test_rows_make_way_for_steps_that_need_their_memory(
     ends_at: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch

@@ -17,7 +17,7 @@ from torch import Tensor
 from dkan_core.config import ResolvedTrainConfig
 from dkan_core.data.format.shard_reader import ShardReader
 from dkan_core.data.format.shard_writer import Arrays
-from dkan_core.data.loading.loader import run_batches
+from dkan_core.data.loading.loader import row_bytes_in_batch, run_batches
 from dkan_core.data.loading.prefetching import PREFETCH
 from dkan_core.model.kernels.choice import captured
 from dkan_core.training.communication.messages import inherited
@@ -188,7 +188,7 @@ class Probe:
     def _memory(self, rows: int) -> int:
         """Return the bytes that a step on ``rows`` rows needs."""
         (batch, *_) = self._batches(rows)
-        ahead = (1 + PREFETCH) * rows * self.reader.row_bytes
+        ahead = (1 + PREFETCH) * rows * row_bytes_in_batch(self.reader)
         if self.device.type == "cuda":
             # The allocator counts everything; on the CPU nobody does, so what the graph keeps is added up below.
             torch.cuda.reset_peak_memory_stats(self.device)
