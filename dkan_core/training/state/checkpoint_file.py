@@ -157,9 +157,9 @@ def run_facts(data: str, architecture: dict[str, Any], config: TrainConfig) -> d
 
 def encode(checkpoint: Checkpoint) -> list[bytes | memoryview]:
     """Return what a checkpoint's file consists of, the state as it lies in memory, not copied."""
-    arrays: dict[str, np.ndarray[Any, Any]] = {"state": np.ascontiguousarray(checkpoint.state_KP)}
+    arrays: dict[str, np.ndarray[Any, Any]] = {"state": checkpoint.state_KP}
     for index, each in enumerate(checkpoint.pending):
-        arrays[f"pending.{index}"] = np.ascontiguousarray(each.state_KP)
+        arrays[f"pending.{index}"] = each.state_KP
     for name, content in checkpoint.model.items():
         arrays[_tensor_of(name)] = np.frombuffer(content, np.uint8)
     ledger = checkpoint.ledger
@@ -186,7 +186,7 @@ def encode_parts(facts: Mapping[str, Any], arrays: Mapping[str, "np.ndarray[Any,
 
     Args:
         facts: What JSON can hold.
-        arrays: float32 or uint8, contiguous.
+        arrays: float32 or uint8, each one contiguous row or several of them, which need not follow one another.
     """
     header: dict[str, Any] = {"__metadata__": {"format": FORMAT, "facts": json.dumps(facts)}}
     end = 0
@@ -195,7 +195,7 @@ def encode_parts(facts: Mapping[str, Any], arrays: Mapping[str, "np.ndarray[Any,
         end = end + array.nbytes
         kind = "F32" if array.dtype == np.float32 else "U8"
         header[name] = {"dtype": kind, "shape": list(array.shape), "data_offsets": [start, end]}
-    bodies = [array.reshape(-1).view(np.uint8).data for array in arrays.values()]
+    bodies = [row.view(np.uint8).data for array in arrays.values() for row in np.atleast_2d(array)]
     header["__metadata__"]["sha256"] = _digest(header, bodies)
     text = json.dumps(header).encode()
     # safetensors wants tensors to begin at multiples of 8 bytes.

@@ -16,6 +16,7 @@ from dkan_core.config import ResolvedTrainConfig
 from dkan_core.training.launcher.checkpoints import checkpoint_folder, find_checkpoint
 from dkan_core.training.launcher.resuming import ending_of, waiting_snapshots, with_ending
 from dkan_core.training.state import checkpoint_store
+from dkan_core.training.state.checkpoint_file import encode
 from dkan_core.training.state.checkpoint_store import (
     KEPT_FILES,
     check_no_checkpoints,
@@ -44,6 +45,17 @@ def test_what_was_saved_is_found_and_only_the_newest_are_kept(tmp_path: Path) ->
     assert np.array_equal(waits.state_KP, expected.state_KP)
     assert len(os.listdir(tmp_path)) == KEPT_FILES
     assert load_checkpoint(str(tmp_path / "none")) is None
+
+
+def test_state_is_written_as_it_lies_in_memory() -> None:
+    """Where each of its arrays begins on a page of its own, that is with gaps between them."""
+    plain = checkpoint_of(1)
+    arrays, parameters = plain.state_KP.shape
+    state_KP = np.empty((arrays, parameters + 24), np.float32)[:, :parameters]
+    state_KP[:] = plain.state_KP
+    parts = encode(replace(plain, state_KP=state_KP))
+    assert b"".join(parts) == b"".join(encode(plain))
+    assert sum(np.shares_memory(np.frombuffer(part, np.uint8), state_KP) for part in parts) == arrays
 
 
 @pytest.mark.parametrize(("number", "attempts"), [(errno.ENOSPC, 1), (errno.EDQUOT, 1), (errno.EIO, 2)])
