@@ -6,6 +6,7 @@ Triton decides when a kernel is defined whether it is interpreted, so this is a 
 import json
 import os
 import sys
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -107,6 +108,47 @@ def of_adamw(*, with_rates: bool, clipped: bool) -> list[float]:
     return [float((a - b).norm() / b.norm()) for a, b in zip(state, expected, strict=True)]
 
 
+def of_last_parameters() -> list[float]:
+    """Return the errors of ``fused_adamw`` where places need more than 32 bits: no program is run but the last one."""
+    import triton
+    from triton.runtime.interpreter import interpreter_builder
+
+    from dkan_core.training.compute import device_adamw, fused_adamw
+
+    first, rest = 1 << 31, 7
+    # Arrays that overlap, but for their last numbers: of the memory, no more than these is touched.
+    memory = torch.empty(first + 5 * rest)
+    memory[first:] = random(5 * rest).abs()
+    *state, gradient, decay = (memory[start : start + first + rest] for start in range(0, 5 * rest, rest))
+    factors, one = random(3).abs() + 0.1, torch.ones(())
+    expected = torch.stack([array[first:] for array in state])
+    rates = device_adamw.Rates(factors, decay[first:], None)
+    device_adamw.take_plain_step(expected, gradient[first:], rates, one, None)
+
+    def begin_last(*_: int) -> None:
+        interpreter_builder.grid_idx = (first // fused_adamw.BLOCK, 0, 0)
+
+    with patch.object(triton, "cdiv", lambda *_: 1), patch.object(interpreter_builder, "set_grid_idx", begin_last):
+        fused_adamw.take_step(state, gradient, factors, decay, None, one, one)
+    return [float((a[first:] - b).norm() / b.norm()) for a, b in zip(state, expected, strict=True)]
+
+
+def of_distant_weights() -> list[float]:
+    """Return the errors of ``fused_bytes.byte_layer`` where the places of weights need more than 32 bits."""
+    from dkan_core.model.kernels import fused_bytes
+
+    rows, inputs, centers, padded = 5, 16, 8, 1 << 28
+    stored = torch.randint(0, 256, (rows, inputs), generator=torch.Generator().manual_seed(rows)).byte()
+    layer = fused_bytes._Layer(stored, torch.linspace(-2, 2, centers), 1, WIDTH, torch.float32)
+    near = random(2, centers + 1, 1, inputs).to(fused_bytes.SPLIT)
+    # Of the memory, no more than these inputs is touched.
+    distant = near.new_empty(2, centers + 1, 1, padded)
+    distant[..., :inputs] = near
+    with patch.object(fused_bytes, "_cut", lambda *_: (1, 1)):
+        found, expected = (layer.forward(weight, random(1)) for weight in (distant, near))
+    return [float((found - expected).norm())]
+
+
 def of_lookup(*, of_row: bool) -> list[float]:
     """Return how many rows and keys of ``fused_lookup`` are others."""
     from dkan_core.training.compute import fused_lookup, row_lookup
@@ -132,6 +174,7 @@ def all_errors() -> dict[str, list[float]]:
     errors["bytes, half precision"] = of_byte_layer(*BYTE_SHAPES["bytes, tiles not full"], half)
     errors["adamw"] = of_adamw(with_rates=False, clipped=False)
     errors["adamw, rates by parameter"] = of_adamw(with_rates=True, clipped=True)
+    errors["far in memory"] = of_last_parameters() + of_distant_weights()
     errors["lookup of rows"] = of_lookup(of_row=False) + of_lookup(of_row=True)
     fused.has_large_tiles = lambda device: False
     errors["tiles of an A100"] = of_radial_linear(*SHAPES["tiles not full"], torch.float32)

@@ -36,6 +36,10 @@ def test_result_and_gradients_equal_the_formula(interpreted: dict[str, list[floa
     assert max(interpreted[name]) < tolerance
 
 
+def test_places_may_need_more_than_32_bits(interpreted: dict[str, list[float]]) -> None:
+    assert max(interpreted["far in memory"]) < verified.TOLERANCES[torch.float32]
+
+
 def test_rows_and_keys_are_the_same(interpreted: dict[str, list[float]]) -> None:
     assert interpreted["lookup of rows"] == [0, 0, 0, 0]
 

@@ -112,19 +112,20 @@ def _forward(
     left = tl.minimum(B - begin, TB).to(tl.int32)
     inputs_left = I - first
     outputs = tl.program_id(1) * TO + tl.arange(0, TO)
-    half = (G + 1) * O * padded
+    stride = padded.to(tl.int64)
+    half = (G + 1) * O * stride
     tiles = tl.minimum(stretch, (padded - first) // TI)
     sum_BO = tl.zeros((TB, TO), dtype=tl.float32)
     for place in range(0, tiles * G):
         inputs = place // G * TI + tl.arange(0, TI)[None, :]
         byte_BI = tl.load(stored + rows * I + inputs, (rows < left) & (inputs < inputs_left), 0)
         value_BI = _gaussian(byte_BI, tl.load(centers + place % G), scale, step, limit)
-        weight_OI = weight + (place % G * O + outputs[:, None]) * padded + inputs
+        weight_OI = weight + (place % G * O + outputs[:, None]) * stride + inputs
         sum_BO = _add_product(value_BI, weight_OI, half, outputs[:, None] < O, sum_BO, HALVES, True)
     for tile in range(0, tiles):
         inputs = tile * TI + tl.arange(0, TI)[None, :]
         byte_BI = tl.load(stored + rows * I + inputs, (rows < left) & (inputs < inputs_left), 0)
-        weight_OI = weight + (G * O + outputs[:, None]) * padded + inputs
+        weight_OI = weight + (G * O + outputs[:, None]) * stride + inputs
         sum_BO = _add_product(_silu(byte_BI, step, limit), weight_OI, half, outputs[:, None] < O, sum_BO, HALVES, True)
     if part == 0:
         sum_BO += tl.load(bias + outputs, outputs < O, 0.0)[None, :]

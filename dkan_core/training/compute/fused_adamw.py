@@ -20,7 +20,7 @@ def _step(
     values, gradients, exp_avg, exp_avg_sq, decay, rates, factors, share, clip, size,
     BETA1: tl.constexpr, BETA2: tl.constexpr, EPSILON: tl.constexpr, RATES: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    places = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    places = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = places < size
     part = tl.load(share)
     lr = tl.load(factors) * part
