@@ -100,7 +100,7 @@ def of_adamw(*, with_rates: bool, clipped: bool) -> list[float]:
 
     size = 2 * fused_adamw.BLOCK + 3
     state, gradient = random(3, size).abs(), random(size)
-    rates = device_adamw.Rates(random(3).abs() + 0.1, random(size).abs(), random(size).abs() if with_rates else None)
+    rates = device_adamw.Rates(random(3).abs() + 0.1, random(size).abs(), random(size).relu() if with_rates else None)
     share, clip = torch.tensor(0.7), torch.tensor(0.3 if clipped else 1.0)
     expected = state.clone()
     device_adamw.take_plain_step(expected, gradient, rates, share, clip if clipped else None)

@@ -28,7 +28,7 @@ class Rates(NamedTuple):
     """Weight decay of each parameter."""
 
     rate_P: Tensor | None
-    """Factor of the learning rate of each parameter; None where it is 1 for all."""
+    """Factor of the learning rate of each parameter, 0 where it is frozen; None where it is 1 for all."""
 
 
 def take_step(state_3P: Tensor, gradient_P: Tensor, rates: Rates, share: Tensor, clip: Tensor | None) -> None:
@@ -55,8 +55,10 @@ def take_plain_step(state_3P: Tensor, gradient_P: Tensor, rates: Rates, share: T
     values_P, exp_avg_P, exp_avg_sq_P = state_3P
     if clip is not None:
         gradient_P = gradient_P * clip
-    exp_avg_P.lerp_(gradient_P, (1 - BETA1) * share)
-    exp_avg_sq_P.lerp_(gradient_P.square(), (1 - BETA2) * share)
+    # The moments of what is frozen stay as they are, too.
+    learned = share if rates.rate_P is None else share * (rates.rate_P > 0)
+    exp_avg_P.lerp_(gradient_P, (1 - BETA1) * learned)
+    exp_avg_sq_P.lerp_(gradient_P.square(), (1 - BETA2) * learned)
     values_P.mul_(1 - lr * share * rates.decay_P)
     scale_P = exp_avg_sq_P.sqrt().div_(second_rise).add_(EPSILON)
     change_P = lr * share / first_rise * exp_avg_P / scale_P
@@ -72,7 +74,8 @@ def fused_is_right(device: torch.device) -> bool:
         return torch.rand(*size, generator=generator, device=device)
 
     state_3P, gradient_P = random(3, CHECKED_PARAMETERS), random(CHECKED_PARAMETERS) - 0.5
-    rates = Rates(random(3) + 0.1, random(CHECKED_PARAMETERS), random(CHECKED_PARAMETERS))
+    # Some are frozen.
+    rates = Rates(random(3) + 0.1, random(CHECKED_PARAMETERS), (random(CHECKED_PARAMETERS) - 0.2).relu())
     share, clip = random(2).unbind()
 
     def errors() -> list[float]:

@@ -23,15 +23,19 @@ def _step(
     places = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = places < size
     part = tl.load(share)
+    learned = part
+    if RATES:
+        rate = tl.load(rates + places, inside, 0.0)
+        learned = tl.where(rate > 0, part, 0.0)
     lr = tl.load(factors) * part
     gradient = tl.load(gradients + places, inside, 0.0) * tl.load(clip)
     first = tl.load(exp_avg + places, inside, 0.0)
     second = tl.load(exp_avg_sq + places, inside, 0.0)
-    first += (gradient - first) * (part * (1 - BETA1))
-    second += (gradient * gradient - second) * (part * (1 - BETA2))
+    first += (gradient - first) * (learned * (1 - BETA1))
+    second += (gradient * gradient - second) * (learned * (1 - BETA2))
     change = lr / tl.load(factors + 1) * first / (tl.sqrt(second) / tl.load(factors + 2) + EPSILON)
     if RATES:
-        change *= tl.load(rates + places, inside, 0.0)
+        change *= rate
     value = tl.load(values + places, inside, 0.0)
     value = value * (1 - lr * tl.load(decay + places, inside, 0.0)) - change
     tl.store(values + places, value, inside)

@@ -25,7 +25,7 @@ from dkan_core.training.compute.resident_rows import ResidentRows
 from dkan_core.training.compute.row_lookup import mix_keys
 from dkan_core.training.compute.step_graph import WARMUP_STEPS
 from dkan_core.training.setup.defaults import resolve
-from dkan_core.training.state.adamw import AdamState
+from dkan_core.training.state.adamw import AdamState, Rate
 from dkan_core.training.state.aggregation import LossTotals
 from dkan_core.training.state.parameter_store import Rules
 from tests.training.compute.recorded_graph import failing, record_graphs
@@ -84,11 +84,12 @@ def states(
     rank: int = 0,
     slices: Sequence[int] = (),
     reader: ArraysReader | None = None,
+    rates: Sequence[Rate] = (),
 ) -> list[tuple[LossTotals, AdamState]]:
     """Return what the work units of two epochs lead to: those of a rank, or on slices that take turns."""
     reader = reader or rows_in_memory()
     model = network(config)
-    rules = Rules.from_config(config, reader.rows, decayed_ranges(model, config, reader.rows))
+    rules = Rules.from_config(config, reader.rows, decayed_ranges(model, config, reader.rows), rates)
     state = AdamState.starting_at(flatten(model).numpy())
     batches = SliceBatches(reader, config, rank)
     steps = kind(Replica(model, device, config.kernel), batches, rules)
@@ -147,6 +148,14 @@ def test_batch_without_a_measured_label_changes_nothing(device: str) -> None:
     assert totals == (0.0, 0.0, 4 * 128)
     np.testing.assert_array_equal(state.values_P, flatten(network(settings())).numpy())
     assert not state.exp_avg_P.any()
+
+
+@devices
+def test_frozen_parameters_and_their_moments_stay_as_they_are(device: str) -> None:
+    *_, (_, state) = states(DeviceSteps, settings(), torch.device(device), rates=[(100, 200, 0.0), (300, 400, 0.5)])
+    np.testing.assert_array_equal(state.values_P[100:200], flatten(network(settings())).numpy()[100:200])
+    for moment_P in (state.exp_avg_P, state.exp_avg_sq_P):
+        assert not moment_P[100:200].any() and moment_P[300:400].any()
 
 
 @pytest.mark.parametrize("kind", [HostSteps, DeviceSteps])
