@@ -3,6 +3,7 @@
 from typing import Any, NamedTuple
 
 from kfp import dsl
+from kfp.dsl.base_component import BaseComponent
 
 from components.data_processing.fingerprint_parquet import fingerprint_parquet
 from components.data_processing.finish_preparation import finish_preparation
@@ -40,7 +41,9 @@ def _prepare_once(settings: Settings, _: str) -> Any:
     return prepare
 
 
-def _prepare_in_parallel(settings: Settings, name: str) -> Any:
+def parallel_preparation(settings: Settings, name: str) -> BaseComponent:
+    """Return the pipeline within the pipeline ``name`` that prepares with many pods."""
+
     def every_part(values: Values, plan: Any, stage: str, before: Any) -> Any:
         # A task and no pipeline of its own: that would be one more driver, which is a pod, for each part.
         with dsl.ParallelFor(plan.output, name=stage, parallelism=settings.parallelism) as part:
@@ -53,17 +56,24 @@ def _prepare_in_parallel(settings: Settings, name: str) -> Any:
         fitted = configure_pod(bind(fit_preparation, values), values, settings, is_retried=False).after(surveyed)
         encoded = every_part(values, plan, "encode", fitted)
         assembled = every_part(values, plan, "assemble", encoded)
-        finished = configure_pod(bind(finish_preparation, values), values, settings, cached=True).after(assembled)
-        return Prepared(finished.outputs["prepared"])
+        written = configure_pod(bind(finish_preparation, values), values, settings).after(assembled)
+        # Writing the manifest is never taken from the cache: the data may have been built again. A second call is, as
+        # the key of training has the artifact's number, which has to be the same for the same data.
+        again = bind(finish_preparation, values, fingerprint=written.outputs["Output"])
+        return Prepared(configure_pod(again, values, settings, cached=True).outputs["prepared"])
 
     # kfp's local runner hands a loop no output of a task but its items: the fingerprint has to come from outside.
-    preparation = as_pipeline(
+    return as_pipeline(
         by_many,
         name=f"{name}-preparation",
         summary="Prepare with many pods at once.",
         parameters=settings.form(parameters_of(plan_preparation)),
         returns=Prepared,
     )
+
+
+def _prepare_in_parallel(settings: Settings, name: str) -> Any:
+    preparation = parallel_preparation(settings, name)
 
     def prepare(values: Values, checked: Any) -> Any:
         known_by = fingerprint(values, settings)

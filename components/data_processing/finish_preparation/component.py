@@ -6,13 +6,20 @@ from components.image import IMAGE
 
 
 @dsl.component(base_image=IMAGE, install_kfp_package=False)
-def finish_preparation(prepared: dsl.Output[dsl.Dataset], prepared_uri: str, data_fingerprint: str = "") -> None:
+def finish_preparation(
+    prepared: dsl.Output[dsl.Dataset], prepared_uri: str, data_fingerprint: str = "", fingerprint: str = ""
+) -> str:
     """Check that every shard exists, write the manifest and remove the temporary files of the parts.
 
     Args:
         prepared: Folder with only the manifest; the shards stay where its metadata's uri says.
         prepared_uri: Where the prepared data go, for every step to read and write: s3://, gs:// or a shared volume.
         data_fingerprint: Output of fingerprint_parquet: the folder under prepared_uri. Empty: prepared_uri itself.
+        fingerprint: Output of the step that wrote the manifest, for a second one that hands the same data on: part of
+            the cache key, not used otherwise.
+
+    Returns:
+        Fingerprint of the prepared data.
     """
     from dkan_core import finish_preparation, prepared_folder, save_pointer
 
@@ -22,3 +29,4 @@ def finish_preparation(prepared: dsl.Output[dsl.Dataset], prepared_uri: str, dat
     prepared.metadata["fingerprint"] = result.fingerprint
     prepared.metadata["uri"] = uri
     prepared.metadata.update({f"{name}_rows": info.rows for name, info in result.splits.items()})
+    return result.fingerprint
