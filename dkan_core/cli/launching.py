@@ -52,12 +52,14 @@ def torchrun_command(
 
 def replace_process(command: list[str]) -> NoReturn:
     """Run a command of ``torchrun_command`` in the place of this process: signals and exit code are its own."""
+    from dkan_core.trainjob.body import SHUTDOWN
+
     logger.info("%s", shlex.join(command))
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()
-    os.environ[AGENT] = str(os.getpid())
-    os.execv(sys.executable, [sys.executable, "-m", MODULE, *command[1:]])
+    environment = {**SHUTDOWN, **os.environ, AGENT: str(os.getpid())}
+    os.execve(sys.executable, [sys.executable, "-m", MODULE, *command[1:]], environment)
 
 
 def end_with_torchrun() -> None:

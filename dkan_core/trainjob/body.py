@@ -53,6 +53,9 @@ CONTAINER_SECURITY = {"allowPrivilegeEscalation": False, "capabilities": {"drop"
 
 # Seconds from SIGTERM to SIGKILL: the checkpoint that is then written may go to a bucket.
 GRACE_SECONDS = 120
+# torchrun, which gets the SIGTERM, kills ranks after 30 s unless told otherwise. A variable: torch before 2.12 refuses
+# the option.
+SHUTDOWN = {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(GRACE_SECONDS - 10)}
 
 # Where the Secret's entries are files, too.
 SECRET_PATH = "/etc/dkan/storage"
@@ -140,12 +143,11 @@ def train_job(name: str, command: list[str], nodes: NodesConfig) -> dict[str, An
         "args": command,
         "numNodes": nodes.nodes,
         "numProcPerNode": nodes.workers_on_node,
+        "env": _variables(nodes),
     }
     if resources := _resources(nodes):
         # Both: without requests the torch runtime would start one process per node, whatever numProcPerNode says.
         trainer["resourcesPerNode"] = {"limits": resources, "requests": resources}
-    if variables := _variables(nodes):
-        trainer["env"] = variables
     pods = {"metadata": {"labels": WITHOUT_SIDECAR}, "spec": _pod_spec(nodes)}
     jobs = [{"name": NODE, "template": {"spec": {"template": pods}}}]
     patch = {"manager": "dkan", "trainingRuntimeSpec": {"template": {"spec": {"replicatedJobs": jobs}}}}
@@ -189,7 +191,7 @@ def _resources(nodes: NodesConfig) -> dict[str, str]:
 
 def _variables(nodes: NodesConfig) -> list[dict[str, Any]]:
     """Return the variables of the training container, the only ones that a job may set there: plain ones go before."""
-    variables: dict[str, dict[str, Any]] = {}
+    variables: dict[str, dict[str, Any]] = {name: {"value": value} for name, value in SHUTDOWN.items()}
     if nodes.secret_name:
         variables |= _references(SECRET_KEYS + CONFIG_KEYS, "secretKeyRef", nodes.secret_name)
     if nodes.config_map_name:

@@ -1,6 +1,7 @@
 """``dkan train --launch torchrun``: prints the command, or is it."""
 
 import json
+import logging
 import os
 import shlex
 import signal
@@ -13,6 +14,7 @@ import pytest
 import torch
 
 from dkan_core import TrainResult
+from dkan_core.cli.launching import replace_process
 from dkan_core.model.saved_model import SavedModel
 from tests import warm_python
 from tests.command import check, dkan
@@ -74,6 +76,19 @@ def test_what_ranks_would_refuse_is_refused_before_they_start(
     code = dkan("train", prepared, "--out", tmp_path / "run", "--device", "cpu", *options, monkeypatch=monkeypatch)
     check(code, capsys.readouterr().err, message)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(("given", "waits"), [({}, "110"), ({"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "5"}, "5")])
+def test_torchrun_gives_ranks_time_for_their_last_checkpoint(
+    given: dict[str, str], waits: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environment: dict[str, str] = {}
+    monkeypatch.setattr(os, "execve", lambda path, words, variables: environment.update(variables))
+    monkeypatch.setattr(logging, "shutdown", lambda: None)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    replace_process(["torchrun"])
+    assert environment["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] == waits
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ import kubernetes_validate
 import pytest
 from kubeflow_trainer_api.models import TrainerV1alpha1TrainJob
 from pydantic import ValidationError
+from torch.distributed.launcher.api import LaunchConfig
 
 from dkan_core import ConfigError, NodesConfig, TrainConfig
 from dkan_core.trainjob.body import arguments, job_name, settle, train_job
@@ -135,6 +136,16 @@ def test_body_says_what_was_asked_for() -> None:
     assert sources["AWS_SECRET_ACCESS_KEY"]["valueFrom"]["secretKeyRef"]["name"] == "bucket"
     assert sources["AWS_ENDPOINT_URL"]["valueFrom"]["configMapKeyRef"]["name"] == "endpoint"
     assert sources["AWS_REGION"] == {"value": "eu-1"} and sources["NCCL_DEBUG"] == {"value": "INFO"}
+
+
+def test_torchrun_waits_for_the_last_checkpoint_nearly_as_long_as_the_pod_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    body = body_of(NodesConfig(image="dkan"))
+    for variable in body["spec"]["trainer"]["env"]:
+        monkeypatch.setenv(variable["name"], variable["value"])
+    torchrun = LaunchConfig(min_nodes=1, max_nodes=1, nproc_per_node=1)
+    assert torchrun.shutdown_timeout == pod_of(body)["spec"]["terminationGracePeriodSeconds"] - 10
+    given = body_of(NodesConfig(image="dkan", env={"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "5"}))
+    assert given["spec"]["trainer"]["env"] == [{"name": "TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "value": "5"}]
 
 
 def test_command_is_that_of_one_node() -> None:
