@@ -156,7 +156,8 @@ def configure_pod(
         prefix: How the parameters of its resources and its nodes begin.
         is_control: Whether it loads neither rows nor weights, so that little suffices, whatever the form says.
         is_retried: Whether it is started again when its process fails; it then finds what it wrote before. No for steps
-            that usually fail because of what they find, such as a column that is missing or a score that is too low.
+            that usually fail because of what they find, such as a column that is missing or a score that is too low, or
+            that wait for the cluster up to a limit of their own.
     """
     task.set_container_image(values["image"])
     # The key of the cache has the inputs, not what lies at a URI: that is why a fingerprint of the data is among them.

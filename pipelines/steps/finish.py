@@ -101,7 +101,8 @@ def _build_deploying(settings: Settings, model: Parameter) -> BaseComponent:
     """Return the pipeline of the step that serves a published model."""
 
     def deploy(values: Values) -> None:
-        configure_pod(bind(deploy_model, values), values, settings, is_control=True)
+        # Not retried: that would be once more serving_timeout.
+        configure_pod(bind(deploy_model, values), values, settings, is_control=True, is_retried=False)
 
     return as_pipeline(
         deploy,

@@ -99,7 +99,9 @@ def _train_on_nodes(settings: Settings, _: str) -> Any:
 
     def train(values: Values, prepared: Any) -> Any:
         task = bind(train_fastkan_nodes, values, prepared=prepared, **_volume(settings))
-        return configure_pod(task, values, settings, cached=True, is_control=True).outputs["model"]
+        # Not retried: that would be another job with its restarts, and once more timeout_seconds.
+        task = configure_pod(task, values, settings, cached=True, is_control=True, is_retried=False)
+        return task.outputs["model"]
 
     return train
 

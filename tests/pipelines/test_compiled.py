@@ -27,9 +27,11 @@ NOT_RETRIED = tuple(
     for name in (
         *("check-training", "approve-model", "complete-scores", "plan-scoring"),
         *("fingerprint-parquet", "prepare-parquet", "plan-preparation", "fit-preparation"),
+        *("train-fastkan-nodes", "deploy-model"),
     )
 )
-"""Their failure says something of the form, the data, the model or the scores, and would come again."""
+"""Their failure says something of the form, the data, the model or the scores, and would come again; or they wait for
+the cluster no longer than the form says."""
 
 SCORING = ("plan-scoring", "predict-parquet", "summarize-scores", "complete-scores")
 
