@@ -107,7 +107,7 @@ class Settings:
     """Seconds after which Kubernetes ends a training step's pod; 0 sets no limit."""
 
     run_as_user: int | None = None
-    """uid of every step. Default: the image's, or what the cluster chooses."""
+    """uid of every step, and of the nodes of a TrainJob. Default: the image's, or what the cluster chooses."""
 
     run_as_non_root: bool = True
     """Whether a step may not run as root."""

@@ -83,6 +83,10 @@ class NodesConfig:
     service_account: Name = ""
     """Service account of the nodes; empty: the namespace's default one."""
 
+    # The pods may not run as root, whose uid is 0.
+    run_as_user: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
+    """uid of the nodes, such as the owner of the volume; 0: the image's, or what the cluster chooses."""
+
     node_selector: Annotated[str | dict[str, str], Expected(JSON_OBJECT)] = ""
     """Labels that the nodes must have, a JSON object; empty: none."""
 

@@ -217,12 +217,13 @@ def _pod_spec(nodes: NodesConfig) -> dict[str, Any]:
     if nodes.shm_size:
         volumes.append({"name": "dkan-shm", "emptyDir": {"medium": "Memory", "sizeLimit": nodes.shm_size}})
         mounts.append({"name": "dkan-shm", "mountPath": "/dev/shm"})
+    user = {"runAsUser": nodes.run_as_user} if nodes.run_as_user else {}
     spec = {
         "serviceAccountName": nodes.service_account,
         "nodeSelector": nodes.mapping("node_selector"),
         "tolerations": nodes.toleration_list,
         "volumes": volumes,
-        "securityContext": POD_SECURITY,
+        "securityContext": {**POD_SECURITY, **user},
         "terminationGracePeriodSeconds": GRACE_SECONDS,
         "containers": [{"name": NODE, "securityContext": CONTAINER_SECURITY, "volumeMounts": mounts}],
     }

@@ -48,13 +48,14 @@ class Trained(NamedTuple):
 def check(component: BaseComponent, values: Values, settings: Settings) -> Any:
     """Return the task that fails where settings of a training are wrong."""
     return configure_pod(
-        bind(component, values, **_volume(settings)), values, settings, is_control=True, is_retried=False
+        bind(component, values, **_of_nodes(settings)), values, settings, is_control=True, is_retried=False
     )
 
 
-def _volume(settings: Settings) -> Values:
-    """Return where the nodes of a training mount the volume."""
-    return {"mount_path": VOLUME_PATH} if settings.volume else {}
+def _of_nodes(settings: Settings) -> Values:
+    """Return what the nodes of a training are given that is not in the form."""
+    volume = {"mount_path": VOLUME_PATH} if settings.volume else {}
+    return volume | ({"run_as_user": settings.run_as_user} if settings.run_as_user else {})
 
 
 def _train_once(settings: Settings, name: str, *, in_sweep: bool = False) -> Any:
@@ -96,9 +97,11 @@ def _sweep(settings: Settings, name: str) -> Any:
 def _train_on_nodes(settings: Settings, _: str) -> Any:
     if settings.timeout:
         raise ValueError(f"timeout {settings.timeout}: on several nodes it is timeout_seconds of the form")
+    if settings.run_as_user == 0:
+        raise ValueError("run_as_user 0: the nodes of a TrainJob may not run as root")
 
     def train(values: Values, prepared: Any) -> Any:
-        task = bind(train_fastkan_nodes, values, prepared=prepared, **_volume(settings))
+        task = bind(train_fastkan_nodes, values, prepared=prepared, **_of_nodes(settings))
         # Not retried: that would be another job with its restarts, and once more timeout_seconds.
         task = configure_pod(task, values, settings, cached=True, is_control=True, is_retried=False)
         return task.outputs["model"]
@@ -115,7 +118,7 @@ SWEEP = TrainingStep(
 ON_NODES = TrainingStep(
     parameters=parameters_of(
         train_fastkan_nodes,
-        leave_out=("mount_path", "data_fingerprint", *(parameter.name for parameter in (*STEP, *VOLUME))),
+        leave_out=(*("mount_path", "run_as_user", "data_fingerprint"), *(each.name for each in (*STEP, *VOLUME))),
     ),
     build=_train_on_nodes,
     check=check_training_nodes,

@@ -10,7 +10,7 @@ from kfp import compiler
 from pipelines.compiled import ROOT, read_documents
 from pipelines.factory import build_pipeline
 from pipelines.lint import lint
-from pipelines.pods import Settings
+from pipelines.pods import VOLUME_PATH, Settings
 from pipelines.steps import prepare, train
 
 TRAIN = "exec-train-fastkan"
@@ -83,9 +83,26 @@ def test_pods_of_a_loop_are_limited(tmp_path: Path) -> None:
     assert [loop["iteratorPolicy"] for loop in loops] == [{"parallelismLimit": 2}]
 
 
-def test_timeout_of_a_pod_is_refused_where_nodes_have_their_own() -> None:
-    with pytest.raises(ValueError, match="timeout_seconds of the form"):
-        build_pipeline(training=train.ON_NODES, settings=Settings(timeout=60))
+def test_nodes_run_as_the_user_of_the_steps_and_mount_the_volume_where_they_do(tmp_path: Path) -> None:
+    settings = Settings(volume=True, run_as_user=1000)
+    spec, _ = compiled(tmp_path / "nodes.yaml", training=train.ON_NODES, settings=settings)
+    for name in ("train-fastkan-nodes", "check-training-nodes"):
+        given = spec["root"]["dag"]["tasks"][name]["inputs"]["parameters"]
+        assert given["run_as_user"] == {"runtimeValue": {"constant": 1000.0}}
+        assert given["mount_path"] == {"runtimeValue": {"constant": VOLUME_PATH}}
+    assert not {"run_as_user", "mount_path"} & spec["root"]["inputDefinitions"]["parameters"].keys()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (Settings(timeout=60), "timeout_seconds of the form"),
+        (Settings(run_as_user=0, run_as_non_root=False), "run_as_user 0: the nodes of a TrainJob may not"),
+    ],
+)
+def test_what_nodes_cannot_have_is_refused(settings: Settings, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        build_pipeline(training=train.ON_NODES, settings=settings)
 
 
 def test_code_of_the_guide_compiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

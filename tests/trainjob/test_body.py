@@ -28,6 +28,7 @@ FULL = NodesConfig(
     secret_name="bucket",
     config_map_name="endpoint",
     service_account="trainer",
+    run_as_user=1000,
     node_selector='{"zone": "a"}',
     tolerations='[{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}]',
     env={"NCCL_DEBUG": "INFO", "AWS_REGION": "eu-1"},
@@ -81,7 +82,8 @@ def test_body_fits_the_schemas(nodes: NodesConfig) -> None:
 def test_pods_are_admitted_where_the_restricted_standard_is_enforced(nodes: NodesConfig) -> None:
     """As Kubernetes defines it: https://kubernetes.io/docs/concepts/security/pod-security-standards/#restricted."""
     spec = pod_of(body_of(nodes))["spec"]
-    assert spec["securityContext"] == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+    user = {"runAsUser": nodes.run_as_user} if nodes.run_as_user else {}
+    assert spec["securityContext"] == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}, **user}
     for container in spec["containers"]:
         assert container["securityContext"] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
     allowed = {
@@ -189,6 +191,7 @@ def test_name_is_one_that_kubernetes_takes(run: str) -> None:
         ({"gpus_per_node": 1.5}, "gpus_per_node must be"),
         ({"shm_size": 8}, "shm_size must be a Kubernetes quantity .*got 8"),
         ({"timeout_seconds": 0}, "timeout_seconds must be"),
+        ({"run_as_user": -1}, "run_as_user must be from 0 to"),
         ({"memory_per_node": "64 GB"}, "memory_per_node must be a Kubernetes quantity"),
         ({"pvc_name": "My Claim"}, "pvc_name must be a name"),
         ({"mount_path": "data"}, "mount_path must be an absolute path"),

@@ -53,6 +53,7 @@ def train_fastkan_nodes(
     secret_name: str = "",
     config_map_name: str = "",
     service_account: str = "",
+    run_as_user: int = 0,
     node_selector: dict = {},  # noqa: B006 - kfp asks for a value, and never changes it
     tolerations: list = [],  # noqa: B006 - kfp asks for a value, and never changes it
     env: dict = {},  # noqa: B006 - kfp asks for a value, and never changes it
@@ -126,6 +127,7 @@ def train_fastkan_nodes(
         secret_name: Secret with AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY for the nodes' environment; empty: none.
         config_map_name: ConfigMap with AWS_ENDPOINT_URL and AWS_DEFAULT_REGION; empty: the secret may have them, too.
         service_account: Service account of the nodes; empty: the namespace's default one.
+        run_as_user: uid of the nodes, such as the owner of the volume; 0: the image's, or what the cluster chooses.
         node_selector: Labels that the nodes must have, a JSON object; empty: none.
         tolerations: Tolerations for the nodes' taints, a JSON list; empty: none.
         env: JSON object of further environment variables of the nodes; empty: none.
