@@ -121,10 +121,11 @@ def _read(
 
 def _result(found: dict[str, Any]) -> str:
     """Return figures, where the report lies, and what to do next."""
-    low, high = found["average_precision_interval"]
+    interval = found["average_precision_interval"]
+    bounds = f"  (95%: {interval[0]:.4f} to {interval[1]:.4f})" if interval else ""
     folder = Path(found["folder"])
     rows = [
-        ("average precision", f"{found['average_precision']:.4f}  (95%: {low:.4f} to {high:.4f})"),
+        ("average precision", f"{found['average_precision']:.4f}{bounds}"),
         ("  no skill", f"{found['no_skill']:.4f}  (the base rate: share of {LABEL} rows)"),
         ("  logistic regression", f"{found['logistic_regression']:.4f}  (same rows and encoding)"),
         ("strongest columns", ", ".join(found["strongest_columns"])),

@@ -3,17 +3,21 @@
 Each replicate gives every row a weight drawn from a Poisson distribution of mean 1. Rows are sorted once: what is drawn
 anew are the counts of both classes in bins of neighbouring scores, since sums of Poisson counts are Poisson counts.
 So a replicate costs the same whatever the number of rows. Two models on the same rows get the same weights: cells, of a
-bin of the one and a bin of the other, are drawn for both. The percentiles are expanded by the rows of the rarer class,
-as the bootstrap's own are too narrow of few rows (Hesterberg 2015, What teachers should know about the bootstrap).
+bin of the one and a bin of the other, are drawn for both. Intervals are expanded by the rows of the rarer class, as the
+bootstrap's own are too narrow of few rows (Hesterberg 2015, What teachers should know about the bootstrap).
+
+Those of a metric reach so many standard errors of the bootstrap to either side of its logit: near 1, percentiles of the
+replicates lie too high. Those of a difference, which has no such bound near, are percentiles.
 
 Shape suffixes: N rows, C cells, K bins.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from scipy.special import ndtr, stdtrit
+from scipy.special import expit, logit, ndtr, stdtrit
 
 from dkan_core.evaluation.metrics import NOT_MEASURED, Array
 
@@ -32,18 +36,20 @@ Interval = list[float]
 
 
 def metric_intervals(labels_N: Array, scores_N: Array, weight_N: Array | None = None) -> list[Interval | None]:
-    """Return the offsets of the bounds from average precision and from ROC AUC; None where the rows define neither.
+    """Return the offsets of the bounds from average precision and from ROC AUC.
+
+    None where the rows define neither, or every positive is ranked above every negative: no replicate differs then.
 
     Args:
         labels_N: 0, 1 or 255 (not measured).
         scores_N: Probabilities.
         weight_N: Weights of the rows. Default: every row counts alike.
     """
-    deviations = _deviations(labels_N, [scores_N], weight_N, BINS)
-    if deviations is None:
+    replicates = _replicates(labels_N, [scores_N], weight_N, BINS)
+    if replicates is None:
         return [None] * len(KEYS)
-    tail = _tail(_rarer_rows(labels_N, weight_N))
-    return [_bounds(each, tail) for each in deviations[0]]
+    errors = _standard_errors(_rarer_rows(labels_N, weight_N))
+    return [_logit_bounds(each, errors) for each in replicates[0]]
 
 
 def difference_intervals(
@@ -57,11 +63,11 @@ def difference_intervals(
         other_N: Those of the other.
         weight_N: Weights of the rows. Default: every row counts alike.
     """
-    deviations = _deviations(labels_N, [scores_N, other_N], weight_N, PAIRED_BINS)
-    if deviations is None:
+    replicates = _replicates(labels_N, [scores_N, other_N], weight_N, PAIRED_BINS)
+    if replicates is None:
         return [None] * len(KEYS)
-    tail = _tail(_rarer_rows(labels_N, weight_N))
-    return [_bounds(each, tail) for each in deviations[0] - deviations[1]]
+    errors = _standard_errors(_rarer_rows(labels_N, weight_N))
+    return [_percentiles(each, errors) for each in replicates[0] - replicates[1]]
 
 
 def add_intervals(
@@ -138,31 +144,52 @@ def _rarer_rows(labels_N: Array, weight_N: Array | None) -> float:
     return min(float(total * total / squares) if squares else 0.0 for total, squares in sums)
 
 
-def _tail(rows: float) -> float:
-    """Return the share of replicates beyond each bound, for so many rows of the rarer class.
+def _standard_errors(rows: float) -> float:
+    """Return how many standard errors each bound is away, for so many rows of the rarer class.
 
-    >>> [round(_tail(rows), 4) for rows in (2, 5, 20, 100, 10_000)]
-    [0.0, 0.001, 0.0159, 0.0231, 0.025]
+    >>> [round(_standard_errors(rows), 2) for rows in (1, 2, 5, 20, 100, 10_000)]
+    [inf, 17.97, 3.1, 2.15, 1.99, 1.96]
     """
     if rows <= 1:
-        return 0.0
+        return math.inf
     # By how much a t interval is wider than a normal one whose variance is over the rows, and not over one less.
-    expanded = float(np.sqrt(rows / (rows - 1)) * stdtrit(rows - 1, (1 - CONFIDENCE) / 2))
-    return float(ndtr(expanded))
+    return float(np.sqrt(rows / (rows - 1)) * -stdtrit(rows - 1, (1 - CONFIDENCE) / 2))
 
 
-def _bounds(deviation: Array, tail: float) -> Interval:
+def _logit_bounds(replicates: Array, errors: float) -> Interval | None:
+    """Return the offsets of the bounds from a metric.
+
+    Args:
+        replicates: The metric of the rows, and of each replicate.
+        errors: How many standard errors the bounds are away.
+    """
+    value, spread = replicates[0], np.nanstd(replicates[1:])
+    if not spread > 0 or not 0 < value < 1:
+        return None
+    half = errors * spread / (value * (1 - value))  # the derivative of the logit
+    bounds: Interval = (expit(logit(value) + half * np.array([-1, 1])) - value).tolist()
+    return bounds
+
+
+def _percentiles(differences: Array, errors: float) -> Interval:
+    """Return the offsets of the bounds from a difference.
+
+    Args:
+        differences: Of the rows, and of each replicate.
+        errors: How many standard errors the bounds would be away from a normal mean.
+    """
+    deviations, tail = differences[1:] - differences[0], float(ndtr(-errors))
     # A replicate without one of the classes has no metrics, and tells nothing.
-    measured = deviation[~np.isnan(deviation)]
+    measured = deviations[~np.isnan(deviations)]
     found: Interval = np.quantile(measured, [tail, 1 - tail]).tolist() if len(measured) else [0.0, 0.0]
     return found
 
 
-def _deviations(labels_N: Array, scores: Sequence[Array], weight_N: Array | None, bins: int) -> Array | None:
-    """Return how far each replicate's metrics are from those of the rows.
+def _replicates(labels_N: Array, scores: Sequence[Array], weight_N: Array | None, bins: int) -> Array | None:
+    """Return the metrics of the rows, and those of each replicate.
 
     Shape:
-        - Output: ``(models, len(KEYS), REPLICATES)``; None where a class has no row
+        - Output: ``(models, len(KEYS), 1 + REPLICATES)``; None where a class has no row
     """
     rows = labels_N != NOT_MEASURED if weight_N is None else (labels_N != NOT_MEASURED) & (weight_N > 0)
     positive_N = labels_N[rows] == 1
@@ -180,13 +207,12 @@ def _deviations(labels_N: Array, scores: Sequence[Array], weight_N: Array | None
     of_class = positive_N[first_C] * (bins + 1)
     targets = [of_class + place_N[first_C] for place_N in places]
     random = np.random.default_rng(0)  # fixed: the same rows give the same interval
-    found = np.empty((len(scores), len(KEYS), REPLICATES + 1))
-    for replicate in range(REPLICATES + 1):
-        drawn_C = sum_C if replicate == REPLICATES else random.poisson(count_C) * unit_C
+    found: Array = np.empty((len(scores), len(KEYS), 1 + REPLICATES))
+    for replicate in range(1 + REPLICATES):
+        drawn_C = random.poisson(count_C) * unit_C if replicate else sum_C
         for model, target_C in enumerate(targets):
             found[model, :, replicate] = _binned_metrics(np.bincount(target_C, drawn_C, 2 * (bins + 1)))
-    replicates: Array = found[:, :, :-1] - found[:, :, -1:]
-    return replicates
+    return found
 
 
 def _bin(scores_N: Array, positive_N: Array, bins: int) -> Array:

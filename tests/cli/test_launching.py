@@ -82,13 +82,15 @@ def test_what_ranks_would_refuse_is_refused_before_they_start(
 def test_torchrun_gives_ranks_time_for_their_last_checkpoint(
     given: dict[str, str], waits: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    environment: dict[str, str] = {}
-    monkeypatch.setattr(os, "execve", lambda path, words, variables: environment.update(variables))
+    def end(path: str, words: list[str], variables: dict[str, str]) -> None:
+        raise SystemExit(variables["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"])
+
+    monkeypatch.setattr(os, "execve", end)
     monkeypatch.setattr(logging, "shutdown", lambda: None)
     for name, value in given.items():
         monkeypatch.setenv(name, value)
-    replace_process(["torchrun"])
-    assert environment["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] == waits
+    with pytest.raises(SystemExit, match=f"^{waits}$"):
+        replace_process(["torchrun"])
 
 
 @pytest.mark.slow

@@ -48,6 +48,24 @@ def test_nineteen_of_twenty_intervals_hold_the_value_of_endless_rows(weighted: b
     assert all(count >= 16 for count in hits.values()), hits
 
 
+@pytest.mark.parametrize("shift", [3.0, 3.5])
+def test_intervals_near_1_hold_the_value_as_often(shift: float) -> None:
+    truth = metrics_of(*draw(200_000, 999, shift))
+    hits = dict.fromkeys(KEYS, 0)
+    for seed in range(60):
+        labels_N, scores_N = draw(150, seed, shift)
+        values = metrics_of(labels_N, scores_N)
+        for key, offsets in zip(KEYS, metric_intervals(labels_N, scores_N), strict=True):
+            hits[key] += offsets is None or values[key] + offsets[0] <= truth[key] <= values[key] + offsets[1]
+    # Of 60 at 95% all but three; percentiles of the bootstrap hold 42 to 51.
+    assert all(count >= 54 for count in hits.values()), hits
+
+
+def test_a_perfect_ranking_has_no_interval() -> None:
+    labels_N = np.repeat(np.array([0, 1], np.uint8), 50)
+    assert metric_intervals(labels_N, np.linspace(0, 1, 100)) == [None, None]
+
+
 def test_intervals_are_as_wide_as_those_of_rows_drawn_anew() -> None:
     labels_N, scores_N = draw(3000, 1)
     random = np.random.default_rng(2)
