@@ -127,7 +127,7 @@ def training_from_form(values: Mapping[str, Any], changes: Mapping[str, Any]) ->
     >>> training_from_form({"num_gpus": "2"}, {}).device, training_from_form({"num_gpus": "0"}, {"workers": 3}).workers
     ('cuda', 3)
     """
-    num_gpus = values.get("num_gpus") or "0"
+    num_gpus = values.get("num_gpus", "0")
     if not num_gpus.isdecimal():
         raise ConfigError(f"num_gpus must be a whole number, 0 or more, got {num_gpus!r}")
     gpus = int(num_gpus)

@@ -45,6 +45,7 @@ def test_arguments_take_the_type_of_their_parameter() -> None:
         ([*REQUIRED, 'node_selector={"a b": "x"}'], "parameter 'node_selector' must be a JSON object of labels"),
         ([*REQUIRED, 'tolerations=[{"key": "a b", "operator": "Exists"}]'], "a JSON list of tolerations such as"),
         ([*REQUIRED, "num_gpus=all"], "num_gpus must be a whole number, 0 or more, got 'all'"),
+        ([*REQUIRED, "num_gpus="], "num_gpus must be a whole number, 0 or more, got ''"),
         ([*REQUIRED, 'node_selector={"gpu": true}'], "parameter 'node_selector' must be a JSON object of labels"),
         ([*REQUIRED, 'step_tolerations=["gpu"]'], "parameter 'step_tolerations' must be a JSON list of"),
         ([*REQUIRED, 'tolerations=[{"key": "gpu", "operator": "exists"}]'], "a JSON list of tolerations such as"),
