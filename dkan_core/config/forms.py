@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields
 from types import MappingProxyType
 from typing import Any, Literal, get_args, get_origin
 
+from dkan_core.config.kubernetes import RESOURCE_RULE
 from dkan_core.config.loading import ConfigT, build_config
 from dkan_core.config.schema import Form, field_docs, field_types, item_type, without_none
 from dkan_core.config.train import TrainConfig
@@ -112,7 +113,7 @@ def _in_form(message: str, shown: Sequence[FormField]) -> str:
 
 
 def training_from_form(values: Mapping[str, Any], changes: Mapping[str, Any]) -> TrainConfig:
-    """Build the settings of a training on one node, whose form has ``num_gpus`` and ``workers`` besides.
+    """Build the settings of a training on one node, whose form has ``num_gpus``, ``gpu_type`` and ``workers`` besides.
 
     Args:
         values: Values by the names of the form; names that are no fields of it are passed over.
@@ -130,6 +131,8 @@ def training_from_form(values: Mapping[str, Any], changes: Mapping[str, Any]) ->
     num_gpus = values.get("num_gpus", "0")
     if not num_gpus.isdecimal():
         raise ConfigError(f"num_gpus must be a whole number, 0 or more, got {num_gpus!r}")
+    if "gpu_type" in values and not RESOURCE_RULE.holds(values["gpu_type"]):
+        raise ConfigError(f"gpu_type must be {RESOURCE_RULE.expected}, got {values['gpu_type']!r}")
     gpus = int(num_gpus)
     placed = {"device": "cuda" if gpus else "auto", "workers": gpus or values.get("workers") or None}
     return config_from_form(TrainConfig, values, {**placed, **changes})

@@ -6,24 +6,35 @@ from typing import Annotated, Any
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
+from dkan_core.config.kubernetes import (
+    CORES_RULE,
+    LABEL_RULE,
+    LABELS_RULE,
+    MEMORY_RULE,
+    NAME_RULE,
+    RESOURCE_RULE,
+    SHM_RULE,
+    VARIABLES_RULE,
+    or_empty,
+)
 from dkan_core.config.schema import STRICT, Expected, Form, reports_config_errors, setting
 from dkan_core.errors import ConfigError
 
-Quantity = Annotated[
-    str,
-    Field(pattern=r"^([0-9]+(\.[0-9]+)?(m|[kMGTPE]i?)?)?$"),
-    Expected("a Kubernetes quantity such as 8 or 64Gi"),
-]
-# What Kubernetes calls a DNS subdomain: at most 253 characters.
-Name = Annotated[
-    str,
-    Field(pattern="^([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?)?$"),
-    Expected("a name of lowercase letters, digits, dots and dashes"),
-]
 JSON_OBJECT = 'a JSON object of texts such as {"zone": "a"}'
 JSON_LIST = 'a JSON list such as [{"key": "gpu", "operator": "Exists"}]'
 # Variables of torchrun, which Kubeflow Trainer sets.
 RESERVED = "PET_"
+
+TEXT_RULES = {
+    "gpu_type": RESOURCE_RULE,
+    "cpu_per_node": or_empty(CORES_RULE),
+    "memory_per_node": or_empty(MEMORY_RULE),
+    "shm_size": or_empty(SHM_RULE),
+    "namespace": or_empty(LABEL_RULE),
+    "runtime": NAME_RULE,
+    **dict.fromkeys(("pvc_name", "secret_name", "config_map_name", "service_account"), or_empty(NAME_RULE)),
+}
+OBJECT_RULES = {"node_selector": LABELS_RULE, "labels": LABELS_RULE, "env": VARIABLES_RULE}
 
 
 @reports_config_errors
@@ -48,39 +59,39 @@ class NodesConfig:
     """Training processes of each node when gpus_per_node is 0."""
 
     # In a form as for the training on one node: pods that request nothing are the first to be evicted.
-    cpu_per_node: Quantity = setting("", form=Form(default="4"))
+    cpu_per_node: str = setting("", form=Form(default="4"))
     """CPUs of each node, such as 8; empty: none requested."""
 
-    memory_per_node: Quantity = setting("", form=Form(default="16Gi"))
+    memory_per_node: str = setting("", form=Form(default="16Gi"))
     """Memory limit of each node, with its /dev/shm, such as 64Gi; empty: none requested."""
 
     # NCCL takes 9 MB for each pair of GPUs that cannot read each other's memory.
-    shm_size: Quantity = "2Gi"
+    shm_size: str = "2Gi"
     """Size of /dev/shm on each node, such as 8Gi, for NCCL; empty: the cluster's default, usually 64 MB."""
 
-    namespace: Name = ""
+    namespace: str = ""
     """Namespace of the job; empty: the one that the launcher runs in."""
 
     # The runtime that Kubeflow Trainer installs.
-    runtime: Name = "torch-distributed"
+    runtime: str = "torch-distributed"
     """ClusterTrainingRuntime of the job, one for torch."""
 
     timeout_seconds: Annotated[int, Field(ge=1, le=10**9)] = 86_400
     """Seconds after which the job is deleted and the run fails, including the wait for nodes."""
 
-    pvc_name: Name = ""
+    pvc_name: str = ""
     """PersistentVolumeClaim (ReadWriteMany) that nodes and launcher mount; empty: none, all is under URIs."""
 
     mount_path: Annotated[str, Field(pattern="^/"), Expected("an absolute path")] = "/data"
     """Where the PersistentVolumeClaim is mounted, on nodes and launcher."""
 
-    secret_name: Name = ""
+    secret_name: str = ""
     """Secret with AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY for the nodes' environment; empty: none."""
 
-    config_map_name: Name = ""
+    config_map_name: str = ""
     """ConfigMap with AWS_ENDPOINT_URL and AWS_DEFAULT_REGION; empty: the secret may have them, too."""
 
-    service_account: Name = ""
+    service_account: str = ""
     """Service account of the nodes; empty: the namespace's default one."""
 
     # The pods may not run as root, whose uid is 0.
@@ -102,8 +113,10 @@ class NodesConfig:
     def __post_init__(self) -> None:
         if not self.image:
             raise ConfigError("image: name the image that the nodes run, the same as the launcher's")
-        for name in ("node_selector", "env", "labels"):
-            self.mapping(name)
+        for name, rule in (TEXT_RULES | OBJECT_RULES).items():
+            value = self.mapping(name) if name in OBJECT_RULES else getattr(self, name)
+            if not rule.holds(value):
+                raise ConfigError(f"{name} must be {rule.expected}, got {value!r}")
         self.toleration_list  # noqa: B018 - raises when malformed
         if reserved := [name for name in self.mapping("env") if name.startswith(RESERVED)]:
             raise ConfigError(f"env: {reserved[0]} is set by Kubeflow Trainer; leave it out")

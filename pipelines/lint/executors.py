@@ -8,6 +8,7 @@ from typing import Any
 from google.protobuf import json_format
 from kfp.pipeline_spec.pipeline_spec_pb2 import ComponentSpec, PipelineTaskSpec
 
+from dkan_core.config.kubernetes import QUANTITY
 from pipelines.lint.documents import Compiled
 from pipelines.lint.functions import check_function
 from pipelines.lint.scopes import CHANNEL, Scope, UnresolvedError, fits, placeholders, strings
@@ -17,8 +18,6 @@ EXPRESSION = re.compile(r"\{\{\$(.*?)\}\}")
 NAMED = re.compile(r"\.(inputs|outputs)\.(parameters|artifacts)\[(['\"])(.+?)\3\].*")
 WHOLE = re.compile(r"(|\.inputs|\.outputs|\.outputs\.output_file|\.workspace_path|\.pipeline_\w+)")
 IF_PRESENT = re.compile(r"\"InputName\":\s*\"([^\"]+)\"")
-# As Kubernetes writes an amount: 500m, 16Gi, 1e3.
-QUANTITY = re.compile(r"[0-9]+(\.[0-9]+)?([munkKMGTPE]|[KMGTPE]i|e[0-9]+)?")
 COUNT = re.compile(r"[0-9]+")
 
 # Fields that the backend reads as text, along with the accelerator's: from any other type it gets an empty text.

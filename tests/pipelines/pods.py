@@ -12,8 +12,8 @@ from typing import Any
 from google.protobuf import json_format
 from google.protobuf.message import Message
 
+from dkan_core.config.kubernetes import QUANTITY
 from pipelines.lint.documents import ROOT, Compiled, load, parse
-from pipelines.lint.executors import QUANTITY
 from pipelines.lint.scopes import PLACEHOLDER, type_name
 
 EXAMPLES: dict[str, Any] = {

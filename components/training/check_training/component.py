@@ -37,6 +37,7 @@ def check_training(
     seed: int = 0,
     # End of settings.
     num_gpus: str = "0",
+    gpu_type: str = "nvidia.com/gpu",
     workers: int = 0,
     settings: dict = {},  # noqa: B006 - kfp asks for a value, and never changes it
     sweep: list = [],  # noqa: B006 - kfp asks for a value, and never changes it
@@ -94,6 +95,7 @@ def check_training(
         seed: Seed of initialization, batch order and dropout.
         num_gpus: GPUs of the training pod, one worker each; fewer visible ones are an error. 0: the pod has none and
             trains on the CPU.
+        gpu_type: Resource name of the GPUs on the cluster.
         workers: Training processes when num_gpus is 0; 0 means one per visible GPU, or one on the CPU.
         settings: Further settings of dkan train by name, which override the ones above.
         sweep: Settings of dkan train by name, one run per entry; the best by validation is published.

@@ -19,7 +19,7 @@ PLACES = {"run_uri": "s3://bucket/run", "image": "dkan"}
         ({"epochs": -1}, "epochs must be from 1 to"),
         ({"strategy": "single"}, "strategy single: is for one node"),
         ({"strategy": "hybrid", "nodes": 3}, "workers 3: strategy hybrid takes twice"),
-        ({"memory_per_node": "64GB"}, "memory_per_node must be a Kubernetes quantity"),
+        ({"memory_per_node": "64GB"}, "memory_per_node must be a quantity of at least 64Mi"),
         ({"tolerations": [{"keys": "gpu"}]}, "tolerations: one has a field that Kubernetes does not know"),
         ({"run_uri": "/tmp/run"}, "run /tmp/run: is on one machine"),
         ({"label": "late", "label_weights": "1,2"}, "label_weights: 2 numbers; the data has 1 label"),
