@@ -6,6 +6,7 @@ from typing import Any
 
 from dkan_core.config.kubernetes import (
     CORES_RULE,
+    LABEL_RULE,
     LABELS_RULE,
     MEMORY_RULE,
     NAME_RULE,
@@ -36,7 +37,9 @@ OPTIONAL_NAME_RULE = or_empty(NAME_RULE)
 PLACE_RULE = Rule(str.strip, "a path or URI, not empty")
 RULES = {
     "image": Rule(IMAGE.fullmatch, "an image such as registry.example/dkan:0.2.0"),
-    **dict.fromkeys(("secret_name", "config_map_name", "pvc_name"), NAME_RULE),
+    "config_map_name": NAME_RULE,
+    # Kubeflow names volumes after them.
+    **dict.fromkeys(("secret_name", "pvc_name"), LABEL_RULE),
     **dict.fromkeys(("serving_runtime", "serving_account"), OPTIONAL_NAME_RULE),
     **dict.fromkeys(("data_uri", "model_uri", "output_uri"), PLACE_RULE),
     "registry_url": or_empty(Rule(SERVER.fullmatch, "an address such as http://registry.example:8080")),

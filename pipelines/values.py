@@ -36,11 +36,8 @@ def find_fault(form: Mapping[str, Any]) -> str:
     >>> find_fault({"memory": "64Gi", "num_gpus": "8"})
     ''
     """
-    for name, needed in NEEDED_BY.items():
-        if form.get(name) and needed in form and not form[needed]:
-            return f"parameter {name!r} needs {needed!r}, which is empty"
-    if form.get("min_average_precision") and form.get("label") == "" and "model_uri" in form:
-        return "parameter 'min_average_precision' needs 'label', which is empty"
+    if fault := _unfit_pair(form):
+        return fault
     for name, value in form.items():
         if name in RULES and not RULES[name].holds(value):
             return f"parameter {name!r} must be {RULES[name].expected}, got {value!r}"
@@ -53,6 +50,18 @@ def find_fault(form: Mapping[str, Any]) -> str:
     except ConfigError as error:
         return str(error)
     return _unfit_share(form)
+
+
+def _unfit_pair(form: Mapping[str, Any]) -> str:
+    """Return what is wrong with a parameter beside another one."""
+    for name, needed in NEEDED_BY.items():
+        if form.get(name) and needed in form and not form[needed]:
+            return f"parameter {name!r} needs {needed!r}, which is empty"
+    if form.get("pvc_name") and form["pvc_name"] == form.get("secret_name"):
+        return f"parameter 'pvc_name' must differ from 'secret_name', got {form['pvc_name']!r}"
+    if form.get("min_average_precision") and form.get("label") == "" and "model_uri" in form:
+        return "parameter 'min_average_precision' needs 'label', which is empty"
+    return ""
 
 
 def _misplaced_date(form: Mapping[str, Any]) -> str:
