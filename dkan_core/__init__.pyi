@@ -12,6 +12,7 @@ from dkan_core.config import TrainConfig as TrainConfig
 from dkan_core.config import build_config as build_config
 from dkan_core.config.forms import config_from_form as config_from_form
 from dkan_core.config.forms import training_from_form as training_from_form
+from dkan_core.config.forms import trainings_from_form as trainings_from_form
 from dkan_core.data.example_data import write_sample as write_sample
 from dkan_core.data.format.manifest import PreparedData as PreparedData
 from dkan_core.data.format.manifest import save_pointer as save_pointer

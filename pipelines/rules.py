@@ -1,8 +1,6 @@
 """What the value of each parameter must be, where its type alone does not say so."""
 
-import json
 import re
-from typing import Any
 
 from dkan_core.config.kubernetes import (
     CORES_RULE,
@@ -27,12 +25,6 @@ def _within(low: int, high: int | None = None) -> Rule:
     return Rule(lambda value: low <= value <= high, f"from {low} to {high}")
 
 
-def _are_different(value: Any) -> bool:
-    """Tell whether a list has objects, none of them twice: two runs of the same settings write to one place."""
-    texts = [json.dumps(each, sort_keys=True) for each in value]
-    return bool(texts) and all(isinstance(each, dict) for each in value) and len({*texts}) == len(texts)
-
-
 OPTIONAL_NAME_RULE = or_empty(NAME_RULE)
 PLACE_RULE = Rule(str.strip, "a path or URI, not empty")
 RULES = {
@@ -47,7 +39,6 @@ RULES = {
     **dict.fromkeys(("memory", "step_memory"), MEMORY_RULE),
     **dict.fromkeys(("node_selector", "step_node_selector"), LABELS_RULE),
     **dict.fromkeys(("tolerations", "step_tolerations"), TOLERATIONS_RULE),
-    "sweep": Rule(_are_different, 'a JSON list such as [{"learning_rate": 0.01}], without the same settings twice'),
     "inference_service": or_empty(
         Rule(
             SERVICE_NAME.fullmatch,

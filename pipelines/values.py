@@ -7,7 +7,7 @@ from typing import Any
 
 from components.deployment.fill_in_date import fill_in_date
 from dkan_core.config import NodesConfig, PrepareConfig
-from dkan_core.config.forms import config_from_form, training_from_form
+from dkan_core.config.forms import config_from_form, trainings_from_form
 from dkan_core.data.preparation.parallel import MAX_PARTS
 from dkan_core.data.source.files import SUFFIXES, split_sources
 from dkan_core.errors import ConfigError
@@ -162,8 +162,7 @@ def _build_configs(form: Mapping[str, Any]) -> None:
         # Smoke has no label in its form, as its data come with one.
         config_from_form(PrepareConfig, {"label": "label", **form})
     if "model_kind" in form:
-        for settings in form.get("sweep", [form.get("settings", {})]):
-            config = training_from_form(form, settings)
+        for config in trainings_from_form(form):
             if "nodes" in form:
                 settle(config, config_from_form(NodesConfig, form))
             else:

@@ -96,6 +96,7 @@ def config_from_form(
     Traceback (most recent call last):
     dkan_core.errors.ConfigError: model_kind must be one of auto, fastkan, additive, got 'tree'
     """
+    _check_settings(changes)
     shown = form_fields(kind)
     given = [field for field in shown if field.name in values and not field.is_open(values[field.name])]
     settings = {field.setting: values[field.name] for field in given}
@@ -128,6 +129,7 @@ def training_from_form(values: Mapping[str, Any], changes: Mapping[str, Any]) ->
     >>> training_from_form({"num_gpus": "2"}, {}).device, training_from_form({"num_gpus": "0"}, {"workers": 3}).workers
     ('cuda', 3)
     """
+    _check_settings(changes)
     num_gpus = values.get("num_gpus", "0")
     if not num_gpus.isdecimal():
         raise ConfigError(f"num_gpus must be a whole number, 0 or more, got {num_gpus!r}")
@@ -136,6 +138,42 @@ def training_from_form(values: Mapping[str, Any], changes: Mapping[str, Any]) ->
     gpus = int(num_gpus)
     placed = {"device": "cuda" if gpus else "auto", "workers": gpus or values.get("workers") or None}
     return config_from_form(TrainConfig, values, {**placed, **changes})
+
+
+def trainings_from_form(values: Mapping[str, Any]) -> list[TrainConfig]:
+    """Build the settings of every training on one node that a form asks for.
+
+    Args:
+        values: As of ``training_from_form``, with ``settings``, which override the others; or with those of several
+            runs in ``sweep``, no two of which become the same: they would write to one place.
+
+    Returns:
+        The settings, checked.
+
+    Raises:
+        ConfigError: A setting is unknown or out of bounds, or a sweep has no runs or the same one twice.
+
+    >>> [config.epochs for config in trainings_from_form({"seed": 1, "sweep": [{"epochs": 3}, {"epochs": 4.0}]})]
+    [3, 4]
+    >>> trainings_from_form({"seed": 1, "sweep": [{}, {"seed": 1.0}]})
+    Traceback (most recent call last):
+    dkan_core.errors.ConfigError: sweep must be a JSON list such as [{"learning_rate": 0.01}], without the same \
+settings twice, got [{}, {'seed': 1.0}]
+    """
+    sweep = values.get("sweep")
+    if sweep is None:
+        return [training_from_form(values, values.get("settings", {}))]
+    is_list = isinstance(sweep, list) and all(isinstance(changes, dict) for changes in sweep)
+    configs = [training_from_form(values, changes) for changes in sweep] if is_list else []
+    if not configs or any(config in configs[:index] for index, config in enumerate(configs)):
+        wanted = 'a JSON list such as [{"learning_rate": 0.01}], without the same settings twice'
+        raise ConfigError(f"sweep must be {wanted}, got {sweep!r}")
+    return configs
+
+
+def _check_settings(changes: object) -> None:
+    if not isinstance(changes, Mapping):
+        raise ConfigError(f'settings must be a JSON object such as {{"learning_rate": 0.01}}, got {changes!r}')
 
 
 def form_type(expected: Any) -> type:

@@ -35,7 +35,7 @@ SWEEP_SETTINGS = Parameter(
     name="sweep",
     type=list[dict],  # type: ignore[type-arg] # the form shows the type as it stands here
     default=[{"learning_rate": 0.003}, {"learning_rate": 0.01}, {"learning_rate": 0.03}],
-    description="Settings of dkan train by name, one run per entry; the best by validation is published.",
+    description="Settings of dkan train by name, one run per entry, no two alike; the best by validation is published.",
 )
 
 

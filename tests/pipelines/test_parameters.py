@@ -104,7 +104,9 @@ def test_arguments_that_kubernetes_accepts_pass(name: str, value: str) -> None:
 @pytest.mark.parametrize(
     ("pipeline", "assignments", "message"),
     [
-        ("sweep", [*REQUIRED, "sweep=[3]"], "parameter 'sweep' must be a JSON list such as"),
+        ("sweep", [*REQUIRED, "sweep=[3]"], r"sweep must be a JSON list such as .* got \[3\]"),
+        ("sweep", [*REQUIRED, 'sweep=[{"epochs": 3}, {"epochs": 3.0}]'], "without the same settings twice"),
+        ("sweep", [*REQUIRED, 'sweep=[{"hidden": [64]}, {"hidden": "64", "seed": 0}]'], "without the same settings"),
         ("sweep", [*REQUIRED, 'sweep=[{"seed": 1}, {"epochs": -3}]'], "epochs must be from 1 to"),
         ("multi-node", [*REQUIRED, "run_uri=s3://b/r", "prepared_uri=s3://b/p", "memory_per_node=64GB"], "64GB"),
         (

@@ -137,7 +137,7 @@ def test_secrets_that_fit_no_header(
         (["--run-as", "a b"], "--run-as must be a name of lowercase letters"),
         (["--experiment", " "], "--experiment must be a name, got an empty text"),
         (["--host", "foo", "--dry-run"], "--host must be https://NAME"),
-        (["--pipeline", "sweep", "--params", "sweep=[]"], "parameter 'sweep' must be a JSON list such as"),
+        (["--pipeline", "sweep", "--params", "sweep=[]"], "sweep must be a JSON list such as"),
         (
             [
                 *("--pipeline", "batch-scoring", "--params", "model_uri=s3://b/m", "--params", "output_uri=s3://b/s"),

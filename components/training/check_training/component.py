@@ -40,7 +40,7 @@ def check_training(
     gpu_type: str = "nvidia.com/gpu",
     workers: int = 0,
     settings: dict = {},  # noqa: B006 - kfp asks for a value, and never changes it
-    sweep: list = [],  # noqa: B006 - kfp asks for a value, and never changes it
+    sweep: list = None,  # noqa: RUF013 - kfp takes no union with None
 ) -> None:
     """Fail if settings of train_fastkan are invalid, before preparation, which may take hours.
 
@@ -98,11 +98,10 @@ def check_training(
         gpu_type: Resource name of the GPUs on the cluster.
         workers: Training processes when num_gpus is 0; 0 means one per visible GPU, or one on the CPU.
         settings: Further settings of dkan train by name, which override the ones above.
-        sweep: Settings of dkan train by name, one run per entry; the best by validation is published.
+        sweep: Settings of dkan train by name, one run per entry, no two alike; the best by validation is published.
     """
     form = dict(locals())
-    from dkan_core import check_training, training_from_form
+    from dkan_core import check_training, trainings_from_form
 
-    divided = "" if split_column else split
-    for changes in sweep or [settings]:
-        check_training(training_from_form(form, changes), data_uri, label, divided)
+    for config in trainings_from_form(form):
+        check_training(config, data_uri, label, "" if split_column else split)

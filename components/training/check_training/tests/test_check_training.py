@@ -28,6 +28,14 @@ ADDITIVE = {"model_kind": "additive", "monotone": "agee:+"}
         ({"members": 2, "model_kind": "fastkan"}, "members must be 1 with model fastkan"),
         ({"settings": {"epoch": 3.0}}, r"unknown setting 'epoch' \(did you mean 'epochs'\?\)"),
         ({"sweep": [{"learning_rate": 0.01}, {"learning_rate": "fast"}]}, "learning_rate must be"),
+        ({"settings": []}, r"settings must be a JSON object such as .* got \[\]"),
+        ({"sweep": []}, r"sweep must be a JSON list such as .* got \[\]"),
+        ({"sweep": "x"}, "sweep must be a JSON list such as .* got 'x'"),
+        ({"sweep": [1]}, r"sweep must be a JSON list such as .* got \[1\]"),
+        (
+            {"sweep": [{"hidden": [64]}, {"hidden": "64", "seed": 0.0}]},
+            "sweep must be .* without the same settings twice",
+        ),
         ({"strategy": "single", "num_gpus": "4"}, "workers 4: strategy single has one"),
         ({"strategy": "hybrid", "workers": 3}, "workers 3: strategy hybrid takes twice tensor_parallel_size 2"),
         ({"settings": {"device": "cpu,cpu", "slice_weights": [1.0]}}, "slice_weights: 1 numbers; there are 2 workers"),
@@ -57,6 +65,7 @@ def test_wrong_setting_is_named(settings: dict[str, Any], message: str, rows: st
         {},
         {"split": "80/20/0", "split_column": "seen"},
         {"strategy": "hybrid", "num_gpus": "4"},
+        {"sweep": [{"seed": 0}, {"seed": 1}]},
         # How many workers there are, the machine decides that trains.
         {"strategy": "tensor-parallel"},
         {"settings": {"mode": "average", "sync_interval": 4}},
