@@ -33,7 +33,7 @@ RULES = {
     # Kubeflow names volumes after them.
     **dict.fromkeys(("secret_name", "pvc_name"), LABEL_RULE),
     **dict.fromkeys(("serving_runtime", "serving_account"), OPTIONAL_NAME_RULE),
-    **dict.fromkeys(("data_uri", "model_uri", "output_uri"), PLACE_RULE),
+    **dict.fromkeys(("data_uri", "model_uri", "output_uri", "run_uri"), PLACE_RULE),
     "registry_url": or_empty(Rule(SERVER.fullmatch, "an address such as http://registry.example:8080")),
     **dict.fromkeys(("cpu", "step_cpu"), CORES_RULE),
     **dict.fromkeys(("memory", "step_memory"), MEMORY_RULE),

@@ -1,13 +1,13 @@
 """Values of a form that a run would fail on, some of them hours after it began."""
 
 import posixpath
-import re
 from collections.abc import Mapping
 from typing import Any
 
 from components.deployment.fill_in_date import fill_in_date
 from dkan_core.config import NodesConfig, PrepareConfig
 from dkan_core.config.forms import config_from_form, trainings_from_form
+from dkan_core.data.places import READ, WRITTEN
 from dkan_core.data.preparation.parallel import MAX_PARTS
 from dkan_core.data.source.files import SUFFIXES, split_sources
 from dkan_core.errors import ConfigError
@@ -15,17 +15,14 @@ from dkan_core.serving.inference_service import storage_uri
 from dkan_core.training.setup.early_checks import check_training, has_test_rows
 from dkan_core.trainjob.body import settle
 from dkan_core.utils.dates import DATE
-from pipelines.pods import VOLUME_PATH
 from pipelines.rules import RULES
 
 # A parameter that another one cannot do without.
-NEEDED_BY = {"registry_url": "publish_uri", "inference_service": "publish_uri"}
-
-# Where steps find what they read, or leave something for others or for later.
-READ = ("data_uri", "model_uri", "initial_model_uri", "previous_model_uri")
-WRITTEN = ("prepared_uri", "checkpoint_uri", "run_uri", "publish_uri", "output_uri")
-URI = re.compile(r"\w+://")
-OF_ONE_PROCESS = ("file://", "memory://")
+NEEDED_BY = {
+    **dict.fromkeys(("registry_url", "inference_service"), "publish_uri"),
+    # Where many pods prepare, and where nodes train.
+    **dict.fromkeys(("num_parts", "run_uri"), "prepared_uri"),
+}
 
 
 def find_fault(form: Mapping[str, Any]) -> str:
@@ -55,7 +52,7 @@ def find_fault(form: Mapping[str, Any]) -> str:
 def _unfit_pair(form: Mapping[str, Any]) -> str:
     """Return what is wrong with a parameter beside another one."""
     for name, needed in NEEDED_BY.items():
-        if form.get(name) and needed in form and not form[needed]:
+        if form.get(name) and needed in form and not form[needed].strip():
             return f"parameter {name!r} needs {needed!r}, which is empty"
     if form.get("pvc_name") and form["pvc_name"] == form.get("secret_name"):
         return f"parameter 'pvc_name' must differ from 'secret_name', got {form['pvc_name']!r}"
@@ -71,7 +68,7 @@ def _misplaced_date(form: Mapping[str, Any]) -> str:
     "parameter 'model_uri' cannot have a date; {date} may be in data_uri, output_uri, publish_uri, registered_version, \
 serving_uri"
     """
-    dated = fill_in_date.component_spec.inputs
+    dated = fill_in_date.component_spec.outputs
     for name in (*READ, *WRITTEN, "registered_name"):
         if name not in dated and DATE in (form.get(name) or ""):
             return f"parameter {name!r} cannot have a date; {DATE} may be in {', '.join(dated)}"
@@ -126,30 +123,6 @@ def _in_one_spelling(place: str) -> str:
     """
     scheme, separator, path = place.strip().rpartition("://")
     return f"{scheme}{separator}{posixpath.normpath(path)}" if path else ""
-
-
-def find_local_place(form: Mapping[str, Any]) -> str:
-    """Return what is wrong with the first place that pods cannot share: what they leave there would be lost.
-
-    An absolute path is one on the volume that every step mounts, if the pipeline has one. What is only read may also be
-    part of the image.
-
-    >>> find_local_place({"data_uri": "s3://bucket/flights", "publish_uri": "/mnt/dkan/models"})
-    "parameter 'publish_uri' must be a URI such as s3://bucket/folder, got '/mnt/dkan/models'"
-    >>> find_local_place({"publish_uri": "/mnt/dkan/models", "pvc_name": "dkan"})
-    ''
-    """
-    volume = f"{VOLUME_PATH}/" if "pvc_name" in form else ""
-    for name in (*READ, *WRITTEN):
-        root = "/" if name in READ else volume
-        # Several sources are separated by commas or lines.
-        for place in split_sources(form.get(name) or ""):
-            is_shared = URI.match(place) and not place.startswith(OF_ONE_PROCESS)
-            is_below = root and posixpath.normpath(place).startswith(root)
-            if not (is_shared or is_below):
-                path = f", or a path below {root}" if root else ""
-                return f"parameter {name!r} must be a URI such as s3://bucket/folder{path}, got {place!r}"
-    return ""
 
 
 def _build_configs(form: Mapping[str, Any]) -> None:

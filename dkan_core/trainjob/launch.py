@@ -22,7 +22,7 @@ from dkan_core.utils.file_names import METRICS, MODEL_FOLDER
 from dkan_core.utils.schemas import parse_json
 from dkan_core.utils.signals import exit_once, handle_signal
 from dkan_core.utils.storage.files import read_if_there
-from dkan_core.utils.storage.paths import is_remote, local_path
+from dkan_core.utils.storage.paths import is_remote, is_shared, local_path
 from dkan_core.utils.storage.remote import download_folder
 from dkan_core.utils.storage.staging import staged_folder
 
@@ -85,6 +85,7 @@ def check_training_on_nodes(
     sources: str | Path | Sequence[str | Path] = (),
     labels: str = "",
     split: str = "",
+    prepared: str | Path | None = None,
 ) -> None:
     """Check what ``train_on_nodes`` is to be given before any data are prepared, which may take hours.
 
@@ -95,13 +96,16 @@ def check_training_on_nodes(
         sources: As of ``check_training``.
         labels: As of ``check_training``.
         split: As of ``check_training``.
+        prepared: Folder that the data will be prepared in. Default: not known.
 
     Raises:
-        ConfigError: A setting is wrong, nodes cannot reach ``run``, or the SDK is missing.
+        ConfigError: A setting is wrong, nodes cannot reach ``prepared`` or ``run``, or the SDK is missing.
         DataError: Columns are to be read, and a file is missing or broken.
     """
     check_sdk()
-    out, settled = _shared("run", run, nodes), settle(config, nodes)
+    if prepared is not None:
+        _shared("prepared_uri", prepared, nodes)
+    out, settled = _shared("run_uri", run, nodes), settle(config, nodes)
     train_job("check", arguments("prepared", out, settled), nodes)
     check_names(config, sources, labels)
     check_split(split)
@@ -113,15 +117,12 @@ def _shared(name: str, uri: str | Path, nodes: NodesConfig) -> str:
     Raises:
         ConfigError: It is of this machine alone.
     """
-    if is_remote(uri):
-        return str(uri).rstrip("/")
-    path = local_path(uri)
-    if nodes.pvc_name and path.is_absolute() and path.is_relative_to(nodes.mount_path) and ".." not in path.parts:
-        return str(path)
-    wanted = f"a folder under {nodes.mount_path}, where claim {nodes.pvc_name} is" if nodes.pvc_name else "pvc_name"
+    if is_shared(uri, nodes.mount_path if nodes.pvc_name else ""):
+        return str(uri).rstrip("/") if is_remote(uri) else str(local_path(uri))
+    path = f"a path below {nodes.mount_path}, where claim {nodes.pvc_name} is" if nodes.pvc_name else "one on pvc_name"
     raise ConfigError(
-        f"{name} {uri}: is on one machine, and {nodes.nodes} nodes need it; "
-        f"give a URI such as s3://bucket/folder, or {wanted}"
+        f"{name} must be a place that {nodes.nodes} nodes share, a URI such as s3://bucket/folder or {path}, "
+        f"got {str(uri)!r}"
     )
 
 

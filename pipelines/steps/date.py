@@ -1,15 +1,16 @@
-"""The date of a run, for places that are to be others in every run of a schedule."""
+"""The places of a run: all steps reach them, and some are others in every run of a schedule, by its date."""
 
 from components.deployment.fill_in_date import fill_in_date
 from pipelines.form import Values, bind
-from pipelines.pods import Settings, configure_pod
+from pipelines.pods import VOLUME_PATH, Settings, configure_pod
 
 
 def with_date(values: Values, settings: Settings) -> Values:
-    """Return the values of a form, with the date of the run where some of them may say {date}."""
+    """Return the values of a form, its places checked, with the date of the run where some of them may say {date}."""
     # Not kfp's placeholder for the time of a run: servers before 2.17 and the local runner do not fill it in.
-    dated = configure_pod(bind(fill_in_date, values), values, settings, is_control=True)
+    task = bind(fill_in_date, values, volume_path=VOLUME_PATH if settings.volume else "")
+    dated = configure_pod(task, values, settings, is_control=True, is_retried=False)
     return {
-        name: dated.outputs[name] if name in fill_in_date.component_spec.inputs else value
+        name: dated.outputs[name] if name in fill_in_date.component_spec.outputs else value
         for name, value in values.items()
     }

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 import yaml
 
+from dkan_core.data.places import find_local_place
 from dkan_core.errors import UserError
 from pipelines.compiled import DEFAULT
 from pipelines.lint.documents import LOADER
@@ -22,12 +23,12 @@ from pipelines.parameters import (
     read_parameters,
     with_defaults,
 )
+from pipelines.pods import VOLUME_PATH
 from pipelines.rules import OPTIONAL_NAME_RULE
 from pipelines.submission.credentials import Credentials, RefusedError, service_account_token
 from pipelines.submission.results import Submission, write_junit, write_summary
 from pipelines.submission.server import Pace, PipelinesServer, UnreachableError, address_of
 from pipelines.submission.watch import RunOutcome, Watched, watch
-from pipelines.values import find_local_place
 
 PACE = Pace()
 
@@ -131,7 +132,7 @@ def prepare(submission: Submission, params: Sequence[str]) -> Request:
     spec = next(yaml.load_all(content, Loader=LOADER))
     inputs = spec["root"].get("inputDefinitions", {}).get("parameters", {})
     parameters = read_parameters(inputs, params)
-    if fault := find_local_place(with_defaults(inputs, parameters)):
+    if fault := find_local_place(with_defaults(inputs, parameters), VOLUME_PATH if "pvc_name" in inputs else ""):
         raise ArgumentError(fault)
     # The same file is the same version: submitting it again uploads nothing.
     submission.version = submission.version or hashlib.sha256(content).hexdigest()[:12]

@@ -13,11 +13,13 @@ from kfp import dsl
 from typer.main import get_command
 from typer.testing import CliRunner
 
+from dkan_core.data.places import READ, WRITTEN
 from dkan_core.trainjob.body import CONFIG_KEYS, SECRET_KEYS
 from dkan_core.utils.storage.credentials import VARIABLES, own_name
 from pipelines.__main__ import app, describe_publication
 from pipelines.compiled import DEFAULT, PIPELINES, ROOT, load_pipeline, package_of, read_documents
 from pipelines.parameters import PARSERS
+from pipelines.pods import VOLUME_PATH
 
 REQUIRED = ["data_uri=flights", "label=late"]
 REPOSITORY = ROOT.parent
@@ -25,7 +27,7 @@ VERSION = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"][
 NOT_RETRIED = tuple(
     f"exec-{name}"
     for name in (
-        *("check-training", "approve-model", "complete-scores", "plan-scoring"),
+        *("fill-in-date", "check-training", "approve-model", "complete-scores", "plan-scoring"),
         *("fingerprint-parquet", "prepare-parquet", "plan-preparation", "fit-preparation"),
         *("train-fastkan-nodes", "deploy-model"),
     )
@@ -160,6 +162,15 @@ def test_steps_are_tried_again_after_a_pause_unless_they_would_find_the_same(spe
         policy = task.get("retryPolicy", {})
         found = tuple(policy.get(key) for key in ("backoffDuration", "backoffFactor", "maxRetryCount"))
         assert (found if policy else None) == expected, name
+
+
+def test_first_step_is_given_every_place_to_check(spec: dict[str, Any]) -> None:
+    form = spec["root"]["inputDefinitions"]["parameters"]
+    given = spec["root"]["dag"]["tasks"]["fill-in-date"]["inputs"]["parameters"]
+    for name in form.keys() & {*READ, *WRITTEN}:
+        assert given[name] == {"componentInputParameter": name}
+    volume = VOLUME_PATH if "pvc_name" in form else ""
+    assert given["volume_path"] == {"runtimeValue": {"constant": volume}}
 
 
 def test_on_this_machine_a_failure_ends_the_run_at_once() -> None:

@@ -125,6 +125,13 @@ def test_arguments_that_kubernetes_accepts_pass(name: str, value: str) -> None:
             "parameter 'pvc_name' must differ from 'secret_name', got 'dkan'",
         ),
         ("single-node-pvc", [*REQUIRED, "pvc_name=dkan.data"], "parameter 'pvc_name' must be a name of at most 63"),
+        (
+            "multi-node",
+            [*REQUIRED, "run_uri=s3://b/r", "prepared_uri="],
+            "'run_uri' needs 'prepared_uri', which is empty",
+        ),
+        ("multi-node", [*REQUIRED, "run_uri= ", "prepared_uri=s3://b/p"], "'run_uri' must be a path or URI, not empty"),
+        ("parallel-prepare", [*REQUIRED, "prepared_uri= "], "'num_parts' needs 'prepared_uri', which is empty"),
         ("smoke", ["split=80/30/10"], "split must add up to 100"),
     ],
 )

@@ -97,6 +97,7 @@ def test_secrets_that_fit_no_header(
         ),
         (["--params", "publish_uri=file:///models"], "must be a URI such as s3://bucket/folder, got 'file:///models'"),
         (["--params", "checkpoint_uri=s3:/bucket/run"], "parameter 'checkpoint_uri' must be a URI such as"),
+        (["--params", "checkpoint_uri=minio://b/run"], "parameter 'checkpoint_uri' must be a URI such as"),
         (["--params", "worst_errors=-3"], "parameter 'worst_errors' must be at least 0, got -3"),
         (["--params", "min_average_precision=2"], "parameter 'min_average_precision' must be from 0 to 1, got 2.0"),
         (

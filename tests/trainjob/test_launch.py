@@ -310,14 +310,15 @@ def test_command_of_the_job_trains(kubernetes: Kubernetes, go: Callable[..., Tra
 @pytest.mark.parametrize(
     ("prepared_", "run", "message"),
     [
-        ("/elsewhere/data", "s3://b/run", r"prepared /elsewhere/data: is on one machine, and 2 nodes need it"),
-        ("s3://b/data", "run", r"run run: is on one machine.*give a URI such as s3://bucket/folder, or a folder under"),
+        ("/elsewhere/data", "s3://b/run", "prepared must be a place that 2 nodes share, .* got '/elsewhere/data'"),
+        ("s3://b/data", "run", "run must be a place .* a URI such as s3://bucket/folder or a path below .* got 'run'"),
+        ("minio://b/data", "s3://b/run", "prepared must be a place that 2 nodes share"),
     ],
 )
 def test_place_that_nodes_cannot_reach_is_refused(nodes: NodesConfig, prepared_: str, run: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         train_on_nodes(prepared_, run, CONFIG, nodes)
-    with pytest.raises(ConfigError, match="or pvc_name"):
+    with pytest.raises(ConfigError, match="or one on pvc_name"):
         train_on_nodes("/data/set", "/data/run", CONFIG, NodesConfig(image="dkan"))
 
 

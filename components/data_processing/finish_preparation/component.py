@@ -13,7 +13,7 @@ def finish_preparation(
 
     Args:
         prepared: Folder with only the manifest; the shards stay where its metadata's uri says.
-        prepared_uri: Where the prepared data go, for every step to read and write: s3://, gs:// or a shared volume.
+        prepared_uri: Folder or bucket for the prepared shards, one folder per data set.
         data_fingerprint: Output of fingerprint_parquet: the folder under prepared_uri. Empty: prepared_uri itself.
         fingerprint: Output of the step that wrote the manifest, for a second one that hands the same data on: part of
             the cache key, not used otherwise.

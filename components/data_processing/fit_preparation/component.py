@@ -10,7 +10,7 @@ def fit_preparation(prepared_uri: str, data_fingerprint: str = "") -> None:
     """Check the counts of all parts, and choose the encoding of the rows.
 
     Args:
-        prepared_uri: Where the prepared data go, for every step to read and write: s3://, gs:// or a shared volume.
+        prepared_uri: Folder or bucket for the prepared shards, one folder per data set.
         data_fingerprint: Output of fingerprint_parquet: the folder under prepared_uri. Empty: prepared_uri itself.
     """
     from dkan_core import fit_preparation, prepared_folder

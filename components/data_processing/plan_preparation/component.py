@@ -34,7 +34,7 @@ def plan_preparation(
         data_uri: Parquet files, folders or globs, local or s3:// or gs://; several separated by a comma or a new line.
         label: Label column, holding 0, 1 or null (not measured); several make it multi-label; separate several by
             commas. Empty: those of initial_model_uri.
-        prepared_uri: Where the prepared data go, for every step to read and write: s3://, gs:// or a shared volume.
+        prepared_uri: Folder or bucket for the prepared shards, one folder per data set.
         num_parts: Parts to divide the rows into, at most 64, at row group boundaries; with fewer row groups there are
             fewer parts.
         overwrite: Replace an earlier result of other data or settings, or discard an interrupted preparation.

@@ -14,7 +14,7 @@ def prepare_part(prepared_uri: str, stage: str, part: int, data_fingerprint: str
     """Run one stage of a preparation for one part.
 
     Args:
-        prepared_uri: Where the prepared data go, for every step to read and write: s3://, gs:// or a shared volume.
+        prepared_uri: Folder or bucket for the prepared shards, one folder per data set.
         stage: What to do with the part: survey, encode or assemble, in this order.
         part: Number of the part, one of those that plan_preparation returned.
         data_fingerprint: Output of fingerprint_parquet: the folder under prepared_uri. Empty: prepared_uri itself.

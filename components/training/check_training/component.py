@@ -1,5 +1,7 @@
 """Component: a check of the settings of a training."""
 
+from typing import Optional
+
 from kfp import dsl
 
 from components.image import IMAGE
@@ -40,7 +42,7 @@ def check_training(
     gpu_type: str = "nvidia.com/gpu",
     workers: int = 0,
     settings: dict = {},  # noqa: B006 - kfp asks for a value, and never changes it
-    sweep: list = None,  # noqa: RUF013 - kfp takes no union with None
+    sweep: Optional[list] = None,  # noqa: UP045 - kfp takes no union with None
 ) -> None:
     """Fail if settings of train_fastkan are invalid, before preparation, which may take hours.
 

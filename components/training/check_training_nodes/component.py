@@ -1,5 +1,7 @@
 """Component: a check of the settings of a training on several nodes."""
 
+from typing import Optional
+
 from kfp import dsl
 
 from components.image import IMAGE
@@ -9,6 +11,7 @@ from components.image import IMAGE
 def check_training_nodes(
     run_uri: str,
     image: str,
+    prepared_uri: Optional[str] = None,  # noqa: UP045 - kfp takes no union with None
     data_uri: str = "",
     label: str = "",
     split: str = "70/10/20",
@@ -67,6 +70,7 @@ def check_training_nodes(
     Args:
         run_uri: Folder or bucket for runs and their checkpoints, each in its own folder; a path is on the claim.
         image: Image of the nodes, the same as the launcher's.
+        prepared_uri: Folder or bucket for the prepared shards, one folder per data set.
         data_uri: Parquet files, folders or globs, local or s3:// or gs://; several separated by a comma or a new line.
         label: Label column, holding 0, 1 or null (not measured); several make it multi-label; separate several by
             commas. Empty: those of initial_model_uri.
@@ -141,4 +145,5 @@ def check_training_nodes(
     from dkan_core import NodesConfig, TrainConfig, check_training_on_nodes, config_from_form
 
     config, nodes_config = config_from_form(TrainConfig, form, settings), config_from_form(NodesConfig, form)
-    check_training_on_nodes(run_uri, config, nodes_config, data_uri, label, "" if split_column else split)
+    divided = "" if split_column else split
+    check_training_on_nodes(run_uri, config, nodes_config, data_uri, label, divided, prepared_uri)

@@ -1,6 +1,7 @@
 """What a path or fsspec URI names: local or remote, a file system, a place inside a folder."""
 
 import os
+import posixpath
 import re
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -22,6 +23,25 @@ def is_remote(uri: str | Path) -> bool:
     """
     text = str(uri)
     return "://" in text and not text.startswith(("file://", "local://"))
+
+
+def is_shared(place: str | Path, root: str = "") -> bool:
+    """Tell whether several machines find the same under a path or URI.
+
+    Args:
+        place: The path or URI.
+        root: Folder on a volume that all of them mount. Default: there is none.
+
+    >>> is_shared("s3://bucket/run"), is_shared("minio://bucket/run"), is_shared("/data/run")
+    (True, False, False)
+    >>> is_shared("/data/run", "/data"), is_shared("/data/../run", "/data"), is_shared("data/run", "/")
+    (True, False, False)
+    """
+    if is_remote(place):
+        scheme = str(place).partition("://")[0]
+        return scheme != "memory" and scheme in fsspec.available_protocols()
+    path = posixpath.normpath(str(place).removeprefix("file://").removeprefix("local://"))
+    return bool(root) and PurePosixPath(path).is_relative_to(root)
 
 
 def check_slashes(uri: str | Path) -> None:

@@ -9,7 +9,14 @@ from pipelines.form import REQUIRED
 from pipelines.steps import finish, train
 
 MULTI_NODE = define_pipeline(
-    "fastkan-multi-node", training=train.ON_NODES, form={"prepared_uri": {"default": REQUIRED}}
+    "fastkan-multi-node",
+    training=train.ON_NODES,
+    form={
+        "prepared_uri": {
+            "default": REQUIRED,
+            "description": "Folder or bucket for the prepared shards, one folder per data set.",
+        }
+    },
 )
 
 

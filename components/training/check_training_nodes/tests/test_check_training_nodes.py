@@ -21,7 +21,11 @@ PLACES = {"run_uri": "s3://bucket/run", "image": "dkan"}
         ({"strategy": "hybrid", "nodes": 3}, "workers 3: strategy hybrid takes twice"),
         ({"memory_per_node": "64GB"}, "memory_per_node must be a quantity of at least 64Mi"),
         ({"tolerations": [{"keys": "gpu"}]}, "tolerations: one has a field that Kubernetes does not know"),
-        ({"run_uri": "/tmp/run"}, "run /tmp/run: is on one machine"),
+        ({"run_uri": "/tmp/run"}, "run_uri must be a place that 2 nodes share, a URI such as .* got '/tmp/run'"),
+        ({"prepared_uri": ""}, "prepared_uri must be a place that 2 nodes share, a URI such as .* got ''"),
+        ({"prepared_uri": "minio://b/p", "pvc_name": "claim"}, "prepared_uri must be a place that 2 nodes share"),
+        ({"gpu_type": ""}, "gpu_type must be a resource name"),
+        ({"labels": {"a b": "c"}}, "labels must be a JSON object of labels"),
         ({"label": "late", "label_weights": "1,2"}, "label_weights: 2 numbers; the data has 1 label"),
         ({"model_kind": "additive", "monotone": "agee:+"}, "monotone: 'agee' is not a numeric column"),
     ],
@@ -34,4 +38,5 @@ def test_wrong_setting_is_named(settings: dict[str, Any], message: str, tmp_path
 
 
 def test_right_settings_are_let_through() -> None:
-    check_training_nodes.python_func(**PLACES, strategy="hybrid", gpus_per_node=2, label="late", label_weights="1")
+    places = {**PLACES, "prepared_uri": "/data/prepared", "pvc_name": "claim"}
+    check_training_nodes.python_func(**places, strategy="hybrid", gpus_per_node=2, label="late", label_weights="1")

@@ -43,7 +43,7 @@ def test_settings_of_the_cluster_are_those_of_the_library() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({}, "is on one machine, and 2 nodes need it"),
+        ({}, "prepared must be a place that 2 nodes share, a URI such as s3://bucket/folder or one on pvc_name, got"),
         ({"nodes": 0}, "nodes must be"),
         ({"image": ""}, "image: name the image"),
         ({"tolerations": ["gpu"]}, "tolerations must be a JSON list"),
