@@ -105,9 +105,8 @@ def _inferred(name: str, values: list[Any], preprocessor: Preprocessor) -> pa.Ar
     vectors = next((each for each in preprocessor.sparse if each.name == name and each.vector_bytes), None)
     if vectors is not None:
         return pa.array([_vector(each, vectors, number) for number, each in enumerate(values)], vectors.source_type)
-    for convert in (pa.array, _floats):
-        with suppress(*NOT_AN_ARRAY):
-            return convert(values)
+    with suppress(*NOT_AN_ARRAY):
+        return _array(values)
     for number, value in enumerate(values):
         where = f"{REQUEST}: row {number}"
         try:
@@ -139,8 +138,10 @@ def _vector(value: Any, feature: SparseFeature, number: int) -> bytes | None:
     raise DataError(f"{REQUEST}: row {number}: column {feature.name!r}: {wanted}, found {shown(value)}")
 
 
-def _floats(values: list[Any]) -> pa.Array:
-    """Return numbers as floats, which they become anyway: some whole ones fit no type of integers."""
+def _array(values: Sequence[Any] | npt.NDArray[Any]) -> pa.Array:
+    """Return values as an array; numbers that fit no type together as floats, which they become anyway."""
+    with suppress(*NOT_AN_ARRAY):
+        return pa.array(values)
     if any(isinstance(value, bool | str) for value in values):
         raise TypeError("not only numbers")
     return pa.array([None if value is None else float(value) for value in values], pa.float64())
@@ -219,7 +220,7 @@ def _converted(values: Sequence[Any] | npt.NDArray[Any], kind: pa.DataType) -> p
         if pa.types.is_integer(kind) and all(type(value) in (int, type(None)) for value in values):
             # Where the type is not given, large ones among small ones are of no type.
             return pa.array(values, kind)
-        found = pa.array(values)
+        found = _array(values) if pa.types.is_floating(kind) else pa.array(values)
         if not (pa.types.is_null(found.type) or _kind(found.type) == _kind(kind)):
             return None
         # Of a whole number nothing may be lost; a float of fewer bits is what the client asked for.

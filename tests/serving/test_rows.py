@@ -4,6 +4,7 @@ import base64
 import math
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -46,6 +47,18 @@ def test_large_integers_of_a_tensor_are_read(values: list[Any]) -> None:
         rows_of_tensors(
             [Tensor("x", "INT64", [2], [1, 2**64 - 1]), Tensor("site", "BYTES", [2], ["left"] * 2)], PREPROCESSOR
         )
+
+
+@pytest.mark.parametrize("values", [[10**16 + 1, 0.5], [2**63], [2**63, -1], [2**53 + 1, None, 1.0]])
+def test_large_whole_numbers_are_read_as_floats_where_a_tensor_says_so(values: list[Any]) -> None:
+    sites = Tensor("site", "BYTES", [len(values)], ["left"] * len(values))
+    for datatype, kind in (("FP64", np.float64), ("FP32", np.float32)):
+        found = rows_of_tensors([Tensor("x", datatype, [len(values)], values), sites], PREPROCESSOR)["x"].to_pylist()
+        assert found == [None if value is None else kind(value) for value in values]
+    for wrong in (True, "1"):
+        tensor = Tensor("x", "FP64", [len(values)], [*values[:-1], wrong])
+        with pytest.raises(DataError, match=f"row {len(values) - 1}: column 'x' is declared FP64, found {wrong!r}"):
+            rows_of_tensors([tensor, sites], PREPROCESSOR)
 
 
 def test_truth_values_are_the_texts_of_training() -> None:
