@@ -22,7 +22,19 @@ class ServingProcess(multiprocess.Process):
         return False
 
 
+def terminate_all(processes: multiprocess.Multiprocess) -> None:
+    """Stop listening, and tell each process to end.
+
+    Connections to a socket that is left open here would hang until all processes have ended.
+    """
+    for each in processes.sockets:
+        each.close()
+    for process in processes.processes:
+        process.terminate()
+
+
 def watch_processes() -> None:
-    """Let uvicorn start its processes as ``ServingProcess``."""
-    # It has no setting for this.
+    """Let uvicorn start its processes as ``ServingProcess``, and end them with ``terminate_all``."""
+    # It has no settings for this.
     multiprocess.Process = ServingProcess  # type: ignore[misc]
+    multiprocess.Multiprocess.terminate_all = terminate_all  # type: ignore[assignment, method-assign]

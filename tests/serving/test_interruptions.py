@@ -71,6 +71,22 @@ def test_requests_that_outlast_the_grace_are_answered_and_counted(
     assert f"status=503 rows={MANY}" in server.log.read_text()
 
 
+def test_processes_that_finish_their_requests_take_no_connections(
+    trained: TrainResult, table: pa.Table, tmp_path: Path
+) -> None:
+    body = body_of(table, MANY)
+    with serving(trained.model, tmp_path / "log", "--workers", "2") as server:
+        server.wait_for_line(r"late is ready[\s\S]*late is ready")
+        assert server.ask(PREDICT, body_of(table, len(table))).status == 200
+        client = send(server, body, len(body))
+        wait_until(lambda: _is_asked(server))
+        server.process.send_signal(signal.SIGTERM)
+        wait_until(lambda: not _listens(server.port))
+        assert server.process.poll() is None
+        client.close()
+        assert server.process.wait() == 0
+
+
 def _is_asked(server: Server) -> bool:
     """Tell whether a second request has come in: its rows are scored, whose number the metrics of batches have."""
     found = server.ask("/metrics").content.decode()
