@@ -1,5 +1,6 @@
 """The same protocol over gRPC: KServe's service, with our errors and limits."""
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -51,6 +52,10 @@ class _Gateway(AsyncServerInterceptor):
         code = grpc.StatusCode.OK
         try:
             return await method(request, context)
+        except asyncio.CancelledError:
+            # By the client, by its deadline, or by a server whose time to end is up.
+            code, facts.error = grpc.StatusCode.CANCELLED, "the call was cancelled"
+            raise
         except Exception as error:
             found = (status for kind, status in STATUS.items() if isinstance(error, kind))
             code = next(found, grpc.StatusCode.INTERNAL)

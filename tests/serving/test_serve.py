@@ -18,7 +18,7 @@ import pytest
 from dkan_core import ConfigError, TrainResult, predict
 from dkan_core.config import ServeConfig
 from tests.command import check, dkan
-from tests.serving.requests import INFER, PREDICT, tensors
+from tests.serving.requests import INFER, PREDICT, grpc_request, tensors
 from tests.serving.server import Server, serving
 from tests.training.processes import wait_until
 
@@ -101,23 +101,17 @@ def test_grpc_gives_the_probabilities_of_predict_to_the_bit(
     from kserve.protocol.grpc import grpc_predict_v2_pb2 as messages
     from kserve.protocol.grpc.grpc_predict_v2_pb2_grpc import GRPCInferenceServiceStub
 
-    fields = {"FP64": "fp64_contents", "BYTES": "bytes_contents"}
     present = [row for row in range(len(table)) if None not in table.slice(row, 1).to_pylist()[0].values()]
-    inputs = [
-        {**tensor, "contents": {fields[tensor["datatype"]]: [getattr(v, "encode", lambda v=v: v)() for v in data]}}
-        for tensor in tensors(table.take(present))
-        for data in [tensor.pop("data")]
-    ]
+    request = grpc_request(table.take(present))
     with grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}") as channel:
         stub = GRPCInferenceServiceStub(channel)
         assert stub.ServerReady(messages.ServerReadyRequest()).ready
-        (output,) = stub.ModelInfer(messages.ModelInferRequest(model_name="late", inputs=inputs)).outputs
-        with_reasons = messages.ModelInferRequest(model_name="late", inputs=inputs)
-        with_reasons.parameters["reasons"].int64_param = 2
-        _, reasons, _ = stub.ModelInfer(with_reasons).outputs
-        in_bytes = stub.ModelInfer(as_bytes(with_reasons))
+        (output,) = stub.ModelInfer(request).outputs
+        request.parameters["reasons"].int64_param = 2
+        _, reasons, _ = stub.ModelInfer(request).outputs
+        in_bytes = stub.ModelInfer(as_bytes(request))
         with pytest.raises(grpc.RpcError) as refused:
-            stub.ModelInfer(messages.ModelInferRequest(model_name="late", inputs=inputs[1:]))
+            stub.ModelInfer(messages.ModelInferRequest(model_name="late", inputs=request.inputs[1:]))
     np.testing.assert_array_equal(np.array(output.contents.fp32_contents, dtype=np.float32), expected[present])
     assert [len(json.loads(of_row)) for of_row in reasons.contents.bytes_contents] == [2] * len(present)
     probabilities, texts, _ = in_bytes.raw_output_contents
