@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from starlette.requests import ClientDisconnect
 
 Probabilities = npt.NDArray[np.float32]
 ScoreBatches = Callable[[Sequence[pa.RecordBatch]], Probabilities]
@@ -18,6 +19,7 @@ ScoreBatches = Callable[[Sequence[pa.RecordBatch]], Probabilities]
 @dataclass
 class _Request:
     rows: pa.RecordBatch
+    is_gone: Callable[[], bool]
     answer: asyncio.Future[Probabilities]
     arrived: float
     """By the clock of the event loop."""
@@ -56,14 +58,21 @@ class MicroBatcher:
         self._full = asyncio.Event()
         self._loop: asyncio.Task[None] | None = None
 
-    async def score(self, rows: pa.RecordBatch) -> Probabilities:
+    async def score(self, rows: pa.RecordBatch, is_gone: Callable[[], bool] = lambda: False) -> Probabilities:
         """Return the probabilities of a request's rows.
+
+        Args:
+            rows: Of the request.
+            is_gone: Whether its client hung up.
 
         Shape:
             - Output: ``(N, L)``
+
+        Raises:
+            ClientDisconnect: The client hung up before the rows were scored.
         """
         loop = asyncio.get_running_loop()
-        request = _Request(rows, loop.create_future(), loop.time())
+        request = _Request(rows, is_gone, loop.create_future(), loop.time())
         self._waiting.append(request)
         self._waiting_rows += len(rows)
         if self._waiting_rows >= self._max_rows:
@@ -99,6 +108,8 @@ class MicroBatcher:
         rows = 0
         while self._waiting:
             following = self._waiting[0]
+            if following.is_gone():
+                _fail(following, ClientDisconnect())
             is_wanted = not following.answer.done()
             if batch and is_wanted and rows + len(following.rows) > self._max_rows:
                 break

@@ -84,10 +84,14 @@ class ServedModel(Model):  # type: ignore[misc]
         return self._scorer.reason_finder.baseline
 
     async def _scored(self, rows: pa.RecordBatch) -> Probabilities:
-        current_request().rows = len(rows)
+        facts = current_request()
+        facts.rows = len(rows)
         if not len(rows):
             return np.empty((0, len(self._scorer.outputs)), dtype=np.float32)
-        return await self._batcher.score(rows)
+        found_NL = await self._batcher.score(rows, lambda: facts.is_gone)
+        if facts.is_gone:
+            raise ClientDisconnect
+        return found_NL
 
     async def _reasons(self, rows: pa.RecordBatch, count: int) -> dict[str, list[Any]]:
         """Return each label's reasons by the name of their output; nothing where none are asked for."""

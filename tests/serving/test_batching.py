@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from starlette.requests import ClientDisconnect
 
 from dkan_core import DataError
 from dkan_core.serving.batching import MicroBatcher, Probabilities
@@ -86,6 +87,23 @@ def test_client_that_goes_away_takes_nobodys_answer_with_it() -> None:
         return found
 
     assert asyncio.run(ask()) == [2]
+
+
+def test_rows_of_a_client_that_hung_up_while_they_waited_are_not_scored() -> None:
+    async def ask() -> list[Any]:
+        first = asyncio.create_task(batcher.score(rows(0)))
+        await asyncio.get_running_loop().run_in_executor(None, recorder.started.wait)
+        gone = asyncio.create_task(batcher.score(rows(1, 2), lambda: True))
+        stays = asyncio.create_task(batcher.score(rows(3)))
+        await asyncio.sleep(0)
+        recorder.may_answer.set()
+        return await asyncio.gather(first, gone, stays, return_exceptions=True)
+
+    recorder = Recorder()
+    batcher = MicroBatcher(recorder.score, max_rows=8, max_wait_seconds=0)
+    answers = asyncio.run(ask())
+    assert isinstance(answers[1], ClientDisconnect) and [answers[0], answers[2]] == [[0], [3]]
+    assert recorder.batches == [[1], [1]]
 
 
 def test_first_request_waits_for_others_until_the_batch_is_full() -> None:

@@ -1,5 +1,6 @@
 """Clients that hang up, processes that die, and a server that is told to end while it is busy."""
 
+import asyncio
 import json
 import os
 import re
@@ -7,15 +8,23 @@ import shutil
 import signal
 import socket
 import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from safetensors.numpy import load_file, save_file
+from starlette.requests import ClientDisconnect
 
 from dkan_core import TrainResult
+from dkan_core.model.saved_model import SavedModel
 from dkan_core.serving import supervisor
+from dkan_core.serving.batching import MicroBatcher, Probabilities
+from dkan_core.serving.facts import begin_request
+from dkan_core.serving.scorer import RequestScorer
+from dkan_core.serving.served_model import ServedModel
 from dkan_core.serving.supervisor import ServingProcess
 from tests.serving.requests import INFER, PREDICT, grpc_request
 from tests.serving.server import Answer, Server, serving
@@ -52,6 +61,31 @@ def test_nothing_is_computed_for_a_client_that_hung_up(trained: TrainResult, tab
         send(server, body, len(body)).close()
         server.wait_for_line(rf"status=400 rows={MANY} .*error='the client disconnected before the response was sent'")
         assert server.stop() == 0
+
+
+@pytest.mark.parametrize("is_scored", [False, True])
+def test_request_is_not_answered_once_its_client_hung_up(
+    trained: TrainResult, table: pa.Table, is_scored: bool
+) -> None:
+    async def ask() -> None:
+        facts = begin_request("REST", PREDICT)
+        facts.is_gone = not is_scored
+
+        def score(batches: Sequence[pa.RecordBatch]) -> Probabilities:
+            scored.extend(batches)
+            facts.is_gone = True
+            return scorer.score(batches)
+
+        batcher = MicroBatcher(score, max_rows=64, max_wait_seconds=0)
+        with ThreadPoolExecutor(1) as reasons_thread:
+            model = ServedModel("late", scorer, batcher, reasons_thread)
+            await model.predict({"instances": table.to_pylist()})
+
+    scored: list[pa.RecordBatch] = []
+    scorer = RequestScorer(SavedModel(Path(trained.model)))
+    with pytest.raises(ClientDisconnect):
+        asyncio.run(ask())
+    assert len(scored) == is_scored
 
 
 def test_call_that_is_given_up_is_none_that_was_answered(server: Server, table: pa.Table) -> None:
