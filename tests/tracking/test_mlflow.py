@@ -15,10 +15,12 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import dkan_core
-from dkan_core import ConfigError, TrainConfig, TrainResult, evaluate, predict, train
+from dkan_core import ConfigError, DataError, TrainConfig, TrainResult, evaluate, predict, train
 from dkan_core.data.format.manifest import read_manifest
 from dkan_core.tracking.choice import follow_run
 from dkan_core.tracking.mlflow import client as client_module
@@ -150,6 +152,22 @@ def test_columns_of_other_types_fit_the_signature(mlflow: Any, tmp_path: Path) -
         predict(result.model, tmp_path / "rows.parquet", tmp_path / "scores.parquet", overwrite=True)
         found = loaded.predict(changed.drop(columns="label"))
         assert np.array_equal(found.to_numpy(), pd.read_parquet(tmp_path / "scores.parquet").to_numpy())
+
+
+def test_example_with_vectors_of_bits_is_scored(mlflow: Any, tmp_path: Path) -> None:
+    bits = np.random.default_rng(0).integers(0, 256, (600, 2), np.uint8)
+    vectors = pa.array([row.tobytes() for row in bits], pa.binary(2))
+    pq.write_table(pa.table({"bits": vectors, "label": bits[:, 0] >> 7}), tmp_path / "rows.parquet")
+    dkan_core.prepare(tmp_path / "rows.parquet", tmp_path / "data", dkan_core.PrepareConfig(label=("label",)))
+    result = train(tmp_path / "data", tmp_path / "run", replace(CONFIG, epochs=1))
+    loaded = mlflow.pyfunc.load_model(f"runs:/{run_id_of(result)}/model")
+    expected = loaded.predict(pd.DataFrame({"bits": [b"\0\0"]}))
+    # JSON, in which MLflow writes bytes in base64.
+    assert isinstance(loaded.input_example["bits"][0], str)
+    assert loaded.predict(loaded.input_example).equals(expected)
+    for wrong, message in (("AA", "expected vectors of bits"), ("AAAA", "holds others than vectors of 2 bytes")):
+        with pytest.raises(DataError, match=f"column 'bits'.*{message}"):
+            loaded.predict(pd.DataFrame({"bits": ["AAA=", wrong]}))
 
 
 def test_evaluation_is_logged_with_the_run_that_trained_the_model(

@@ -3,6 +3,7 @@
 MLflow is told the name of this module, and calls ``_load_pyfunc`` with the path of the folder.
 """
 
+import base64
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,10 @@ import pyarrow as pa
 
 import dkan_core
 from dkan_core.data.encoding.preprocessor import Preprocessor
+from dkan_core.data.source.column_types import is_text
 from dkan_core.data.source.frames import to_table
 from dkan_core.data.source.times import parsed_times
+from dkan_core.errors import DataError
 from dkan_core.evaluation.prediction import check_probabilities, probability_column, score
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.utils.torch_resources import best_device
@@ -44,16 +47,33 @@ class MlflowScorer:
 
         where = "model_input"
         names = [name for name in self._saved.preprocessor.columns if name in model_input.columns]
-        table = to_table(model_input[names], names, where)
-        # MLflow's servers and its examples have JSON, in which times are texts.
-        for name, zone in self._saved.preprocessor.times.items():
-            if name in names:
-                parsed = parsed_times(table[name].combine_chunks(), pa.timestamp("us", zone), name, where)
-                table = table.set_column(names.index(name), name, parsed)
+        table = _parsed(to_table(model_input[names], names, where), self._saved.preprocessor, where)
         found_NL = score(self._saved.module, self._saved.preprocessor.transform(table, where), self._device)
         labels = self._saved.config.labels
         check_probabilities(found_NL, labels, where)
         return pd.DataFrame(found_NL, columns=[probability_column(label) for label in labels], index=model_input.index)
+
+
+def _parsed(table: pa.Table, preprocessor: Preprocessor, where: str) -> pa.Table:
+    """Return rows with what MLflow's servers and its examples, which have JSON, hold as text: times, and bytes."""
+    columns = dict(zip(table.column_names, table.columns, strict=True))
+    for name, zone in preprocessor.times.items():
+        if name in columns:
+            columns[name] = parsed_times(columns[name].combine_chunks(), pa.timestamp("us", zone), name, where)
+    for feature in preprocessor.sparse:
+        if feature.vector_bytes and feature.name in columns:
+            columns[feature.name] = _parsed_bytes(columns[feature.name], feature.name, where)
+    return pa.table(columns)
+
+
+def _parsed_bytes(column: pa.ChunkedArray, name: str, where: str) -> pa.ChunkedArray | pa.Array:
+    if not is_text(column.type):
+        return column
+    try:
+        found = [None if text is None else base64.b64decode(text) for text in column.to_pylist()]
+    except ValueError as error:
+        raise DataError(f"{where}: column {name!r}: expected vectors of bits in base64 ({error})") from None
+    return pa.array(found, pa.binary())
 
 
 def _load_pyfunc(path: str) -> MlflowScorer:
