@@ -23,6 +23,7 @@ from dkan_core.data.encoding.preprocessor import (
     Preprocessor,
     ValueFeature,
 )
+from dkan_core.data.encoding.raw_columns import LARGEST
 from dkan_core.errors import DataError
 from dkan_core.onnx_export.graph import ML_DOMAIN, Graph
 
@@ -67,9 +68,11 @@ def add_encoding(
     scores, codes_of_scores, codes = None, None, {}
     if preprocessor.numeric:
         columns = [graph.input(feature.name, float) for feature in preprocessor.numeric]
-        values = graph.node("Concat", *columns, axis=1)
+        given = graph.node("Concat", *columns, axis=1)
         # Infinity is missing for `Preprocessor.transform`, too.
-        numbers = _Numbers(values=values, missing=graph.node("Or", *(graph.node(kind, values) for kind in _NO_NUMBER)))
+        missing = graph.node("Or", *(graph.node(kind, given) for kind in _NO_NUMBER))
+        lowest, highest = (graph.number(limit, np.float64) for limit in (-LARGEST, LARGEST))
+        numbers = _Numbers(values=graph.node("Min", graph.node("Max", given, lowest), highest), missing=missing)
         scores = _add_scores(graph, numbers, preprocessor)
         if tables:
             codes_of_scores = _add_score_codes(graph, scores, numbers)

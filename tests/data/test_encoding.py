@@ -17,6 +17,7 @@ from dkan_core import DataError
 from dkan_core.data.encoding import distinct, fitting
 from dkan_core.data.encoding.distinct import distinct_values
 from dkan_core.data.encoding.fitting import fit_preprocessor
+from dkan_core.data.encoding.histograms import count_values
 from dkan_core.data.encoding.preprocessor import FIRST_CODE, MISSING, UNSEEN, Preprocessor, normal_scores
 from dkan_core.data.source.column_types import is_number
 from dkan_core.model.scores import decode_scores
@@ -170,6 +171,16 @@ def test_repeating_numbers_also_get_a_code_a_value() -> None:
     for code, value in enumerate([0.0, 0.25, 99.0], start=FIRST_CODE):
         np.testing.assert_array_equal(codes == code, values == value)
     assert not fit({"x": rng.normal(size=2000)})[0].coded
+
+
+def test_numbers_beyond_the_largest_count_as_it_in_codes_and_counts() -> None:
+    limits = np.finfo(np.float64).max * np.array([-1, 1])
+    preprocessor, table = fit({"x": np.r_[limits.repeat(300), np.random.default_rng(0).normal(size=900)]})
+    assert preprocessor.coded[0].vocabulary == [-1e300, 1e300]
+    codes = preprocessor.transform(table, "rows")["categorical"][:, 0]
+    assert codes.tolist() == [FIRST_CODE] * 300 + [FIRST_CODE + 1] * 300 + [UNSEEN] * 900
+    counted = count_values(table, preprocessor, "rows")["x"]
+    assert preprocessor.counts is not None and counted.tolist() == preprocessor.counts["x"]
 
 
 def test_encoding_survives_json_to_the_bit() -> None:

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dkan_core.data.encoding.preprocessor import CategoryFeature, NumericFeature, Preprocessor, ValueFeature
+from dkan_core.data.encoding.raw_columns import LARGEST
 from dkan_core.model.scores import decode_scores
 from dkan_core.onnx_export.encoding import add_encoding
 from dkan_core.onnx_export.graph import Graph
@@ -116,6 +117,17 @@ def test_knots_closer_or_farther_apart_than_a_slope_can_say(knots: list[float], 
         numeric=[NumericFeature(name="x", knots=knots, scores=scores)], coded=[], numeric_dtype=dtype
     )
     check_same(preprocessor, boundary_rows(preprocessor, "?"))
+
+
+def test_numbers_beyond_the_largest_count_as_it() -> None:
+    preprocessor = Preprocessor(
+        numeric=[NumericFeature(name="x", knots=[-LARGEST, LARGEST], scores=[-1.0, 1.0])],
+        coded=[ValueFeature(name="x", vocabulary=[-LARGEST, LARGEST])],
+        numeric_dtype="float32",
+    )
+    rows = pa.record_batch({"x": [-1.7e308, -1e301, 1e301, 1.7e308, 0.0, math.inf]})
+    assert preprocessor.transform(rows, "rows")["categorical"][:, 0].tolist() == [2, 2, 3, 3, 0, 1]
+    check_same(preprocessor, rows)
 
 
 def test_every_step_of_uint8_is_reached_at_the_same_value() -> None:

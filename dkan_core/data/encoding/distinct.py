@@ -15,10 +15,6 @@ from dkan_core.native.library import DistinctArguments, native_library
 Int64 = npt.NDArray[np.int64]
 
 
-# Of larger numbers, such as the largest float64 for "no limit", the distances would be infinite.
-LARGEST = 1e300
-
-
 @dataclass(frozen=True)
 class DistinctValues:
     """What values a column holds.
@@ -86,7 +82,7 @@ class DistinctValues:
 def distinct_values(
     rows: pa.RecordBatch | pa.Table, name: str, where: str, time: TimePart | None = None
 ) -> DistinctValues:
-    """Find the distinct values of a column; those beyond ``LARGEST`` count as that.
+    """Find the distinct values of a column.
 
     Args:
         rows: The rows.
@@ -99,8 +95,6 @@ def distinct_values(
     values: npt.NDArray[Any] = (
         column.to_numpy() if pa.types.is_float32(column.type) else numbers(rows, name, where, time)
     )
-    if values.dtype == np.float64 and (np.abs(values) > LARGEST).any():
-        values = values.clip(-LARGEST, LARGEST)
     # The sum makes of -0.0, which equals 0.0, the same bits: which of both is kept would depend on the order of rows.
     values = values + values.dtype.type(0)
     return _find_natively(values) or _find(values)

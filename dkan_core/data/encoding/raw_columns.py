@@ -12,6 +12,9 @@ from dkan_core.errors import DataError
 
 Float64 = npt.NDArray[np.float64]
 
+# Of larger numbers, such as the largest float64 for "no limit", the distances would be infinite.
+LARGEST = 1e300
+
 
 def column_named(rows: pa.RecordBatch | pa.Table, name: str, where: str) -> pa.ChunkedArray | pa.Array:
     """Return a column; one that is missing or occurs twice raises DataError.
@@ -30,7 +33,7 @@ def column_named(rows: pa.RecordBatch | pa.Table, name: str, where: str) -> pa.C
 
 
 def numbers(rows: pa.RecordBatch | pa.Table, name: str, where: str, time: TimePart | None = None) -> Float64:
-    """Return a numeric column with NaN for null, NaN and infinity.
+    """Return a numeric column with NaN for null, NaN and infinity; numbers beyond ``LARGEST`` count as that.
 
     Args:
         rows: The rows.
@@ -43,8 +46,9 @@ def numbers(rows: pa.RecordBatch | pa.Table, name: str, where: str, time: TimePa
     """
     column = column_of_numbers(rows, name, where, time)
     values: Float64 = to_float64(column).to_numpy(zero_copy_only=False)
-    infinite = np.isinf(values)
-    return np.where(infinite, np.nan, values) if infinite.any() else values
+    if (np.abs(values) > LARGEST).any():
+        values = np.where(np.isinf(values), np.nan, values).clip(-LARGEST, LARGEST)
+    return values
 
 
 def column_of_numbers(
