@@ -4,12 +4,14 @@ import os
 import shutil
 import subprocess
 import sys
+from base64 import b64encode
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyarrow.parquet.encryption import CryptoFactory, EncryptionConfiguration, KmsClient, KmsConnectionConfig
 
 from tests.cli.refusals import (
     LABEL,
@@ -47,6 +49,22 @@ def name_not_utf8(raw: Path) -> None:
     content = (raw / "b.parquet").read_bytes()
     assert b"city" in content
     (raw / "b.parquet").write_bytes(content.replace(b"city", b"cit\x80"))
+
+
+class Keys(KmsClient):  # type: ignore[misc]  # pyarrow has no types
+    """Keeps the keys of columns as they are."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__()
+
+    def wrap_key(self, key_bytes: bytes, master_key_identifier: str) -> bytes:
+        return b64encode(key_bytes)
+
+
+def encrypted_column(raw: Path) -> None:
+    kept = EncryptionConfiguration("key", column_keys={"key": ["x"]}, plaintext_footer=True)
+    properties = CryptoFactory(Keys).file_encryption_properties(KmsConnectionConfig(), kept)
+    write(raw / "b.parquet", rows(1), encryption_properties=properties)
 
 
 def emptied(raw: Path) -> None:
@@ -128,6 +146,7 @@ CASES: dict[str, Case] = {
         r"b\.parquet: not a complete",
     ),
     "name of other encoding": (name_not_utf8, LABEL, None, r"b\.parquet: not a complete Parquet file .*'utf-8'"),
+    "encrypted column": (encrypted_column, LABEL, None, r"b\.parquet: has encrypted columns"),
     "flipped bit": (flipped_bit, LABEL, None, r"b\.parquet: cannot be read to the end"),
     "null feature": (with_column("z", pa.nulls(ROWS, pa.float64())), LABEL, None, r"'z' holds no value .* --drop z"),
     "null text": (

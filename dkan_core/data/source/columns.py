@@ -3,10 +3,13 @@
 import hashlib
 import io
 import logging
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import chain
+from pathlib import Path
 from typing import Annotated, Any
 
 import pyarrow as pa
@@ -43,7 +46,8 @@ READ_BYTES = 1 << 18
 WHOLE_GROUP_BYTES = 160 << 20
 # Of consecutive row groups in a file, as it has them: what is fetched from a bucket at once.
 RUN_BYTES = 160 << 20
-
+# Behind the metadata in the footer of a file with encrypted columns: a nonce and a tag.
+SIGNATURE_BYTES = 28
 
 # What pandas calls an index without a name when it writes it: numbers of rows, which say nothing of other rows.
 UNNAMED_INDEX = re.compile(r"__index_level_\d+__")
@@ -107,7 +111,7 @@ def open_parquet(path: str, *, whole_groups: bool = False, metadata: pq.FileMeta
         metadata: Its footer, where it was read before.
 
     Raises:
-        DataError: The file is truncated or no Parquet file.
+        DataError: The file is truncated, no Parquet file, or encrypted.
     """
     if not is_remote(path):
         check_regular(path)
@@ -118,7 +122,7 @@ def open_parquet(path: str, *, whole_groups: bool = False, metadata: pq.FileMeta
     with readable(path):
         source: Any = fs.open(name, "rb") if is_remote(path) else path
         try:
-            return pq.ParquetFile(
+            parquet = pq.ParquetFile(
                 source,
                 metadata=metadata,
                 page_checksum_verification=True,
@@ -130,6 +134,18 @@ def open_parquet(path: str, *, whole_groups: bool = False, metadata: pq.FileMeta
             )
         except (pa.ArrowInvalid, OSError, UnicodeDecodeError) as error:
             raise DataError(f"{path}: not a complete Parquet file ({first_line(error)})") from error
+        if metadata is None:
+            with nullcontext(source) if is_remote(path) else Path(path).open("rb") as file:
+                _check_not_encrypted(file, parquet.metadata, path)
+    return parquet
+
+
+def _check_not_encrypted(file: Any, metadata: pq.FileMetaData, path: str) -> None:
+    """Raise DataError where columns are encrypted, though the footer is not: asked for them, Arrow ends the process."""
+    file.seek(-8, os.SEEK_END)
+    footer_bytes = int.from_bytes(file.read(4), "little")
+    if footer_bytes == metadata.serialized_size + SIGNATURE_BYTES:
+        raise DataError(f"{path}: has encrypted columns; write it without encryption")
 
 
 def footer_digest(parquet: pq.ParquetFile) -> str:
