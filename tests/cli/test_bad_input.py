@@ -51,6 +51,16 @@ def name_not_utf8(raw: Path) -> None:
     (raw / "b.parquet").write_bytes(content.replace(b"city", b"cit\x80"))
 
 
+def wide_integers(raw: Path) -> None:
+    """Say in the footer that integers have 128 bits, which no type of Arrow has."""
+    integers = rows().select(["label"])
+    write(raw / "b.parquet", integers)
+    stored = integers.schema.serialize().to_pybytes()
+    wide = stored.replace((64).to_bytes(4, "little"), (128).to_bytes(4, "little"))
+    content = (raw / "b.parquet").read_bytes()
+    (raw / "b.parquet").write_bytes(content.replace(b64encode(stored), b64encode(wide)))
+
+
 class Keys(KmsClient):  # type: ignore[misc]  # pyarrow has no types
     """Keeps the keys of columns as they are."""
 
@@ -146,6 +156,7 @@ CASES: dict[str, Case] = {
         r"b\.parquet: not a complete",
     ),
     "name of other encoding": (name_not_utf8, LABEL, None, r"b\.parquet: not a complete Parquet file .*'utf-8'"),
+    "unknown type": (wide_integers, LABEL, None, r"b\.parquet: not a complete Parquet file .*more than 64 bits"),
     "encrypted column": (encrypted_column, LABEL, None, r"b\.parquet: has encrypted columns"),
     "flipped bit": (flipped_bit, LABEL, None, r"b\.parquet: cannot be read to the end"),
     "null feature": (with_column("z", pa.nulls(ROWS, pa.float64())), LABEL, None, r"'z' holds no value .* --drop z"),

@@ -132,7 +132,7 @@ def open_parquet(path: str, *, whole_groups: bool = False, metadata: pq.FileMeta
                 # Few requests to a bucket; what is fetched stays in memory until the next call.
                 pre_buffer=is_remote(path),
             )
-        except (pa.ArrowInvalid, OSError, UnicodeDecodeError) as error:
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             raise DataError(f"{path}: not a complete Parquet file ({first_line(error)})") from error
         if metadata is None:
             with nullcontext(source) if is_remote(path) else Path(path).open("rb") as file:
