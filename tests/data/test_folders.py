@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dkan_core import DataError, PrepareConfig, append_rows, predict, prepare
+from dkan_core.data.source.folders import infer_type
 from dkan_core.evaluation.prediction import probability_column
 from tests.data.tables import contents, make_rows
 from tests.onnx_export.models import random_model
@@ -102,6 +103,11 @@ def test_whole_numbers_in_names_of_folders_are_copied_exactly(tmp_path: Path) ->
     (tmp_path / "new" / f"key={keys[0]}" / "a.parquet").unlink()
     predict(model, tmp_path / "new", tmp_path / "out.parquet", columns=["key"], overwrite=True)
     assert {*pq.read_table(tmp_path / "out.parquet")["key"].to_pylist()} == {0.5, 7.0, None}
+
+
+@pytest.mark.parametrize("text", ["2024-W01-1", "2024-02-30", "\N{ARABIC-INDIC DIGIT SEVEN}"])
+def test_names_that_arrow_reads_neither_as_dates_nor_as_numbers_are_text(text: str) -> None:
+    assert infer_type([text]) == "string"
 
 
 def test_new_rows_are_read_as_those_of_the_model(raw: tuple[Path, pa.Table], tmp_path: Path) -> None:

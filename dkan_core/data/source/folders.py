@@ -21,7 +21,9 @@ FOLDER_TEXT = pa.dictionary(pa.int32(), pa.string())
 """What column types say of such a column before it is known what it is to be read as."""
 
 # Text such as 007 is a key, not a number; 03 is a month, day or hour.
-INTEGER = re.compile(r"-?(0|[1-9]\d{0,17})|0\d")
+INTEGER = re.compile(r"-?(0|[1-9]\d{0,17})|0\d", re.ASCII)
+# Of the forms that Python reads, the one that Arrow reads, too: not 2024-W01-1.
+DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 
 
 def folder_values(path: str) -> dict[str, str | None]:
@@ -44,7 +46,7 @@ def infer_type(texts: Iterable[str | None]) -> str:
     if known and all(INTEGER.fullmatch(text) for text in known):
         return "int64"
     with suppress(ValueError):
-        if known and all(len(text) == len("2024-05-31") and datetime.date.fromisoformat(text) for text in known):
+        if known and all(DATE.fullmatch(text) and datetime.date.fromisoformat(text) for text in known):
             return "date32"
     return "string"
 
