@@ -156,6 +156,12 @@ CASES: dict[str, Case] = {
         r"a\.parquet: weight .*'w' .*in 1 row$",
     ),
     "weight null": (with_column("w", SOME_NULL), [*LABEL, "--weight", "w"], None, r"a\.parquet: weight .*'w' .*1 row$"),
+    "weight too small": (
+        with_column("w", [0.0, 1e-46, *[1.0] * 398]),
+        [*LABEL, "--weight", "w"],
+        None,
+        r"a\.parquet: weight column 'w' is too small for a 32-bit float in 1 row; multiply all weights",
+    ),
     "weight 0 in all rows of a split": (
         both(lambda t: put(put(t, "w", [1, 1, 0, 0] * 100), "part", ["train", "train", "valid", "valid"] * 100)),
         [*LABEL, "--weight", "w", "--split-column", "part"],

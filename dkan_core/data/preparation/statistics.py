@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from dkan_core.config import PrepareConfig
 from dkan_core.config.prepare import SPLITS
+from dkan_core.data.decimals import to_float64
 from dkan_core.data.encoding.category_counts import CategoryCounts
 from dkan_core.data.encoding.sparse import longest_rows
 from dkan_core.data.format.integrity import MAX_WEIGHT
@@ -281,6 +282,12 @@ def _checked_weights(column: pa.Array, name: str, path: str) -> pa.Array:
     if bad:
         raise DataError(
             f"{path}: weight column {name!r} must be from 0 to {MAX_WEIGHT:g}; it is not in {counted(bad, 'row')}"
+        )
+    lost = pc.sum(pc.and_(pc.equal(weight, 0), pc.not_equal(to_float64(column), 0))).as_py()
+    if lost:
+        raise DataError(
+            f"{path}: weight column {name!r} is too small for a 32-bit float in {counted(lost, 'row')}; "
+            "multiply all weights by the same number"
         )
     return weight
 
