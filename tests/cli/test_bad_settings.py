@@ -155,7 +155,24 @@ CASES: dict[str, Case] = {
         None,
         r"a\.parquet: weight .*'w' .*in 1 row$",
     ),
-    "weight null": (with_column("w", SOME_NULL), [*LABEL, "--weight", "w"], None, r"a\.parquet: weight .*'w' .*1 row$"),
+    "weight null": (
+        with_column("w", SOME_NULL),
+        [*LABEL, "--weight", "w"],
+        None,
+        r"a\.parquet: weight column 'w' is missing in 1 row$",
+    ),
+    "weight NaN": (
+        with_column("w", [float("nan"), *[1.0] * 399]),
+        [*LABEL, "--weight", "w"],
+        None,
+        r"a\.parquet: weight column 'w' is missing in 1 row$",
+    ),
+    "weight too large": (
+        with_column("w", [1e30, 1.001e30, *[1.0] * 398]),
+        [*LABEL, "--weight", "w"],
+        None,
+        r"a\.parquet: weight column 'w' must be from 0 to 1e\+30; it is not in 1 row$",
+    ),
     "weight too small": (
         with_column("w", [0.0, 1e-46, *[1.0] * 398]),
         [*LABEL, "--weight", "w"],

@@ -277,8 +277,12 @@ def _checked_weights(column: pa.Array, name: str, path: str) -> pa.Array:
     """Return the rows' weights as they will be stored, after a check of all."""
     # As the weights will be stored: one that overflows there is refused here.
     weight = column.cast(pa.float32(), safe=False)
-    good = pc.and_(pc.less_equal(weight, MAX_WEIGHT), pc.greater_equal(weight, 0))
-    bad = len(weight) - (pc.sum(good).as_py() or 0)
+    missing = pc.sum(weight.is_null(nan_is_null=True)).as_py()
+    if missing:
+        raise DataError(f"{path}: weight column {name!r} is missing in {counted(missing, 'row')}")
+    # Of the same type: as a 32-bit float, the limit itself is a little above it.
+    limit = pa.scalar(MAX_WEIGHT, pa.float32())
+    bad = pc.sum(pc.or_(pc.less(weight, 0), pc.greater(weight, limit))).as_py()
     if bad:
         raise DataError(
             f"{path}: weight column {name!r} must be from 0 to {MAX_WEIGHT:g}; it is not in {counted(bad, 'row')}"
