@@ -7,7 +7,7 @@ by the plan's id, so that nothing of another plan is ever taken for this one's.
 import hashlib
 import json
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from dkan_core.data.source.roles import Schema
 from dkan_core.data.source.time_split import TimeBounds
 from dkan_core.errors import DataError, OutputError
 from dkan_core.utils.hints import some_of
+from dkan_core.utils.schemas import parse_json
 from dkan_core.utils.storage.outputs import PARTIAL, check_free, entries, foreign_contents
 from dkan_core.utils.storage.shared_folder import WORK, SharedFolder
 
@@ -92,7 +93,8 @@ class PreparationPlan:
 
 
 def _plain_fragment(fragment: Fragment) -> dict[str, Any]:
-    return {name: value for name, value in asdict(fragment).items() if name != "file"}
+    # Not by ``asdict``, which copies every value: a plan may have a hundred thousand fragments.
+    return {name: value for name, value in vars(fragment).items() if name != "file"}
 
 
 def _fragment(plain: dict[str, Any]) -> Fragment:
@@ -137,17 +139,22 @@ def read_plan(place: SharedFolder) -> PreparationPlan | None:
     Raises:
         DataError: Another version of dkan wrote it.
     """
-    plain = place.read_json(PLAN)
-    if plain is None:
-        return None
+    text = place.read_text(PLAN)
+    return None if text is None else _parse_plan(text, f"{place.uri}/{PLAN}")
+
+
+# One process may take many parts through three stages, and of many files this is megabytes of text.
+@lru_cache(maxsize=1)
+def _parse_plan(text: str, where: str) -> PreparationPlan:
+    plain = parse_json(text, where)
     if not isinstance(plain, dict) or plain.get("format_version") != FORMAT_VERSION:
-        raise DataError(f"{place.uri}/{PLAN}: is of another version of dkan; plan the preparation again")
+        raise DataError(f"{where}: is of another version of dkan; plan the preparation again")
     try:
         plan = PreparationPlan.from_dict(plain)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise DataError(f"{place.uri}/{PLAN}: is not a plan ({error!r}); plan the preparation again") from error
+        raise DataError(f"{where}: is not a plan ({error!r}); plan the preparation again") from error
     if plan.id != plain.get("id"):
-        raise DataError(f"{place.uri}/{PLAN}: was altered; plan the preparation again")
+        raise DataError(f"{where}: was altered; plan the preparation again")
     return plan
 
 
