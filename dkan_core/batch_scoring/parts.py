@@ -1,7 +1,7 @@
 """One part of a batch scoring: its files are scored one by one, and its rows counted for the end."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +20,7 @@ from dkan_core.data.source.files import stamp, whole_second
 from dkan_core.errors import ConfigError, DataError
 from dkan_core.evaluation.drift.counting import CountsSchema
 from dkan_core.evaluation.drift.scored_files import Found, counted_batches
-from dkan_core.evaluation.prediction import output_batch, output_schema
+from dkan_core.evaluation.prediction import copied_folder_types, output_batch, output_schema
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.utils.hints import counted
 from dkan_core.utils.progress import progress
@@ -70,9 +70,10 @@ def score_part(output_uri: str | Path, part: int) -> int:
     with local_copy(f"{place.uri}/{plan.model_folder}") as folder:
         saved = SavedModel(folder)
     found, written = Found(), []
+    folder_types = copied_folder_types(saved, [file.source for file in plan.files])
     with progress("scoring", rows, "rows") as advance:
         for file in files:
-            written.append(_score_file(place, plan, saved, file, found, advance))
+            written.append(_score_file(place, plan, saved, file, folder_types, found, advance))
     if plan.labels:
         with place.staged(f"{plan.record(part)}.safetensors") as aside:
             save_file(
@@ -89,6 +90,7 @@ def _score_file(
     plan: ScoringPlan,
     saved: SavedModel,
     file: PlannedFile,
+    folder_types: Mapping[str, str],
     found: Found,
     on_rows: Callable[[int], None],
 ) -> ScoredFile:
@@ -96,11 +98,13 @@ def _score_file(
     if (size, whole_second(modified)) != (file.bytes, whole_second(file.modified)):
         # Parts that scored different states of a file would add up to metrics of no data at all.
         raise DataError(f"{file.source}: changed after the scoring was planned; plan it again")
-    schema, _ = output_schema(saved, [file.source], plan.columns, plan.labels)
+    columns, labels = plan.columns, plan.labels
+    schema, _ = output_schema(saved, [file.source], columns, labels, folder_types)
     with place.staged(file.output) as aside:
         with pq.ParquetWriter(aside, schema) as writer:
-            for batch, found_NL in counted_batches(saved, file.source, plan.columns, plan.labels, found, on_rows):
-                writer.write_batch(output_batch(batch, found_NL, plan.columns, schema))
+            batches = counted_batches(saved, file.source, columns, labels, found, on_rows, folder_types)
+            for batch, found_NL in batches:
+                writer.write_batch(output_batch(batch, found_NL, columns, schema))
         return ScoredFile(output=file.output, source=file.source, rows=file.rows, bytes=aside.stat().st_size)
 
 

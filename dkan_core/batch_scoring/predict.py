@@ -14,7 +14,13 @@ from dkan_core.data.source.files import find_in_order, source_paths, takes_in
 from dkan_core.data.source.frames import is_frame
 from dkan_core.errors import ConfigError, OutputError
 from dkan_core.evaluation.drift.unseen import UnseenValues
-from dkan_core.evaluation.prediction import check_no_clash, output_batch, output_schema, scored_batches
+from dkan_core.evaluation.prediction import (
+    check_no_clash,
+    copied_folder_types,
+    output_batch,
+    output_schema,
+    scored_batches,
+)
 from dkan_core.explanation.reasons import ReasonFinder
 from dkan_core.model.model_folder import naming_swapped
 from dkan_core.model.saved_model import SavedModel
@@ -107,14 +113,15 @@ def _predict_file(
     check_file_name(out)
     with naming_swapped(chosen):
         paths = find_in_order(chosen)
-    _check_apart(out, chosen, paths)
+    _check_is_no_source(out, chosen, paths)
     with local_copy(model) as folder:
         saved = SavedModel(folder)
     check = functools.partial(check_scores_file, out, saved.config.labels, overwrite=overwrite)
     check()
     if reasons:
         check_holds_reasons(out)
-    schema, rows = output_schema(saved, paths, columns)
+    folder_types = copied_folder_types(saved, paths)
+    schema, rows = output_schema(saved, paths, columns, folder_types=folder_types)
     total = sum(rows)
     device = best_device()
     saved.module.to(device)
@@ -127,7 +134,7 @@ def _predict_file(
         open_scores_file(out, aside, written) as writer,
     ):
         for path in paths:
-            for batch, found_NL in scored_batches(saved, path, columns, device, advance, unseen.count):
+            for batch, found_NL in scored_batches(saved, path, columns, device, advance, unseen.count, folder_types):
                 scored = output_batch(batch, found_NL, columns, schema)
                 found = [] if finder is None else finder.find(batch, reasons, path)
                 writer.write_batch(pa.record_batch([*scored.columns, *found], schema=written))
@@ -137,7 +144,7 @@ def _predict_file(
     return total
 
 
-def _check_apart(out: str | Path, sources: Sequence[str], paths: Sequence[str]) -> None:
+def _check_is_no_source(out: str | Path, sources: Sequence[str], paths: Sequence[str]) -> None:
     """Raise OutputError where the scores would replace a source file, or be one of the sources of the next call."""
     place = _identity(out)
     if place in map(_identity, paths):

@@ -133,7 +133,7 @@ def training_from_form(values: Mapping[str, Any], changes: Mapping[str, Any]) ->
     num_gpus = values.get("num_gpus", "0")
     if not num_gpus.isdecimal():
         raise ConfigError(f"num_gpus must be a whole number, 0 or more, got {num_gpus!r}")
-    if "gpu_type" in values and not RESOURCE_RULE.holds(values["gpu_type"]):
+    if int(num_gpus) and "gpu_type" in values and not RESOURCE_RULE.holds(values["gpu_type"]):
         raise ConfigError(f"gpu_type must be {RESOURCE_RULE.expected}, got {values['gpu_type']!r}")
     gpus = int(num_gpus)
     placed = {"device": "cuda" if gpus else "auto", "workers": gpus or values.get("workers") or None}

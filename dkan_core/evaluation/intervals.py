@@ -6,8 +6,8 @@ So a replicate costs the same whatever the number of rows. Two models on the sam
 bin of the one and a bin of the other, are drawn for both. Intervals are expanded by the rows of the rarer class, as the
 bootstrap's own are too narrow of few rows (Hesterberg 2015, What teachers should know about the bootstrap).
 
-Those of a metric reach so many standard errors of the bootstrap to either side of its logit: near 1, percentiles of the
-replicates lie too high. Those of a difference, which has no such bound near, are percentiles.
+The bounds of a metric lie about two standard errors of the bootstrap on either side of it, on the logit scale: near 1,
+percentiles of the replicates are too high. Those of a difference, which has no such limit nearby, are percentiles.
 
 Shape suffixes: N rows, C cells, K bins.
 """
@@ -38,7 +38,7 @@ Interval = list[float]
 def metric_intervals(labels_N: Array, scores_N: Array, weight_N: Array | None = None) -> list[Interval | None]:
     """Return the offsets of the bounds from average precision and from ROC AUC.
 
-    None where the rows define neither, or every positive is ranked above every negative: no replicate differs then.
+    None where the rows do not define it, or no replicate differs: every positive is ranked above every negative, say.
 
     Args:
         labels_N: 0, 1 or 255 (not measured).

@@ -236,6 +236,7 @@ def scored_batches(
     device: torch.device,
     on_rows: Callable[[int], None],
     on_arrays: Callable[[Arrays], None] = lambda _: None,
+    folder_types: Mapping[str, str] | None = None,
 ) -> Iterator[tuple[pa.RecordBatch, npt.NDArray[np.float32]]]:
     """Yield the rows of a raw Parquet file in order, with the probability of each label.
 
@@ -246,13 +247,15 @@ def scored_batches(
         device: Where to compute.
         on_rows: Called with the number of rows after each batch.
         on_arrays: Called with the rows of each batch as the model reads them.
+        folder_types: What columns in the names of folders are read as, as of ``copied_folder_types``. Default: what the
+            model takes them for.
 
     Shape:
         - Output: N rows, ``(N, L)``
     """
     needed = list(dict.fromkeys([*saved.preprocessor.columns, *columns]))
     row, model = 0, saved.module.for_scoring()
-    folder_types = with_whole_numbers(saved.preprocessor.folder_types, [path])
+    folder_types = saved.preprocessor.folder_types if folder_types is None else folder_types
     for batch in read_batches(path, needed, on_rows, folder_types=folder_types):
         arrays = saved.preprocessor.transform(batch, path)
         on_arrays(arrays)
@@ -273,9 +276,7 @@ def output_batch(
         columns: Columns to pass through.
         schema: Of the output.
     """
-    # A name of a folder may be a whole number in one file and have a fraction in another.
-    passed = [batch.column(name).cast(schema.field(name).type) for name in columns]
-    return pa.record_batch([*passed, *map(pa.array, found_NL.T)], schema=schema)
+    return pa.record_batch([*map(batch.column, columns), *map(pa.array, found_NL.T)], schema=schema)
 
 
 def check_no_clash(columns: Iterable[str], added: Iterable[str], clash: str) -> None:
@@ -290,8 +291,22 @@ def check_no_clash(columns: Iterable[str], added: Iterable[str], clash: str) -> 
         raise DataError(f"column {names[0]!r} cannot be copied to the output: {clash}")
 
 
+def copied_folder_types(saved: SavedModel, paths: Sequence[str]) -> dict[str, str]:
+    """Return what columns in the names of folders are read as, where they are copied beside scores.
+
+    Args:
+        saved: The model.
+        paths: All files that are scored, so that their scores have columns of the same types.
+    """
+    return with_whole_numbers(saved.preprocessor.folder_types, paths)
+
+
 def output_schema(
-    saved: SavedModel, paths: Sequence[str], columns: Sequence[str], labels: Sequence[str] = ()
+    saved: SavedModel,
+    paths: Sequence[str],
+    columns: Sequence[str],
+    labels: Sequence[str] = (),
+    folder_types: Mapping[str, str] | None = None,
 ) -> tuple[pa.Schema, list[int]]:
     """Check every file's columns; return the schema of the output and the rows of each file.
 
@@ -300,6 +315,7 @@ def output_schema(
         paths: The files.
         columns: Columns to pass through.
         labels: Columns to compare the scores with.
+        folder_types: As of ``scored_batches``.
 
     Raises:
         DataError: A file lacks a column, or a column to pass through has another type than in the first file.
@@ -323,7 +339,7 @@ def output_schema(
         )
         check_label_columns(types, labels, saved.preprocessor, path)
         rows.append(parquet.metadata.num_rows)
-    read_as = with_whole_numbers(saved.preprocessor.folder_types, paths)
+    read_as = saved.preprocessor.folder_types if folder_types is None else folder_types
     passed |= {
         name: pa.type_for_alias(read_as.get(name, "string")) for name, kind in passed.items() if kind == FOLDER_TEXT
     }

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dkan_core import DataError, PrepareConfig, append_rows, predict, prepare
+from dkan_core import DataError, PrepareConfig, append_rows, plan_scoring, predict, prepare, score_part
 from dkan_core.data.source.folders import infer_type
 from dkan_core.evaluation.prediction import probability_column
 from tests.data.tables import contents, make_rows
@@ -100,9 +100,13 @@ def test_whole_numbers_in_names_of_folders_are_copied_exactly(tmp_path: Path) ->
     assert copied.type == pa.int64() and {*copied.to_pylist()} == {9007199254740993, 7, None}
     (tmp_path / "new" / "key=0.5").mkdir()
     pq.write_table(make_rows(10).select(["x"]), tmp_path / "new" / "key=0.5" / "a.parquet")
-    (tmp_path / "new" / f"key={keys[0]}" / "a.parquet").unlink()
     predict(model, tmp_path / "new", tmp_path / "out.parquet", columns=["key"], overwrite=True)
-    assert {*pq.read_table(tmp_path / "out.parquet")["key"].to_pylist()} == {0.5, 7.0, None}
+    assert {*pq.read_table(tmp_path / "out.parquet")["key"].to_pylist()} == {0.5, 7.0, 9007199254740992.0, None}
+    # The scores of several files have the same type.
+    for part in plan_scoring(model, tmp_path / "new", tmp_path / "scores", columns=["key"], parts=2):
+        score_part(tmp_path / "scores", part)
+    kinds = {pq.read_schema(path).field("key").type for path in (tmp_path / "scores").rglob("a.parquet")}
+    assert kinds == {pa.float64()}
 
 
 @pytest.mark.parametrize("text", ["2024-W01-1", "2024-02-30", "\N{ARABIC-INDIC DIGIT SEVEN}"])

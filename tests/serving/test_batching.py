@@ -97,7 +97,7 @@ def test_rows_of_a_client_that_hung_up_while_they_waited_are_not_scored() -> Non
         stays = asyncio.create_task(batcher.score(rows(3)))
         await asyncio.sleep(0)
         recorder.may_answer.set()
-        return await asyncio.gather(first, gone, stays, return_exceptions=True)
+        return [*await asyncio.gather(first, gone, stays, return_exceptions=True)]
 
     recorder = Recorder()
     batcher = MicroBatcher(recorder.score, max_rows=8, max_wait_seconds=0)

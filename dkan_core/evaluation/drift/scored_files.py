@@ -3,7 +3,7 @@
 Shape suffixes: N rows, L labels.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -41,6 +41,7 @@ def counted_batches(
     labels: Sequence[str],
     found: Found,
     on_rows: Callable[[int], None],
+    folder_types: Mapping[str, str] | None = None,
 ) -> Iterator[tuple[pa.RecordBatch, npt.NDArray[np.float32]]]:
     """Yield a file's rows and probabilities, and add to ``found`` what there is to find in them.
 
@@ -51,6 +52,7 @@ def counted_batches(
         labels: Columns of labels, whose values are collected; none: they are not asked for.
         found: What was found so far.
         on_rows: Told how many rows were scored.
+        folder_types: As of ``scored_batches``.
     """
     device = best_device()
     saved.module.to(device)
@@ -59,7 +61,8 @@ def counted_batches(
     # So that a part without a row can be put together with others, too.
     found.labels.append(empty.astype(np.uint8))
     found.probabilities.append(empty.astype(np.float32))
-    for batch, found_NL in scored_batches(saved, path, [*columns, *labels], device, on_rows):
+    wanted = [*columns, *labels]
+    for batch, found_NL in scored_batches(saved, path, wanted, device, on_rows, folder_types=folder_types):
         found.counts.merge(count_rows(batch, found_NL, saved.config.labels, reference, path))
         if labels:
             positive = positive_of_columns(saved.config.positive, saved.config.labels, labels)

@@ -14,6 +14,9 @@ from dkan_core.utils.storage.credentials import use_own_credentials
 ONE_SLASH = re.compile(r"(s3|gs|gcs|az|abfs|abfss|adl|hdfs|http|https|file|local|memory):/(?!/)(.*)", re.DOTALL)
 """A URI as it is mistyped."""
 
+PLUGIN_SCHEMES = ("abfss",)
+"""Those that fsspec knows where a package is installed, which need not be so where a run is submitted."""
+
 
 def is_remote(uri: str | Path) -> bool:
     """Tell whether ``uri`` names something that is not on a local file system.
@@ -39,7 +42,7 @@ def is_shared(place: str | Path, root: str = "") -> bool:
     """
     if is_remote(place):
         scheme = str(place).partition("://")[0]
-        return scheme != "memory" and scheme in fsspec.available_protocols()
+        return scheme != "memory" and scheme in (*fsspec.available_protocols(), *PLUGIN_SCHEMES)
     path = posixpath.normpath(str(place).removeprefix("file://").removeprefix("local://"))
     return bool(root) and PurePosixPath(path).is_relative_to(root)
 

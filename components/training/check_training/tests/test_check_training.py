@@ -42,7 +42,7 @@ ADDITIVE = {"model_kind": "additive", "monotone": "agee:+"}
         ({"settings": {"mode": "async"}, "strategy": "ring"}, "mode async: only strategy parameter-server"),
         ({"split": "80/20/0"}, "split must leave rows to test on, got '80/20/0'"),
         ({"num_gpus": "all"}, "num_gpus must be a whole number, 0 or more, got 'all'"),
-        ({"gpu_type": "gpu"}, "gpu_type must be a resource name such as nvidia.com/gpu, got 'gpu'"),
+        ({"num_gpus": "1", "gpu_type": "gpu"}, "gpu_type must be a resource name such as nvidia.com/gpu, got 'gpu'"),
         ({"num_gpus": ""}, "num_gpus must be a whole number, 0 or more, got ''"),
         ({"label": "late, lost", "label_weights": "1,2,3"}, "label_weights: 3 numbers; the data has 2 labels"),
         (ADDITIVE, r"monotone: 'agee' is not a numeric column of the data; did you mean 'age'\?"),
