@@ -63,5 +63,13 @@ def test_nothing_that_is_ignored_is_tracked() -> None:
     assert not subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
 
 
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="not a git checkout")
+def test_no_output_is_tracked() -> None:
+    """Models and prepared data in the checkout are added as easily as sources."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    files = [path for name in listed.split("\0") if (path := ROOT / name).is_file()]
+    assert not [path for path in files if path.suffix in (".safetensors", ".log") or path.stat().st_size > 1 << 20]
+
+
 def test_package_says_that_it_is_typed() -> None:
     assert (Path(dkan_core.__file__).parent / "py.typed").is_file()
