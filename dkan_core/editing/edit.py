@@ -164,12 +164,15 @@ def _description(scored: ScoredSplit, names: Sequence[str]) -> dict[str, Any]:
 
 
 def _measures(scored: ScoredSplit, names: Sequence[str]) -> dict[str, float | None]:
-    """Return the quality of scores, means over labels, with the mean probability and the prevalence."""
+    """Return the quality of scores, the mean probability and the prevalence, means over measured labels."""
     described = _description(scored, names)
     measured_NL = (scored.labels_NL != NOT_MEASURED).astype(np.float64)
     weight_NL = measured_NL if scored.weight_N is None else measured_NL * scored.weight_N[:, None]
-    total_L = weight_NL.sum(axis=0).clip(min=np.finfo(np.float64).tiny)
-    expected_L = (weight_NL * to_probability(scored.log_odds_NL)).sum(axis=0) / total_L
-    found_L = (weight_NL * (scored.labels_NL == 1)).sum(axis=0) / total_L
-    found = {name: described[name] for name in MEASURES}
-    return {**found, "mean_probability": float(expected_L.mean()), "prevalence": float(found_L.mean())}
+    found: dict[str, float | None] = {name: described[name] for name in MEASURES}
+    for name, values_NL in (
+        ("mean_probability", to_probability(scored.log_odds_NL)),
+        ("prevalence", scored.labels_NL == 1),
+    ):
+        total_L, sum_L = weight_NL.sum(axis=0), (weight_NL * values_NL).sum(axis=0)
+        found[name] = float((sum_L[total_L > 0] / total_L[total_L > 0]).mean()) if total_L.any() else None
+    return found

@@ -154,6 +154,7 @@ def _orders(seed: int, column: Column, rows: int, count: int) -> list[Rows]:
 def add_precision_drops(
     answers: Answers,
     labels_NL: Array,
+    weight_N: Array | None,
     ranked: Sequence[Importance],
     columns: Sequence[Column],
     *,
@@ -169,6 +170,7 @@ def add_precision_drops(
     Args:
         answers: The model's.
         labels_NL: Labels of its rows, those that it gives log-odds of.
+        weight_N: Weights of the rows; None where all count alike.
         ranked: The importances to fill in.
         columns: The columns to shuffle.
         shuffles: How often each is shuffled.
@@ -177,14 +179,14 @@ def add_precision_drops(
         advance: Called with 1 after each column.
     """
     rows = affordable_rows(answers.arrays, len(columns) * shuffles, cells)
-    labels_NL = labels_NL[:rows]
-    before = macro_average_precision(labels_NL, answers.log_odds_NL[:rows])
+    labels_NL, weight_N = labels_NL[:rows], None if weight_N is None else weight_N[:rows]
+    before = macro_average_precision(labels_NL, answers.log_odds_NL[:rows], weight_N)
     if np.isnan(before):
         return list(ranked)
     drops: dict[str, list[float]] = {}
     for column in columns:
         drops[column.name] = [
-            before - macro_average_precision(labels_NL, _shuffled(answers, column, order_N))
+            before - macro_average_precision(labels_NL, _shuffled(answers, column, order_N), weight_N)
             for order_N in _orders(seed, column, rows, shuffles)
         ]
         advance(1)

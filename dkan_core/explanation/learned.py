@@ -201,6 +201,7 @@ def read_label(
             ranked = add_precision_drops(
                 answers,
                 labels_NL,
+                arrays.get("weight"),
                 ranked,
                 best,
                 shuffles=effort.shuffles,
@@ -229,7 +230,7 @@ def read_label(
         )
         shown = [(by_name[pair.first], by_name[pair.second]) for pair in pairs[: effort.maps]]
         maps = _maps(model, answers, shown, saved.config, effort.cells / max(1, effort.maps), advance)
-    precision = macro_average_precision(labels_NL, answers.log_odds_NL)
+    precision = macro_average_precision(labels_NL, answers.log_odds_NL, arrays.get("weight"))
     return LabelExplanation(
         label=label,
         average_precision=None if np.isnan(precision) else precision,

@@ -23,6 +23,9 @@ from dkan_core import (
     explain,
     explain_rows,
 )
+from dkan_core.editing.edit import _measures
+from dkan_core.evaluation.metrics import NOT_MEASURED
+from dkan_core.evaluation.prediction import ScoredSplit
 from dkan_core.model.saved_model import SavedModel
 from tests.additive_data import make_rows
 from tests.command import check, dkan
@@ -353,6 +356,13 @@ def test_quality_that_earlier_edits_had_is_not_that_of_later_ones(data: Path, mo
     assert "edits_after" in SavedModel(tmp_path / "measured").metrics
     edit(tmp_path / "measured", remove, tmp_path / "unmeasured")
     assert "edits_after" not in SavedModel(tmp_path / "unmeasured").metrics
+
+
+def test_labels_without_a_measured_row_are_in_no_mean() -> None:
+    labels_NL = np.array([[1, NOT_MEASURED], [0, NOT_MEASURED]], np.uint8)
+    log_odds_NL = np.array([[0.0, 9.0], [0.0, 9.0]], np.float32)
+    found = _measures(ScoredSplit(labels_NL, log_odds_NL, None), ["y", "none"])
+    assert found["mean_probability"] == found["prevalence"] == 0.5
 
 
 def test_only_an_additive_model_is_edited(trained: Any, tmp_path: Path) -> None:

@@ -166,6 +166,22 @@ def test_each_label_is_explained_as_by_itself_and_means_stand_above(many: tuple[
     assert len([*(tmp_path / "all/labels").glob("*/curves/*.png")]) == 3
 
 
+def test_rows_of_weight_0_do_not_count(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    x, counts = random.normal(size=2000), random.random(2000) < 0.6
+    # In the rows that do not count, the label is the wrong way round.
+    rows = {"x": x, "noise": random.normal(size=2000), "w": counts * 1.0, "y": ((x > 0) == counts) * 1}
+    pq.write_table(pa.table(rows), tmp_path / "rows.parquet")
+    prepare(tmp_path / "rows.parquet", tmp_path / "data", PrepareConfig(label=("y",), weight="w"))
+    model = train(tmp_path / "data", tmp_path / "run", replace(SMALL, epochs=4)).model
+    found = explain(model, tmp_path / "data", tmp_path / "out").labels["y"]
+    metrics = evaluate(model, tmp_path / "data", tmp_path / "eval", split="valid", explain=False).metrics
+    assert metrics["average_precision"] > 0.95
+    assert found.average_precision == pytest.approx(metrics["average_precision"])
+    drops = {column.name: column.precision_drop for column in found.importance}
+    assert (drops["x"] or 0) > 0.2 > abs(drops["noise"] or 0)
+
+
 def test_any_name_is_safe_in_files_and_page(many: tuple[Path, Path], tmp_path: Path) -> None:
     explain(*many, tmp_path / "out", label="often")
     names = sorted(path.name for path in (tmp_path / "out/curves").iterdir())

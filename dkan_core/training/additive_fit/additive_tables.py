@@ -4,6 +4,7 @@ Shape suffixes: N rows, T terms, V rows of the table, C codes of a curve, M memb
 """
 
 import functools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -97,14 +98,14 @@ class TableMaker:
         fitted = self._fitted_terms(model, config)
         # Purified before: what a pair says of one feature alone is that curve's, and not to be shrunk.
         terms, mean_weight = self._trained_terms(model)
-        curves = self._best([smoothed(terms, penalty) for penalty in CURVE_PENALTIES])
+        curves = self._best([smoothed(terms, penalty) for penalty in CURVE_PENALTIES], config)
         choice: TableChoice = {"tables": SMOOTHED, "curve_penalty": CURVE_PENALTIES[curves.place]}
         terms = curves.terms
         if terms.layout.pairs:
-            pairs = self._best([with_smooth_pairs(terms, penalty) for penalty in PAIR_PENALTIES])
+            pairs = self._best([with_smooth_pairs(terms, penalty) for penalty in PAIR_PENALTIES], config)
             choice |= {"pair_penalty": PAIR_PENALTIES[pairs.place]}
             terms = pairs.terms
-        if fitted is not None and self._best([terms, fitted]).place:
+        if fitted is not None and self._best([terms, fitted], config).place:
             return fitted, {"tables": FITTED}
         return _weighted(terms, mean_weight), choice
 
@@ -130,11 +131,15 @@ class TableMaker:
             self._fitted = fitted_terms(model, self.train, config)
         return self._fitted
 
-    def _best(self, candidates: Sequence[AdditiveTerms]) -> _Found:
+    def _best(self, candidates: Sequence[AdditiveTerms], config: TrainConfig) -> _Found:
         """Return the terms with the least log loss on validation."""
         few = FirstRows(self.valid, COMPARED_ROWS)
         scored = (score_split(each.to_model(), few, torch.device("cpu")) for each in candidates)
-        losses = [mean_log_loss(each.labels_NL, each.log_odds_NL.astype(np.float64), each.weight_N) for each in scored]
+        # Without what the weight of positives adds: on validation they count like other rows.
+        prior = math.log(config.pos_weight)
+        losses = [
+            mean_log_loss(each.labels_NL, each.log_odds_NL.astype(np.float64) - prior, each.weight_N) for each in scored
+        ]
         # The least of numbers that hold a NaN is a NaN.
         place = int(np.argmin(np.nan_to_num(losses, nan=np.inf)))
         return _Found(place, candidates[place])

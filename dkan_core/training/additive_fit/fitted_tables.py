@@ -7,6 +7,7 @@ Shape suffixes: N rows, T terms, V rows of the table, M members, L labels.
 """
 
 import logging
+import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -57,14 +58,13 @@ class _Rows:
     kept_MN: npt.NDArray[np.bool_]
     """Whether a member sees a row."""
 
-    def target(self, label: int, pos_weight: float) -> tuple[npt.NDArray[np.bool_], Float64]:
+    def target(self, label: int) -> tuple[npt.NDArray[np.bool_], Float64]:
         """Return which rows are positive, and what each row counts."""
         target_N = self.labels_NL[:, label]
         weight_N = self.weight_N * (target_N != NOT_MEASURED)
-        # Penalties count rows: the scale of the weights must not matter.
-        weight_N *= np.count_nonzero(weight_N) / max(weight_N.sum(), np.finfo(np.float64).tiny)
-        positive_N = target_N == 1
-        return positive_N, weight_N * np.where(positive_N, pos_weight, 1.0)
+        # Penalties count rows. Unequal weights tell as much as fewer rows of equal weight (Kish 1965, Survey Sampling).
+        weight_N *= weight_N.sum() / max(np.square(weight_N).sum(), np.finfo(np.float64).tiny)
+        return target_N == 1, weight_N
 
     def with_each_code(self, layout: Layout) -> Float64:
         """Return how many rows have each code, by weight."""
@@ -76,7 +76,8 @@ def fitted_terms(model: AdditiveFastKAN, reader: RowReader, config: TrainConfig)
     """Return the terms of a penalized fit: purified, not calibrated. What the model has learned does not matter.
 
     The mean of the members is the fit of all rows; they differ as fits of the rows that each one sees do. Of monotone
-    terms, which each member has to have, it is the mean of those fits.
+    terms, which each member has to have, it is the mean of those fits. The weight of positives is added to the
+    intercept: positives that count as more rows than there are would be fitted too closely.
 
     Args:
         model: Its terms, members and labels are those of the result. Where none leaves out rows, each is that of all.
@@ -115,7 +116,7 @@ def _fit(
     limit = 0 if sharpest or len(rows.weight_N) < MIN_SHARPEST_ROWS else MAX_SHARPEST // labels
     for label in range(labels):
         terms = penalized_terms(fine.layout, additive_shape(fine.config), fine.signs, rows.codes_TN, sharpest)
-        target_N, weight_N = rows.target(label, config.pos_weight)
+        target_N, weight_N = rows.target(label)
         everywhere = PenalizedFit(terms, target_N, weight_N)
         everywhere.fit()
         for each in terms:
@@ -125,7 +126,7 @@ def _fit(
         has_members = fine.bags.p and not (effects and limit)
         members = [_fit_member(everywhere, weight_N * kept_N) for kept_N in rows.kept_MN] if has_members else []
         table_VML[:, :, label] = _around(everywhere, members) if members else everywhere.table_V[:, None]
-        intercept_L[label] = everywhere.intercept
+        intercept_L[label] = everywhere.intercept + math.log(config.pos_weight)
     weight_V = rows.with_each_code(fine.layout)
     found = AdditiveTerms(config=fine.config, intercept_L=intercept_L, table_VML=table_VML, weight_V=weight_V)
     return found, sorted(effects, key=lambda pair: -effects[pair])[:limit]

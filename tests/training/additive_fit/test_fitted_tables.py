@@ -22,7 +22,13 @@ from dkan_core.model.additive_terms import AdditiveTerms
 from dkan_core.model.architecture import additive_shape
 from dkan_core.training.additive_fit import fitted_tables
 from dkan_core.training.additive_fit.additive_tables import TableMaker, with_smooth_pairs
-from dkan_core.training.additive_fit.fitted_tables import FINE_BINS, MIN_PAIR_EFFECT, fitted_terms, without_idle_pairs
+from dkan_core.training.additive_fit.fitted_tables import (
+    FINE_BINS,
+    MIN_PAIR_EFFECT,
+    _Rows,
+    fitted_terms,
+    without_idle_pairs,
+)
 from dkan_core.training.setup.architecture import choose_architecture
 from dkan_core.training.setup.defaults import resolve_for
 from dkan_core.training.setup.sizing import MAX_FITTED_CELLS
@@ -104,10 +110,34 @@ def test_a_monotone_curve_is_monotone_for_every_member(setting: Setting) -> None
     assert np.diff(terms.table_VML[curve.rows][1:], axis=0).min() >= -1e-12
 
 
-def test_positive_rows_count_as_often_as_pos_weight_says(setting: Setting) -> None:
+def test_the_weight_of_positives_raises_the_odds_and_changes_no_term(setting: Setting) -> None:
     config = setting.config(pairs="1", pos_weight=4.0)
     heavy, plain = setting.fitted_terms(config), setting.fitted_terms(replace(config, pos_weight=1.0))
-    assert (heavy.intercept_L > plain.intercept_L + 1).all(), "pos_weight raises the odds"
+    np.testing.assert_allclose(heavy.intercept_L, plain.intercept_L + np.log(4))
+    np.testing.assert_array_equal(heavy.table_VML, plain.table_VML)
+
+
+def test_tables_are_compared_without_what_the_weight_of_positives_adds(setting: Setting) -> None:
+    config = setting.config(pairs="1", pos_weight=20.0)
+    maker = TableMaker(setting.train, setting.valid, from_scratch=True)
+    model, fitted = setting.untrained(config), setting.fitted_terms(config)
+    # Worse, unless the odds of all rows were too high by a factor of 20.
+    flat = replace(fitted, table_VML=0.5 * fitted.table_VML, intercept_L=fitted.intercept_L - np.log(20))
+    assert maker._best([flat, fitted], config).place == 1
+    assert maker.tables(model, config)[1] == {"tables": "fitted"}
+
+
+def test_unequal_weights_count_as_fewer_rows() -> None:
+    labels_NL = np.array([[1], [0], [1], [255]], np.uint8)
+    for weights, counted in (
+        ([3.0, 3.0, 3.0, 9.0], 3.0),
+        ([1.0, 1.0, 8.0, 1.0], 100 / 66),
+        ([0.0, 5.0, 5.0, 1.0], 2.0),
+    ):
+        rows = _Rows(codes_TN=[], labels_NL=labels_NL, weight_N=np.array(weights), kept_MN=np.ones((1, 4), bool))
+        positive_N, weight_N = rows.target(0)
+        assert positive_N.tolist() == [True, False, True, False]
+        assert weight_N.sum() == pytest.approx(counted) and weight_N[3] == 0
 
 
 def test_the_better_one_on_validation_counts(setting: Setting) -> None:
