@@ -133,9 +133,10 @@ def training_from_form(values: Mapping[str, Any], changes: Mapping[str, Any]) ->
     num_gpus = values.get("num_gpus", "0")
     if not num_gpus.isdecimal():
         raise ConfigError(f"num_gpus must be a whole number, 0 or more, got {num_gpus!r}")
-    if int(num_gpus) and "gpu_type" in values and not RESOURCE_RULE.holds(values["gpu_type"]):
-        raise ConfigError(f"gpu_type must be {RESOURCE_RULE.expected}, got {values['gpu_type']!r}")
-    gpus = int(num_gpus)
+    gpus, gpu_type = int(num_gpus), values.get("gpu_type")
+    # Without GPUs it may be empty.
+    if gpu_type is not None and (gpus or gpu_type) and not RESOURCE_RULE.holds(gpu_type):
+        raise ConfigError(f"gpu_type must be {RESOURCE_RULE.expected}, got {gpu_type!r}")
     placed = {"device": "cuda" if gpus else "auto", "workers": gpus or values.get("workers") or None}
     return config_from_form(TrainConfig, values, {**placed, **changes})
 
