@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.data.format.manifest import open_prepared
@@ -168,11 +169,13 @@ def _measures(scored: ScoredSplit, names: Sequence[str]) -> dict[str, float | No
     described = _description(scored, names)
     measured_NL = (scored.labels_NL != NOT_MEASURED).astype(np.float64)
     weight_NL = measured_NL if scored.weight_N is None else measured_NL * scored.weight_N[:, None]
-    found: dict[str, float | None] = {name: described[name] for name in MEASURES}
-    for name, values_NL in (
-        ("mean_probability", to_probability(scored.log_odds_NL)),
-        ("prevalence", scored.labels_NL == 1),
-    ):
-        total_L, sum_L = weight_NL.sum(axis=0), (weight_NL * values_NL).sum(axis=0)
-        found[name] = float((sum_L[total_L > 0] / total_L[total_L > 0]).mean()) if total_L.any() else None
-    return found
+    total_L = weight_NL.sum(axis=0)
+    counts_L = total_L > 0
+
+    def mean(values_NL: npt.NDArray[Any]) -> float | None:
+        sum_L = (weight_NL * values_NL).sum(axis=0)
+        return float((sum_L[counts_L] / total_L[counts_L]).mean()) if counts_L.any() else None
+
+    found = {name: described[name] for name in MEASURES}
+    expected, positive = mean(to_probability(scored.log_odds_NL)), mean(scored.labels_NL == 1)
+    return {**found, "mean_probability": expected, "prevalence": positive}

@@ -59,12 +59,12 @@ def with_whole_numbers(wanted: Mapping[str, str], paths: Iterable[str]) -> dict[
     >>> with_whole_numbers({"year": "double", "share": "double"}, ["year=2024/share=0.5/a.parquet"])
     {'year': 'int64', 'share': 'double'}
     """
-    values = [folder_values(path) for path in paths]
-    known = {name: [each[name] for each in values if each.get(name) is not None] for name in wanted}
-    return {
-        name: "int64" if kind == "double" and infer_type(known[name] or ["0"]) == "int64" else kind
-        for name, kind in wanted.items()
-    }
+    texts: dict[str, set[str | None]] = {}
+    for path in paths:
+        for name, text in folder_values(path).items():
+            texts.setdefault(name, set()).add(text)
+    whole = {name for name, found in texts.items() if infer_type(found - {None} or {"0"}) == "int64"}
+    return {name: "int64" if kind == "double" and name in whole else kind for name, kind in wanted.items()}
 
 
 def add_folder_columns(

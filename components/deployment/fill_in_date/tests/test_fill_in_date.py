@@ -63,4 +63,5 @@ def test_place_that_is_lost_with_its_pod_is_refused_on_a_cluster(
 )
 def test_place_that_pods_share_is_let_through(monkeypatch: pytest.MonkeyPatch, places: dict[str, Any]) -> None:
     monkeypatch.setenv("KFP_POD_NAME", "flights-fill-in-date")
-    fill_in_date.python_func(**places)
+    names = ("data_uri", "output_uri", "publish_uri", "registered_version", "serving_uri")
+    assert fill_in_date.python_func(**places) == tuple(places.get(name, "") for name in names)
