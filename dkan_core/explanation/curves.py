@@ -118,8 +118,8 @@ def read_term(terms: AdditiveCurves, answers: Answers, column: Column, *, label:
     return read, terms.error_factor * spread_P
 
 
-def read_curve(answers: Answers, column: Column, *, label: int, rows: int, cells: float) -> ReadCurve:
-    """Read a column's curve.
+def read_curve(answers: Answers, column: Column, *, rows: int, cells: float) -> ReadCurve:
+    """Read a column's curve of the answers' first label.
 
     Each of some rows is given every value of the grid in turn (individual conditional expectation, Goldstein et al.
     2015, arXiv:1309.6392). Its curve is centred on its mean over the column's distribution, so that an effect that
@@ -129,13 +129,12 @@ def read_curve(answers: Answers, column: Column, *, label: int, rows: int, cells
     Args:
         answers: The model's; all of its rows tell how the column is distributed.
         column: The column.
-        label: Which of the answers' labels.
         rows: Individual curves at most.
         cells: Values to read at most.
     """
     grid = make_grid(column, answers.arrays)
     count = min(rows, affordable_rows(answers.arrays, len(grid.cells), cells))
-    answered = respond_by_member(answers, count, [(column, grid.cells)], label)
+    answered = respond_by_member(answers, count, [(column, grid.cells)])
     # Each row's own mean over the column goes: what is left is the effect of the column alone.
     curves_PN = answered[:, :, 0] - grid.weights_P @ answered[:, :, 0]
     members_PM = answered[:, :, 1:].mean(axis=1)

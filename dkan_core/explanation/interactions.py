@@ -104,7 +104,6 @@ def find_interactions(
     answers: Answers,
     columns: Sequence[Column],
     *,
-    label: int,
     bins: int,
     rows: int,
     cells: float,
@@ -117,9 +116,8 @@ def find_interactions(
     by how often each occurs, as if the columns were independent, so that the parts are orthogonal.
 
     Args:
-        answers: The model's.
+        answers: The model's, of whose labels the first counts.
         columns: Columns to pair.
-        label: Which of the answers' labels.
         bins: Values of a column.
         rows: Rows to average over, at most.
         cells: Values to read for all pairs, at most.
@@ -133,7 +131,7 @@ def find_interactions(
     count = min(rows, affordable_rows(answers.arrays, passes, cells))
     found = []
     for first, second in pairs:
-        effect_P = respond(answers, count, _settings(first, second), label).mean(axis=1)
+        effect_P = respond(answers, count, _settings(first, second)).mean(axis=1)
         (joint_AB,), (own_AB,) = _parts(effect_P, first, second)
         weights_AB = np.outer(first.weights_A, second.weights_A)
         own, joint = (float((weights_AB * np.square(part)).sum()) for part in (own_AB, joint_AB))
@@ -151,7 +149,6 @@ def map_pair(
     first: Column,
     second: Column,
     *,
-    label: int,
     bins: int,
     rows: int,
     cells: float,
@@ -160,10 +157,9 @@ def map_pair(
     """Read a pair's effect over a grid that is even in the columns' own units.
 
     Args:
-        answers: The model's.
+        answers: The model's, of whose labels the first counts.
         first: The column of the map's vertical axis.
         second: The column of its horizontal axis.
-        label: Which of the answers' labels.
         bins: Values of a column, at most.
         rows: Rows to average over, at most.
         cells: Values to read, at most.
@@ -172,7 +168,7 @@ def map_pair(
     """
     one, two = (_cut(column, answers.arrays, bins, even=True) for column in (first, second))
     count = min(rows, affordable_rows(answers.arrays, len(one.cells) * len(two.cells), cells))
-    answered = respond_by_member(answers, count, _settings(one, two), label).mean(axis=1).T
+    answered = respond_by_member(answers, count, _settings(one, two)).mean(axis=1).T
     joint_MAB, own_MAB = _parts(answered, one, two)
     members = len(answered) - 1
     factor = members**-0.5 if error_factor is None and members else error_factor or 0.0

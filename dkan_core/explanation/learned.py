@@ -222,7 +222,6 @@ def read_label(
         pairs = pairs_of(tables or ()) or find_interactions(
             answers,
             best[:paired],
-            label=0,
             bins=PAIR_BINS,
             rows=PAIR_ROWS,
             cells=effort.cells,
@@ -250,7 +249,7 @@ def _read_curves(
     """Return the curves of columns, each from ``rows`` rows and ``cells`` stored values at most."""
     read = []
     for column in columns:
-        read.append(read_curve(answers, column, label=0, rows=rows, cells=cells))
+        read.append(read_curve(answers, column, rows=rows, cells=cells))
         advance(1)
     return read
 
@@ -284,9 +283,7 @@ def _maps(
     for first, second in pairs:
         if all(is_varied(side, answers.arrays, PAIR_BINS) for side in (first, second)):
             bins = _map_bins(config, first, second)
-            maps.append(
-                map_pair(answers, first, second, label=0, bins=bins, rows=PAIR_ROWS, cells=cells, error_factor=factor)
-            )
+            maps.append(map_pair(answers, first, second, bins=bins, rows=PAIR_ROWS, cells=cells, error_factor=factor))
         advance(1)
     return maps
 

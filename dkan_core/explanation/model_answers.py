@@ -139,13 +139,12 @@ class ModelAnswers(Answers):
         return np.concatenate([answered_ML for part in parts for answered_ML in self._score_together([part])])
 
     @torch.inference_mode()
-    def of_members(self, rows_M: Rows, settings: Settings, label: int) -> Float64:
-        """Return a label's log-odds of changed rows, and beside them what each member says, each calibrated.
+    def of_members(self, rows_M: Rows, settings: Settings) -> Float64:
+        """Return the first label's log-odds of changed rows, and beside them what each member says, each calibrated.
 
         Args:
             rows_M: Which rows; one may be changed in several ways.
             settings: The columns, each with M values.
-            label: Which of the labels.
 
         Shape:
             - Output: ``(M, 1 + members)``
@@ -153,7 +152,7 @@ class ModelAnswers(Answers):
         found = []
         for part in slices(len(rows_M), self._step):
             both_ML = self._together_and_apart(rows_M[part], cut(settings, part))
-            found.append(self._model.calibrated(both_ML)[:, :, self._labels[label]].T)
+            found.append(self._model.calibrated(both_ML)[:, :, self._labels[0]].T)
         return torch.cat(found).cpu().numpy().astype(np.float64).clip(-LARGEST, LARGEST)
 
     def _together_and_apart(self, rows_M: Rows, settings: Settings) -> Tensor:

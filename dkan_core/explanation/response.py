@@ -48,18 +48,17 @@ class Answers:
         parts = [self._answer(rows_M[part], cut(settings, part)) for part in slices(len(rows_M), step)]
         return np.concatenate(parts)
 
-    def of_members(self, rows_M: Rows, settings: Settings, label: int) -> Float64:
-        """Return a label's log-odds of changed rows, and beside them what each member of an ensemble says.
+    def of_members(self, rows_M: Rows, settings: Settings) -> Float64:
+        """Return the first label's log-odds of changed rows, and beside them what each member of an ensemble says.
 
         Args:
             rows_M: Which rows; one may be changed in several ways.
             settings: The columns, each with M values.
-            label: Which of the labels.
 
         Shape:
             - Output: ``(M, 1 + members)``; a function has no members
         """
-        return self.to_changed(rows_M, settings)[:, [label]]
+        return self.to_changed(rows_M, settings)[:, :1]
 
     def to_changes(self, changes: Iterable[Change]) -> Iterator[Float64]:
         """Yield what ``to_changed`` returns for each of many changes, some of which may be scored together."""
@@ -69,26 +68,25 @@ class Answers:
         return self._function(changed_rows(self.arrays, rows_M, settings))
 
 
-def respond(answers: Answers, count: int, settings: Settings, label: int) -> Float64:
+def respond(answers: Answers, count: int, settings: Settings) -> Float64:
     """Return what ``respond_by_member`` does, ``(P, N)``, without the members."""
     rows_M, repeated = _repeated(count, settings)
-    return answers.to_changed(rows_M, repeated)[:, label].reshape(-1, count)
+    return answers.to_changed(rows_M, repeated)[:, 0].reshape(-1, count)
 
 
-def respond_by_member(answers: Answers, count: int, settings: Settings, label: int) -> Float64:
-    """Return a label's log-odds of the first rows with the columns set to each of P values.
+def respond_by_member(answers: Answers, count: int, settings: Settings) -> Float64:
+    """Return the first label's log-odds of the first rows with the columns set to each of P values.
 
     Args:
         answers: The rows, and what is answered to them.
         count: How many rows, N.
         settings: Columns, each with P values; the columns take their first value together, then their second, ...
-        label: Which of the answers' labels.
 
     Shape:
         - Output: ``(P, N, 1 + members)``, the ensemble first
     """
     rows_M, repeated = _repeated(count, settings)
-    answered = answers.of_members(rows_M, repeated, label)
+    answered = answers.of_members(rows_M, repeated)
     return answered.reshape(-1, count, answered.shape[1])
 
 

@@ -111,7 +111,7 @@ def test_members_of_a_blend_each_have_their_own_network_and_all_the_additive_mod
     model, arrays = make_model(blended=BLEND.model_dump(), members=1), make_arrays(60, "uint8")
     answers, rows = ModelAnswers(model, CPU, [1, 0], arrays), np.arange(0, 60, 2)
     settings: Settings = [(BOTH, cells_like(BOTH, arrays, rows[::-1].copy()))]
-    found = answers.of_members(rows, settings, 0)
+    found = answers.of_members(rows, settings)
     np.testing.assert_allclose(found[:, 1], found[:, 0], atol=1e-5)
     np.testing.assert_allclose(found[:, 0], answers.to_changed(rows, settings)[:, 0], atol=1e-5)
 
@@ -121,7 +121,7 @@ def test_only_the_rows_that_change_and_the_columns_that_do_are_computed(monkeypa
     answers = ModelAnswers(model, CPU, [0], arrays)
     monkeypatch.setattr(model, "first_output", None)
     values = cells_like(BOTH, arrays, np.arange(3))
-    found = respond(answers, 50, [(BOTH, values)], 0)
+    found = respond(answers, 50, [(BOTH, values)])
     assert found.shape == (3, 50) and (found[0] != found[1]).any()
     assert found[0, 0] == pytest.approx(answers.log_odds_NL[0, 0], abs=1e-5)
     assert answers.to_changed(np.arange(0), [(BOTH, values[:0])]).shape == (0, 1)
@@ -140,7 +140,7 @@ def test_members_stand_beside_what_they_say_together(changes: dict[str, Any]) ->
     model, arrays = make_model(**changes), make_arrays(60, "uint8")
     answers, rows = ModelAnswers(model, CPU, [1, 0], arrays), np.arange(0, 60, 2)
     settings: Settings = [(BOTH, cells_like(BOTH, arrays, rows[::-1].copy()))]
-    found = answers.of_members(rows, settings, 0)
+    found = answers.of_members(rows, settings)
     assert found.shape == (30, 1 + model.config.members)
     np.testing.assert_allclose(found[:, 0], answers.to_changed(rows, settings)[:, 0], atol=1e-5)
     probability = 1 / (1 + np.exp(-(found[:, 1:] + 0.2) / 1.3))

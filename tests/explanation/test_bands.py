@@ -41,7 +41,7 @@ def read(known_sum: Known, factor: float) -> list[ReadCurve]:
     """Read the curves of a model that has learned the sum but for a factor."""
     columns, arrays = known_sum
     answers = Answers(lambda each: np.reshape(log_odds(known_sum, each, factor), (-1, 1)), arrays)
-    return [read_curve(answers, column, label=0, rows=50, cells=1e9) for column in columns]
+    return [read_curve(answers, column, rows=50, cells=1e9) for column in columns]
 
 
 def draw_labels(known_sum: Known, seed: int) -> Float64:

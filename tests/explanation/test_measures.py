@@ -106,7 +106,7 @@ def known_answers(rows: Arrays, columns: list[Column], formula: Formula) -> Answ
 
 
 def curve(answers: Answers, column: Column) -> Curve:
-    return describe_curve(read_curve(answers, column, label=0, rows=300, cells=1e9))
+    return describe_curve(read_curve(answers, column, rows=300, cells=1e9))
 
 
 def test_sum_of_columns_has_bands_without_width_and_no_interaction(rows: tuple[PreparedData, Arrays]) -> None:
@@ -125,18 +125,16 @@ def test_sum_of_columns_has_bands_without_width_and_no_interaction(rows: tuple[P
     assert {name for name in effects if effects[name] > 0} == {"left", "right", "bowl"}
     for point in curve(answers, bowl).points:
         assert point.high - point.low == pytest.approx(0, abs=1e-9)
-    assert not find_interactions(
-        answers, [left, right, bowl], label=0, bins=6, rows=50, cells=1e9, advance=lambda _: None
-    )
+    assert not find_interactions(answers, [left, right, bowl], bins=6, rows=50, cells=1e9, advance=lambda _: None)
 
 
 def test_strength_of_a_product_is_its_standard_deviation(rows: tuple[PreparedData, Arrays]) -> None:
     manifest, arrays = rows
     left, right = columns_named(manifest, "left", "right")
     answers = known_answers(arrays, [left, right], lambda a, b: 3 * a * b)
-    (pair,) = find_interactions(answers, [left, right], label=0, bins=12, rows=20, cells=1e9, advance=lambda _: None)
+    (pair,) = find_interactions(answers, [left, right], bins=12, rows=20, cells=1e9, advance=lambda _: None)
     assert pair.strength == pytest.approx(3, rel=0.15) and pair.share > 0.95
-    shown = map_pair(answers, left, right, label=0, bins=10, rows=20, cells=1e9)
+    shown = map_pair(answers, left, right, bins=10, rows=20, cells=1e9)
     assert np.shape(shown.joint) == np.shape(shown.own) == np.shape(shown.rows) == (10, 10)
     assert np.sum(shown.rows) == 2000
     assert curve(answers, left).points[0].high > 3
@@ -148,18 +146,18 @@ def test_standard_errors_of_a_map_are_those_of_the_members_mean(rows: tuple[Prep
     factors = np.array([2.0, 3.0, 4.0])
 
     class Members(Answers):
-        def of_members(self, rows_M: Rows, settings: Settings, label: int) -> Float64:
+        def of_members(self, rows_M: Rows, settings: Settings) -> Float64:
             changed = changed_rows(self.arrays, rows_M, settings)
             product_M = read_values(left, changed) * read_values(right, changed)
             # The second term belongs to one column, and is the same for each member.
             found: Float64 = product_M[:, None] * np.array([factors.mean(), *factors])
             return found + read_values(left, changed)[:, None]
 
-    alone = map_pair(known_answers(arrays, [left, right], np.multiply), left, right, label=0, bins=5, rows=9, cells=1e9)
+    alone = map_pair(known_answers(arrays, [left, right], np.multiply), left, right, bins=5, rows=9, cells=1e9)
     assert alone.joint_error is alone.own_error is None
     members = Members(lambda arrays: read_values(left, arrays)[:, None], arrays)
     for factor, scale in ((None, 3**-0.5), (2.0, 2.0)):
-        found = map_pair(members, left, right, label=0, bins=5, rows=9, cells=1e9, error_factor=factor)
+        found = map_pair(members, left, right, bins=5, rows=9, cells=1e9, error_factor=factor)
         np.testing.assert_allclose(np.array(found.own), 3 * np.array(alone.own), atol=1e-9)
         assert found.own_error is not None and found.joint_error is not None
         for error, part in ((found.own_error, alone.own), (found.joint_error, alone.joint)):
@@ -205,7 +203,7 @@ def test_values_that_stand_for_unknown_are_on_no_axis(share: float, dtype: Any, 
     assert read.formula is not None and read.formula.form == "line"
     texts = [mark.text for mark in draw_curve(read, "y").canvas.marks if isinstance(mark, Text)]
     assert {text.split("\n")[0] for text in texts} >= {"-999", "9999", "50", "150"}
-    shown = map_pair(known_answers(arrays, [column, other], np.add), column, other, label=0, bins=5, rows=9, cells=1e9)
+    shown = map_pair(known_answers(arrays, [column, other], np.add), column, other, bins=5, rows=9, cells=1e9)
     assert min(shown.first.edges) >= 10 and max(shown.first.edges) <= 200
 
 
