@@ -2,12 +2,11 @@
 
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from dkan_core.tracking.tracker import Progress, RunEnd, TrackedRun, Tracker
 from dkan_core.training import breakdown
-from dkan_core.utils.storage.paths import filesystem, is_remote, local_path
+from dkan_core.utils.storage.paths import filesystem, lies_in
 
 TENSORBOARD = "tensorboard"
 """Folder of the events, in that of the run and in that of the checkpoints."""
@@ -27,7 +26,7 @@ class TensorBoardTracker(Tracker):
 
         self._folder = run.folder / TENSORBOARD
         self._board: Any = SummaryWriter(str(self._folder))
-        self._copy = "" if lies_in(run.checkpoints, run.folder) else f"{run.checkpoints}/{TENSORBOARD}"
+        self._copy = "" if lies_in(run.checkpoints, str(run.folder)) else f"{run.checkpoints}/{TENSORBOARD}"
         if self._copy and not run.is_resumed:
             _remove_events(self._copy)
 
@@ -63,11 +62,6 @@ class TensorBoardTracker(Tracker):
         fs.makedirs(root, exist_ok=True)
         for path in self._folder.iterdir():
             fs.put_file(str(path), f"{root}/{path.name}")
-
-
-def lies_in(uri: str, folder: Path) -> bool:
-    """Tell whether a folder or URI is inside a local folder."""
-    return not is_remote(uri) and local_path(uri).resolve().is_relative_to(folder.resolve())
 
 
 def _remove_events(uri: str) -> None:

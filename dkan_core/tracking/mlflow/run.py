@@ -14,10 +14,10 @@ from dkan_core.evaluation.metrics import finite_numbers
 from dkan_core.tracking.mlflow import sweep
 from dkan_core.tracking.mlflow.model import log_model
 from dkan_core.tracking.mlflow.record import Record, known_run, write_record
-from dkan_core.tracking.tensorboard import lies_in
 from dkan_core.tracking.tracker import Progress, RunEnd, TrackedRun, Tracker
 from dkan_core.training.history import HISTORY
 from dkan_core.utils.file_names import MODEL_FOLDER
+from dkan_core.utils.storage.paths import lies_in
 
 # MLflow's word for each end; a run that was stopped, and is resumed, goes on as RUNNING.
 STATUS = {"finished": "FINISHED", "interrupted": "KILLED", "stopped": "KILLED", "failed": "FAILED"}
@@ -60,7 +60,7 @@ class MlflowTracker(Tracker):
         self._log_settings()
         record = Record(run_id=self._run_id, experiment_id=self._experiment_id)
         write_record(run.folder, record)
-        if not lies_in(run.checkpoints, run.folder):
+        if not lies_in(run.checkpoints, str(run.folder)):
             # A pod that takes the place of this one finds nothing else.
             write_record(run.checkpoints, record)
 
