@@ -16,7 +16,7 @@ from dkan_core.config.forms import trainings_from_form as trainings_from_form
 from dkan_core.data.example_data import write_sample as write_sample
 from dkan_core.data.format.manifest import PreparedData as PreparedData
 from dkan_core.data.format.manifest import save_pointer as save_pointer
-from dkan_core.data.places import check_places as check_places
+from dkan_core.data.places import resolve_places as resolve_places
 from dkan_core.data.preparation.append import append_rows as append_rows
 from dkan_core.data.preparation.parallel import finish_preparation as finish_preparation
 from dkan_core.data.preparation.parallel import fit_preparation as fit_preparation
@@ -76,7 +76,6 @@ from dkan_core.training.planning.slices import plan_slices as plan_slices
 from dkan_core.training.setup.early_checks import check_training as check_training
 from dkan_core.trainjob.launch import check_training_on_nodes as check_training_on_nodes
 from dkan_core.trainjob.launch import train_on_nodes as train_on_nodes
-from dkan_core.utils.dates import fill_in_date as fill_in_date
 
 __all__: list[str]
 __version__: str

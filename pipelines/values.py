@@ -4,17 +4,15 @@ import posixpath
 from collections.abc import Mapping
 from typing import Any
 
-from components.deployment.fill_in_date import fill_in_date
 from dkan_core.config import NodesConfig, PrepareConfig
 from dkan_core.config.forms import config_from_form, trainings_from_form
-from dkan_core.data.places import READ, WRITTEN
+from dkan_core.data.places import DATE, DATED, READ, WRITTEN
 from dkan_core.data.preparation.parallel import MAX_PARTS
 from dkan_core.data.source.files import SUFFIXES, split_sources
 from dkan_core.errors import ConfigError
 from dkan_core.serving.inference_service import storage_uri
 from dkan_core.training.setup.early_checks import check_training, has_test_rows
 from dkan_core.trainjob.body import settle
-from dkan_core.utils.dates import DATE
 from pipelines.rules import RULES
 
 # A parameter that another one cannot do without.
@@ -68,10 +66,9 @@ def _misplaced_date(form: Mapping[str, Any]) -> str:
     "parameter 'model_uri' cannot have a date; {date} may be in data_uri, output_uri, publish_uri, registered_version, \
 serving_uri"
     """
-    dated = fill_in_date.component_spec.outputs
     for name in (*READ, *WRITTEN, "registered_name"):
-        if name not in dated and DATE in (form.get(name) or ""):
-            return f"parameter {name!r} cannot have a date; {DATE} may be in {', '.join(dated)}"
+        if name not in DATED and DATE in (form.get(name) or ""):
+            return f"parameter {name!r} cannot have a date; {DATE} may be in {', '.join(DATED)}"
     if form.get("registry_url") and not form.get("registered_name") and form["publish_uri"].strip("/").endswith(DATE):
         return f"parameter 'registered_name' is empty, and would be the date, as 'publish_uri' ends with {DATE}"
     return ""

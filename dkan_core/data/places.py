@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 from dkan_core.data.source.files import split_sources
@@ -10,6 +11,10 @@ from dkan_core.utils.storage.paths import is_shared
 
 READ = ("data_uri", "model_uri", "initial_model_uri", "previous_model_uri")
 WRITTEN = ("prepared_uri", "checkpoint_uri", "run_uri", "publish_uri", "output_uri")
+
+DATE = "{date}"
+# What may be another one every day.
+DATED = ("data_uri", "output_uri", "publish_uri", "registered_version", "serving_uri")
 
 # A variable that Kubeflow Pipelines gives every step on a cluster.
 POD = "KFP_POD_NAME"
@@ -39,15 +44,20 @@ def find_local_place(form: Mapping[str, Any], volume_path: str = "") -> str:
     return ""
 
 
-def check_places(form: Mapping[str, Any], volume_path: str = "") -> None:
-    """Check, in a pod of Kubeflow Pipelines, the places of a run; elsewhere a path is as good as a URI.
+def resolve_places(form: Mapping[str, Any], volume_path: str = "") -> tuple[str, ...]:
+    """Check, in a pod of Kubeflow Pipelines, the places of a run, and fill in its date; elsewhere any path is good.
 
     Args:
-        form: Values of a form by name.
+        form: Values of a form by name, those of ``DATED`` among them.
         volume_path: Where every step mounts a volume. Default: nowhere.
+
+    Returns:
+        Those of ``DATED``, with today's date in UTC, the same in all of them, where they say ``{date}``.
 
     Raises:
         ConfigError: The pod alone has one, or its scheme is not known.
     """
     if POD in os.environ and (fault := find_local_place(form, volume_path)):
         raise ConfigError(fault)
+    today = datetime.now(UTC).date().isoformat()
+    return tuple(form[name].replace(DATE, today) for name in DATED)

@@ -25,9 +25,9 @@ TASKS = [
     "check-training",
     "condition-1",
     "evaluate-fastkan",
-    "fill-in-date",
     "fingerprint-parquet",
     "prepare-parquet",
+    "resolve-places",
     "train-fastkan",
 ]
 

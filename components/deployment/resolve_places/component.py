@@ -8,7 +8,7 @@ from components.image import IMAGE
 
 
 @dsl.component(base_image=IMAGE, install_kfp_package=False)
-def fill_in_date(
+def resolve_places(
     data_uri: str = "",
     output_uri: str = "",
     publish_uri: str = "",
@@ -60,7 +60,6 @@ def fill_in_date(
         serving_uri: The same with the date.
     """
     form = dict(locals())
-    from dkan_core import check_places, fill_in_date
+    from dkan_core import resolve_places
 
-    check_places(form, volume_path)
-    return fill_in_date(data_uri, output_uri, publish_uri, registered_version, serving_uri)
+    return resolve_places(form, volume_path)

@@ -1,16 +1,16 @@
 """The places of a run: all steps reach them, and some are others in every run of a schedule, by its date."""
 
-from components.deployment.fill_in_date import fill_in_date
+from components.deployment.resolve_places import resolve_places
 from pipelines.form import Values, bind
 from pipelines.pods import VOLUME_PATH, Settings, configure_pod
 
 
-def with_date(values: Values, settings: Settings) -> Values:
+def resolve(values: Values, settings: Settings) -> Values:
     """Return the values of a form, its places checked, with the date of the run where some of them may say {date}."""
     # Not kfp's placeholder for the time of a run: servers before 2.17 and the local runner do not fill it in.
-    task = bind(fill_in_date, values, volume_path=VOLUME_PATH if settings.volume else "")
-    dated = configure_pod(task, values, settings, is_control=True, is_retried=False)
+    task = bind(resolve_places, values, volume_path=VOLUME_PATH if settings.volume else "")
+    resolved = configure_pod(task, values, settings, is_control=True, is_retried=False)
     return {
-        name: dated.outputs[name] if name in fill_in_date.component_spec.outputs else value
+        name: resolved.outputs[name] if name in resolve_places.component_spec.outputs else value
         for name, value in values.items()
     }

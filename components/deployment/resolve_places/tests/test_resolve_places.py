@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
-from components.deployment.fill_in_date import fill_in_date
+from components.deployment.resolve_places import resolve_places
 from dkan_core import ConfigError
-from dkan_core.utils import dates
+from dkan_core.data import places as module
+from dkan_core.data.places import DATED
 
 
 class Clock(datetime):
@@ -22,8 +23,8 @@ class Clock(datetime):
 
 
 def test_places_have_one_date_and_others_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dates, "datetime", Clock)
-    filled = fill_in_date.python_func("s3://b/new/{date}/*.parquet", "s3://b/scores/{date}", "s3://b/late", "{date}")
+    monkeypatch.setattr(module, "datetime", Clock)
+    filled = resolve_places.python_func("s3://b/new/{date}/*.parquet", "s3://b/scores/{date}", "s3://b/late", "{date}")
     assert filled == ("s3://b/new/2026-11-21/*.parquet", "s3://b/scores/2026-11-21", "s3://b/late", "2026-11-21", "")
 
 
@@ -45,10 +46,10 @@ def test_places_have_one_date_and_others_stay(monkeypatch: pytest.MonkeyPatch) -
 def test_place_that_is_lost_with_its_pod_is_refused_on_a_cluster(
     monkeypatch: pytest.MonkeyPatch, places: dict[str, Any], message: str
 ) -> None:
-    fill_in_date.python_func(**places)
-    monkeypatch.setenv("KFP_POD_NAME", "flights-fill-in-date")
+    resolve_places.python_func(**places)
+    monkeypatch.setenv("KFP_POD_NAME", "flights-resolve-places")
     with pytest.raises(ConfigError, match=message):
-        fill_in_date.python_func(**places)
+        resolve_places.python_func(**places)
 
 
 @pytest.mark.parametrize(
@@ -62,6 +63,5 @@ def test_place_that_is_lost_with_its_pod_is_refused_on_a_cluster(
     ids=str,
 )
 def test_place_that_pods_share_is_let_through(monkeypatch: pytest.MonkeyPatch, places: dict[str, Any]) -> None:
-    monkeypatch.setenv("KFP_POD_NAME", "flights-fill-in-date")
-    names = ("data_uri", "output_uri", "publish_uri", "registered_version", "serving_uri")
-    assert fill_in_date.python_func(**places) == tuple(places.get(name, "") for name in names)
+    monkeypatch.setenv("KFP_POD_NAME", "flights-resolve-places")
+    assert resolve_places.python_func(**places) == tuple(places.get(name, "") for name in DATED)
