@@ -58,10 +58,6 @@ def _plain(config: ResolvedTrainConfig) -> ResolvedTrainConfig:
     return replace(config, model="fastkan", input_norm="layer", members=1, hidden=(64,), grid_min=low, grid_max=high)
 
 
-def _scaled_rate(factor: float) -> Change:
-    return lambda config: replace(config, learning_rate=factor * config.learning_rate)
-
-
 CROSSES, STEP, MODEL = (
     "dkan_core.training.setup.feature_crosses",
     "dkan_core.training.compute.gradient",
@@ -80,7 +76,7 @@ VARIANTS: dict[str, tuple[Change, dict[str, Any]]] = {
     "binary columns through the basis": (_set(), {f"{MODEL}.MAX_BINARY_KNOTS": 0}),
     "no dropout of binary inputs": (_set(binary_dropout=0.0), {}),
     "no dropout of hidden units": (_set(dropout=0.0), {}),
-    "half the learning rate": (_scaled_rate(0.5), {}),
+    "half the learning rate": (lambda config: replace(config, learning_rate=0.5 * config.learning_rate), {}),
     "no average over epochs": (_set(ema_decay=0.0), {}),
     "not blended with an additive model": (_set(blend=False), {}),
     "16 centers": (_set(num_centers=16), {}),

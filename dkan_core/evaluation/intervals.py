@@ -84,7 +84,7 @@ def add_intervals(
     for place, values in enumerate(metrics["labels"].values()):
         found = metric_intervals(labels_NL[:, place], probabilities_NL[:, place], weight_N)
         for key, offsets in zip(KEYS, found, strict=True):
-            values[key + INTERVAL] = around(values[key], offsets, low=0.0, high=1.0)
+            values[key + INTERVAL] = around(values[key], offsets, low=0.0)
             if len(metrics["labels"]) == 1:
                 metrics[key + INTERVAL] = values[key + INTERVAL]
 
@@ -111,16 +111,15 @@ def difference_to(
         return {}
     found = difference_intervals(labels_NL[:, 0], ours_NL[:, 0], theirs_NL[:, 0], weight_N)
     return {
-        key: around(metrics[key] - previous[key], offsets, low=-1.0, high=1.0)
-        for key, offsets in zip(KEYS, found, strict=True)
+        key: around(metrics[key] - previous[key], offsets, low=-1.0) for key, offsets in zip(KEYS, found, strict=True)
     }
 
 
-def around(value: float | None, offsets: Interval | None, *, low: float, high: float) -> Interval | None:
-    """Return the bounds of an interval around a value, cut at the bounds of the metric."""
+def around(value: float | None, offsets: Interval | None, *, low: float) -> Interval | None:
+    """Return the bounds of an interval around a value, cut at the bounds of the metric: ``low`` and 1."""
     if value is None or offsets is None:
         return None
-    return [max(low, value + offsets[0]), min(high, value + offsets[1])]
+    return [max(low, value + offsets[0]), min(1.0, value + offsets[1])]
 
 
 def rate_interval(positives: float, rows: float) -> tuple[float, float]:

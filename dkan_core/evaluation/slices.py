@@ -185,6 +185,6 @@ def _metrics(level: str, labels_N: Array, scores_N: Array, weight_N: Array | Non
         "prevalence": found["prevalence"],
         "mean_probability": float(np.average(scores_N, weights=weight_N)) if found["prevalence"] is not None else None,
         "average_precision": found["average_precision"],
-        "average_precision_interval": around(found["average_precision"], interval, low=0.0, high=1.0),
+        "average_precision_interval": around(found["average_precision"], interval, low=0.0),
         "roc_auc": found["roc_auc"],
     }

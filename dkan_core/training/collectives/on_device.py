@@ -74,7 +74,7 @@ class DeviceExchange(StepExchange):
 
     def wait_for_peers(self, record_activity: Callable[[], None]) -> None:
         """Wait until all ranks are ready to take steps, however long it takes them."""
-        self.process_group.wait_for_all("steps", record_activity)
+        self.process_group.wait_for_all(record_activity)
 
     def all_agree(self, agreed: bool) -> bool:
         """Tell whether all ranks say yes: they launch their sums in the same way."""

@@ -159,19 +159,18 @@ class ProcessGroup:
         yield
         self.stopwatch.lap("exchange")
 
-    def wait_for_all(self, place: str, record_activity: Callable[[], None]) -> None:
-        """Wait until every rank has come to a place, which may take some of them minutes longer than others.
+    def wait_for_all(self, record_activity: Callable[[], None]) -> None:
+        """Wait, once, until every rank is ready for steps, which may take some minutes longer than others.
 
         Args:
-            place: Its name; each rank comes there once.
             record_activity: Called again and again: whoever waits is not stuck, and who is waited for may be.
         """
         deadline = time.monotonic() + MEETING_SECONDS
         with self.exit_on_peer_loss():
-            self._store.set(f"{place}/{self.rank}", "")
-            while not self._store.check([f"{place}/{rank}" for rank in range(self.size)]):
+            self._store.set(f"steps/{self.rank}", "")
+            while not self._store.check([f"steps/{rank}" for rank in range(self.size)]):
                 if time.monotonic() > deadline:
-                    raise RuntimeError(f"the other ranks did not reach {place!r} within {MEETING_SECONDS:g} s")
+                    raise RuntimeError(f"the other ranks were not ready for steps within {MEETING_SECONDS:g} s")
                 record_activity()
                 time.sleep(POLL_SECONDS)
 

@@ -91,7 +91,7 @@ class ThreadGroup(ProcessGroup):
         buffer_N.copy_(self.parts[0] + self.parts[1])
         self.barrier.wait(UNRESPONSIVE_SECONDS)
 
-    def wait_for_all(self, place: str, record_activity: Callable[[], None]) -> None:
+    def wait_for_all(self, record_activity: Callable[[], None]) -> None:
         self.barrier.wait(UNRESPONSIVE_SECONDS)
 
     def broadcast(self, arrays: list[torch.Tensor], facts: list[object]) -> None:

@@ -51,7 +51,7 @@ assert facts == [{"best": 7}] and array.tolist() == [0, 1, 2, 3]
 group.all_reduce(array)
 time.sleep(rank)
 turns = []
-group.wait_for_all("here", lambda: turns.append(1))
+group.wait_for_all(lambda: turns.append(1))
 assert rank or turns, "who waits tells so"
 if folder:
     print("met", os.environ["TORCH_FR_BUFFER_SIZE"], os.environ["NCCL_DEBUG"], flush=True)

@@ -94,8 +94,8 @@ class Peer(ProcessGroup):
     def all_reduce(self, buffer_N: torch.Tensor) -> None:
         buffer_N += buffer_N.clone() if self.agrees else 1
 
-    def wait_for_all(self, place: str, record_activity: Callable[[], None]) -> None:
-        assert place == "steps"
+    def wait_for_all(self, record_activity: Callable[[], None]) -> None:
+        pass
 
 
 @pytest.mark.parametrize(
