@@ -9,8 +9,7 @@ from pipelines.lint.executors import check_executors
 from pipelines.lint.graphs import check_component, check_dag
 from pipelines.lint.kubernetes import check_kubernetes
 from pipelines.lint.scopes import scopes_of
-from pipelines.lint.versions import check_version
-from pipelines.versions import LATEST
+from pipelines.versions import LATEST, find_unknown
 
 __all__ = ["committed_files", "lint", "lint_documents"]
 
@@ -41,7 +40,10 @@ def lint(path: Path, version: str = LATEST) -> list[str]:
 def lint_documents(documents: list[dict[str, Any]], version: str = LATEST) -> list[str]:
     """Return what is wrong with a compiled pipeline: its document, and that of its platforms where it has one."""
     compiled, findings = parse(documents)
-    findings += check_version(documents, version)
+    findings += [
+        f"{field.path}: Kubeflow Pipelines {version} does not know {new.name}, which came with {new.since}"
+        for field, new in find_unknown(documents, version)
+    ]
     return [*findings, *_check(compiled)] if compiled is not None else findings
 
 

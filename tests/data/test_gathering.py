@@ -31,7 +31,7 @@ from dkan_core.data.loading.order import dropout_keys
 from dkan_core.data.loading.prefetching import PREFETCH, BatchRing, RingClosedError
 from dkan_core.errors import DataError
 from dkan_core.training.compute.gradient import to_tensors
-from dkan_core.training.compute.pinned_buffers import copies_to
+from dkan_core.training.compute.pinned_memory import copies_to
 from dkan_core.training.setup.defaults import resolve
 from tests.data.shards import add_rows
 from tests.data.tables import write

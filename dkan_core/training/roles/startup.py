@@ -14,7 +14,7 @@ from dkan_core.data.loading.loader import open_split
 from dkan_core.data.loading.tiers import place_on_host
 from dkan_core.errors import DataError
 from dkan_core.training.compute.flat_model import Replica
-from dkan_core.training.compute.pinned_buffers import copies_to
+from dkan_core.training.compute.pinned_memory import copies_to
 from dkan_core.training.compute.resident_rows import may_lie_on_device
 from dkan_core.training.roles.heartbeat import Heartbeat
 from dkan_core.training.roles.process_spec import ProcessSpec
