@@ -15,14 +15,14 @@ from dkan_core.config.schema import nearest
 from pipelines.compiled import PIPELINES, package_of
 from pipelines.values import find_fault
 
-# What a parameter type of the pipeline spec is called, and how it is read from text.
-PARSERS: dict[str, tuple[str, Callable[[str], Any]]] = {
-    "STRING": ("text", str),
-    "NUMBER_INTEGER": ("a whole number", int),
-    "NUMBER_DOUBLE": ("a number", float),
-    "BOOLEAN": ("true or false", json.loads),
-    "STRUCT": ("a JSON object", json.loads),
-    "LIST": ("a JSON list", json.loads),
+# What a parameter type of the pipeline spec is called, how it is read from text, and what a value may be.
+TYPES: dict[str, tuple[str, Callable[[str], Any], tuple[type, ...]]] = {
+    "STRING": ("text", str, (str,)),
+    "NUMBER_INTEGER": ("a whole number", int, (int,)),
+    "NUMBER_DOUBLE": ("a number", float, (int, float)),
+    "BOOLEAN": ("true or false", json.loads, (bool,)),
+    "STRUCT": ("a JSON object", json.loads, (dict,)),
+    "LIST": ("a JSON list", json.loads, (list,)),
 }
 
 # How a file of parameters is read, by its suffix.
@@ -34,16 +34,6 @@ READERS: dict[str, Callable[[str], Any]] = {
 }
 
 ASSIGNMENT = re.compile(r"([\w-]+)=(.*)", re.DOTALL)
-
-# What a value may be, by the parameter type of the pipeline spec.
-TYPES: dict[str, tuple[type, ...]] = {
-    "STRING": (str,),
-    "NUMBER_INTEGER": (int,),
-    "NUMBER_DOUBLE": (int, float),
-    "BOOLEAN": (bool,),
-    "STRUCT": (dict,),
-    "LIST": (list,),
-}
 
 KNOWN = ", ".join(PIPELINES)
 
@@ -90,7 +80,7 @@ def read_parameters(inputs: dict[str, Any], given: Sequence[str]) -> dict[str, A
         for name, value in _read_file(path).items():
             values[name] = _checked(inputs, name, value, f"{path}: ")
     for name, text in assignments:
-        kind, parser = PARSERS[_spec(inputs, name, "")["parameterType"]]
+        kind, parser, _ = TYPES[_spec(inputs, name, "")["parameterType"]]
         try:
             value = parser(text)
         except ValueError:
@@ -135,10 +125,11 @@ def _spec(inputs: dict[str, Any], name: str, where: str) -> dict[str, Any]:
 
 def _checked(inputs: dict[str, Any], name: str, value: Any, where: str) -> Any:
     parameter_type = _spec(inputs, name, where)["parameterType"]
+    kind, _, types = TYPES[parameter_type]
     # To Python, True is an int.
-    if isinstance(value, bool) != (parameter_type == "BOOLEAN") or not isinstance(value, TYPES[parameter_type]):
+    if isinstance(value, bool) != (parameter_type == "BOOLEAN") or not isinstance(value, types):
         hint = _as_text(value) if parameter_type == "STRING" else ""
-        raise ArgumentError(f"{where}parameter {name!r} must be {PARSERS[parameter_type][0]}, got {value!r}{hint}")
+        raise ArgumentError(f"{where}parameter {name!r} must be {kind}, got {value!r}{hint}")
     return _finite(name, value, where)
 
 

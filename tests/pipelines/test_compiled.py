@@ -18,7 +18,7 @@ from dkan_core.trainjob.body import CONFIG_KEYS, SECRET_KEYS
 from dkan_core.utils.storage.credentials import VARIABLES, own_name
 from pipelines.__main__ import app, describe_publication
 from pipelines.compiled import DEFAULT, PIPELINES, ROOT, load_pipeline, package_of, read_documents
-from pipelines.parameters import PARSERS
+from pipelines.parameters import TYPES
 from pipelines.pods import VOLUME_PATH
 
 REQUIRED = ["data_uri=flights", "label=late"]
@@ -227,7 +227,7 @@ def test_one_pod_with_gpus_has_shared_memory(kubernetes: dict[str, Any]) -> None
 
 
 def test_every_parameter_type_can_be_given_on_the_command_line(spec: dict[str, Any]) -> None:
-    assert {field["parameterType"] for field in spec["root"]["inputDefinitions"]["parameters"].values()} <= set(PARSERS)
+    assert {field["parameterType"] for field in spec["root"]["inputDefinitions"]["parameters"].values()} <= set(TYPES)
 
 
 def test_docker_that_cannot_be_reached_ends_the_run_before_it_starts(
