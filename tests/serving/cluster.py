@@ -11,6 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from tests.certificates import make_certificate, server_context
 from tests.local_server import serving as serving_http
+from tests.trainjob.kubernetes import write_kubeconfig
 
 SERVICES = "/apis/serving.kserve.io/v1beta1/namespaces/team/inferenceservices/"
 URL = "http://late.team.example.com"
@@ -108,15 +109,4 @@ def serving_cluster(kserve: KServe, folder: Path) -> Iterator[Path]:
     """Serve on a free port; yield a kubeconfig whose namespace is "team", and which trusts the server alone."""
     key, certificate = make_certificate(folder)
     with serving_http(handler_of(kserve), server_context(key, certificate)) as url:
-        cluster = {"server": url, "certificate-authority": str(certificate)}
-        config = {
-            "apiVersion": "v1",
-            "kind": "Config",
-            "current-context": "stub",
-            "contexts": [{"name": "stub", "context": {"cluster": "stub", "user": "stub", "namespace": "team"}}],
-            "clusters": [{"name": "stub", "cluster": cluster}],
-            "users": [{"name": "stub", "user": {"token": "not-a-real-token"}}],
-        }
-        path = folder / "kubeconfig"
-        path.write_text(json.dumps(config))
-        yield path
+        yield write_kubeconfig(folder / "kubeconfig", url, certificate)
