@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from dkan_core import ConfigError, DataError, PrepareConfig, append_rows, prepar
 from dkan_core.data.format import shard_writer
 from dkan_core.data.format.manifest import read_manifest
 from dkan_core.data.loading.verification import verify
+from dkan_core.data.preparation import statistics
 from tests.command import dkan
 from tests.data.killed import KILLED_AT_FSYNC
 from tests.data.tables import contents, make_rows, read, write
@@ -133,6 +135,43 @@ def test_a_killed_process_leaves_what_the_next_one_replaces(raw: tuple[list[Path
     append_rows(write(make_rows(9, seed=3), tmp_path / "few"), out)
     listed = {shard.path for split in read_manifest(out).splits.values() for shard in split.shards}
     assert {str(path.relative_to(out)) for path in out.rglob("*.safetensors")} == listed
+
+
+def test_drift_is_measured_against_the_new_rows_too(raw: tuple[list[Path], list[Path]], tmp_path: Path) -> None:
+    old, new = raw
+    out, config = tmp_path / "out", PrepareConfig(label=("y",), group="row")
+    before = prepare(old, out, config).preprocessor.counts
+    after = append_rows(new, out).preprocessor.counts
+    assert after != before
+    whole = prepare([*old, *new], tmp_path / "whole", replace(config, like=str(out)))
+    assert after == whole.preprocessor.counts
+
+
+@pytest.mark.parametrize(("sampled", "then_sampled"), [(100, OLD), (OLD, 100)])
+def test_rows_weigh_the_same_where_only_a_sample_is_counted(
+    raw: tuple[list[Path], list[Path]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    sampled: int,
+    then_sampled: int,
+) -> None:
+    old, new = raw
+    monkeypatch.setattr(statistics, "MIN_SAMPLE_ROWS", 1)
+    monkeypatch.setattr(statistics, "SAMPLE_ROWS", sampled)
+    prepare(old, tmp_path / "out", CONFIG)
+    monkeypatch.setattr(statistics, "SAMPLE_ROWS", then_sampled)
+    after = append_rows(new, tmp_path / "out")
+    assert after.preprocessor.counts is not None
+    for counts in after.preprocessor.counts.values():
+        assert sum(counts) == pytest.approx(after.splits["train"].rows, rel=0.1)
+
+
+def test_infinite_values_among_new_rows_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    prepare(write(make_rows(OLD), tmp_path / "old"), tmp_path / "out", CONFIG)
+    rows = make_rows(NEW)
+    infinite = rows.set_column(rows.column_names.index("x"), "x", pa.array([np.inf] * NEW))
+    append_rows(write(infinite, tmp_path / "new"), tmp_path / "out")
+    assert "infinite values treated as missing in 1 column: 'x' (300 rows)" in caplog.text
 
 
 def test_what_does_not_fit_is_refused_and_changes_nothing(raw: tuple[list[Path], list[Path]], tmp_path: Path) -> None:

@@ -13,9 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from dkan_core.config import PrepareConfig
 from dkan_core.config.prepare import SPLITS
+from dkan_core.data.encoding.histograms import Int64, count_values
+from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.data.format.manifest import MANIFEST, OUTPUTS, PreparedData
 from dkan_core.data.format.shard_writer import Shard, ShardWriter, write_shard
 from dkan_core.data.format.split_info import SplitInfo
@@ -27,6 +30,7 @@ from dkan_core.data.preparation.statistics import Counts, check_values, collect_
 from dkan_core.data.preparation.steps import (
     PreparationTask,
     check_unchanged,
+    log_invalid,
     log_labels,
     log_unseen,
     spill_rows,
@@ -80,13 +84,14 @@ def append_rows(
         counts = merge_counts([found.counts], task.schema)
         check_values(counts, task.where, advice=f"those of {prepared} are 0 and 1: convert these values")
         log_labels(counts, task.schema)
+        log_invalid(counts)
+        encoding = with_room(_counted(earlier, found.sample.rows, counts.rows[0], task.where), counts)
         _remove_leftovers(place, earlier)
         with scratch_folder() as scratch:
             with progress("writing", task.rows, "rows") as advance:
-                encoding = with_room(earlier.preprocessor, counts)
                 writers, unseen = spill_rows(scratch, task, fragments, encoding, counts, advance)
             shards = {split: _publish(place, earlier, split, writer) for split, writer in writers.items()}
-        joined = _joined(earlier, task, counts, shards)
+        joined = _joined(earlier, task, encoding, counts, shards)
         place.write_json(MANIFEST, joined.to_dict())
         place.remove(WORK)
     log_unseen(unseen, task.rows)
@@ -165,8 +170,39 @@ def _next_number(earlier: PreparedData) -> int:
     return 1 + max((int(found[1]) for found in map(NAME.match, paths) if found), default=0)
 
 
+def _counted(earlier: PreparedData, sample: pa.Table, rows: int, where: str) -> Preprocessor:
+    """Return the encoding of prepared data with the distribution of old and new rows of train.
+
+    Args:
+        earlier: The data.
+        sample: Of the new rows.
+        rows: How many new ones there are.
+        where: Their files, as messages should call them.
+    """
+    encoding = earlier.preprocessor
+    if encoding.counts is None:
+        return encoding
+    found = count_values(sample, encoding, where)
+    before = earlier.splits["train"].rows
+    counts = {
+        name: (_of_all(np.array(old), before) + _of_all(found[name], rows)).tolist()
+        for name, old in encoding.counts.items()
+    }
+    return encoding.model_copy(update={"counts": counts})
+
+
+def _of_all(counts: Int64, rows: int) -> Int64:
+    """Return a histogram of so many rows, of which a sample may have been counted."""
+    scaled: Int64 = np.rint(counts * (rows / max(1, counts.sum()))).astype(np.int64)
+    return scaled
+
+
 def _joined(
-    earlier: PreparedData, task: PreparationTask, counts: Counts, shards: dict[str, list[Shard]]
+    earlier: PreparedData,
+    task: PreparationTask,
+    encoding: Preprocessor,
+    counts: Counts,
+    shards: dict[str, list[Shard]],
 ) -> PreparedData:
     """Return the manifest of old and new rows.
 
@@ -196,5 +232,5 @@ def _joined(
     ordered = {split: splits[split] for split in SPLITS if split in splits}
     # Made anew and not copied: the copy would keep the fingerprint.
     kept = {name: getattr(earlier, name) for name in PreparedData.model_fields}
-    kept["preprocessor"] = with_room(earlier.preprocessor, counts)
+    kept["preprocessor"] = encoding
     return PreparedData(**{**kept, "splits": ordered, "invalid": invalid, "sources": [*earlier.sources, *sources]})

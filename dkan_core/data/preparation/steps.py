@@ -109,10 +109,7 @@ def fit(task: PreparationTask, statistics: Statistics) -> Preprocessor:
     counts = statistics.counts
     check_counts(counts, task.schema, task.where)
     log_labels(counts, task.schema)
-    for level, kind, values in ((logging.INFO, "nan", "NaN"), (logging.WARNING, "inf", "infinite values")):
-        if found := {name: invalid[kind] for name, invalid in counts.invalid.items() if invalid[kind]}:
-            where = f"{counted(len(found), 'column')}: {listed_counts(found)}"
-            logger.log(level, "%s treated as missing in %s", values, where)
+    log_invalid(counts)
     encoding = _fit_columns(task, statistics)
     for name, share in left_out_shares(statistics.sample.rows, encoding.sparse, task.where).items():
         if share:
@@ -125,6 +122,14 @@ def log_labels(counts: Counts, schema: Schema) -> None:
     for name, value in schema.positive.items():
         ones, zeros = (sum(each[key] for each in counts.labels[name]) for key in (1, 0))
         log_positive(name, value, ones, zeros, counts.others[name])
+
+
+def log_invalid(counts: Counts) -> None:
+    """Log which columns hold numbers that are taken as missing."""
+    for level, kind, values in ((logging.INFO, "nan", "NaN"), (logging.WARNING, "inf", "infinite values")):
+        if found := {name: invalid[kind] for name, invalid in counts.invalid.items() if invalid[kind]}:
+            where = f"{counted(len(found), 'column')}: {listed_counts(found)}"
+            logger.log(level, "%s treated as missing in %s", values, where)
 
 
 def with_room(encoding: Preprocessor, counts: Counts) -> Preprocessor:
