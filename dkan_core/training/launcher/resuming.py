@@ -69,7 +69,8 @@ def check_resumable(checkpoint: Checkpoint, config: ResolvedTrainConfig, data: s
             "--init-from"
         )
     # One that did not exist when the checkpoint was written had its default; what was found then stays as it is.
-    theirs = {**_plain(TrainConfig()), "architecture_search": config.architecture_search, **checkpoint.settings}
+    defaults = {"init_from": None, **_plain(TrainConfig())}  # that one is compared first, as others follow from it
+    theirs = {**defaults, "architecture_search": config.architecture_search, **checkpoint.settings}
     if theirs["architecture_search"] and not config.architecture_search:
         # Who names what the search has found has the same course.
         theirs |= {

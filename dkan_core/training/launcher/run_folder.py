@@ -9,8 +9,8 @@ from typing import Any
 
 from dkan_core.config import TrainConfig
 from dkan_core.config.saving import BEGINNING as BEGINNING_OF_SETTINGS
-from dkan_core.errors import OutputError
-from dkan_core.model.model_folder import MODEL_FILES, check_model_is_ours
+from dkan_core.errors import ConfigError, OutputError
+from dkan_core.model.model_folder import MODEL_FILES, check_model_is_ours, find_model
 from dkan_core.model.saved_model import asides, write_model_files
 from dkan_core.tracking.mlflow.record import RECORD
 from dkan_core.tracking.tensorboard import EVENTS, TENSORBOARD
@@ -71,6 +71,13 @@ def check_run_folder(run: str | Path, checkpoints: str | None, *, overwrite: boo
         check_file_is_ours(f"{run}/{SETTINGS}", beginning=BEGINNING_OF_SETTINGS.encode())
     if METRICS in there:
         check_file_is_ours(f"{run}/{METRICS}", beginning=b"{", mark=b'"average_precision"')
+
+
+def check_initial_stays(run: str | Path, init_from: str | None) -> None:
+    """Raise ConfigError where a run replaces the model that it starts from, and would have none if it is killed."""
+    place = None if init_from is None else find_model(init_from)
+    if place is not None and lies_in(place, f"{str(run).rstrip('/')}/{MODEL_FOLDER}"):
+        raise ConfigError(f"init_from {init_from}: is in the folder of this run, which replaces it; choose another one")
 
 
 def _checkpoint_names(run: str, checkpoints: str) -> str:

@@ -32,6 +32,7 @@ from dkan_core.training.launcher.run import LOGS, Outcome, architecture_of_run, 
 from dkan_core.training.launcher.run_folder import (
     OWN_CHECKPOINTS,
     SETTINGS,
+    check_initial_stays,
     check_run_folder,
     local_run_folder,
     make_logs_ready,
@@ -122,6 +123,7 @@ def train(
     if ranks is not None and ranks.place.rank:
         return _follow_rank_0(prepared, run, config, ranks)
     check_run_folder(run, config.checkpoint_uri, overwrite=overwrite or config.resume in OWN_CHECKPOINTS)
+    check_initial_stays(run, config.init_from)
     with (
         output_lock(run),
         capture_log() as write_log,

@@ -127,7 +127,7 @@ def test_resumed_run_needs_the_model_no_more_but_no_other_either(
         "1",
     ]
     for chosen, message in (
-        ([], "was trained with .*, not "),
+        ([], r"was trained with init_from sha256:\w+, not None"),
         (["--init-from", whole.model], r"was trained with init_from sha256:\w+, not sha256:\w+"),
         (["--init-from", tmp_path / "gone", "--hidden", "9"], r"hidden \(9,\): the model of init_from has \(8,\)"),
         (["--init-from", tmp_path / "none", "--hidden", "9"], r"hidden \(9,\): the model of init_from has \(8,\)"),
@@ -171,6 +171,18 @@ def test_what_does_not_fit_the_model_is_refused(
     code = dkan("train", data, "--out", tmp_path / "run", *options, monkeypatch=monkeypatch)
     check(code, capsys.readouterr().err, message)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("place", ["run", "run/model"])
+def test_model_that_the_run_would_replace_is_refused(
+    place: str, trained: TrainResult, newer: Path, tmp_path: Path, monkeypatch: Any, capsys: Any
+) -> None:
+    shutil.copytree(Path(trained.model).parent, tmp_path / "run")
+    weights = (tmp_path / "run/model/model.safetensors").read_bytes()
+    options = ["--out", tmp_path / "run", "--init-from", tmp_path / place, "--overwrite"]
+    code = dkan("train", newer, *options, monkeypatch=monkeypatch)
+    check(code, capsys.readouterr().err, r"init_from .*: is in the folder of this run, which replaces it")
+    assert (tmp_path / "run/model/model.safetensors").read_bytes() == weights
 
 
 def test_main_goes_on_from_a_model_that_it_trained(tmp_path: Path) -> None:
