@@ -5,13 +5,14 @@ The string under a field is its help text on the command line, and its group the
 
 from dkan_core.config.loading import ConfigT, build_config, check_config, read_settings
 from dkan_core.config.prepare import PrepareConfig
-from dkan_core.config.resolved import MODEL_PARALLEL, ResolvedTrainConfig
+from dkan_core.config.resolved import EXECUTION_SETTINGS, MODEL_PARALLEL, ResolvedTrainConfig
 from dkan_core.config.schema import Group, field_docs, field_types, item_type, without_none
 from dkan_core.config.serving import ServeConfig
 from dkan_core.config.train import ResolvedStrategy, Strategy, TrainConfig
 from dkan_core.config.trainjob import NodesConfig
 
 __all__ = [
+    "EXECUTION_SETTINGS",
     "MODEL_PARALLEL",
     "ConfigT",
     "Group",

@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from dkan_core.config.kubernetes import RESOURCE_RULE
 from dkan_core.config.loading import ConfigT, build_config
+from dkan_core.config.resolved import EXECUTION_SETTINGS
 from dkan_core.config.schema import Form, field_docs, field_types, item_type, without_none
 from dkan_core.config.train import TrainConfig
 from dkan_core.errors import ConfigError
@@ -146,7 +147,7 @@ def trainings_from_form(values: Mapping[str, Any]) -> list[TrainConfig]:
 
     Args:
         values: As of ``training_from_form``, with ``settings``, which override the others; or with those of several
-            runs in ``sweep``, no two of which become the same: they would write to one place.
+            runs in ``sweep``, no two of which take the same course: their checkpoints would lie in one place.
 
     Returns:
         The settings, checked.
@@ -166,9 +167,14 @@ settings twice, got [{}, {'seed': 1.0}]
         return [training_from_form(values, values.get("settings", {}))]
     is_list = isinstance(sweep, list) and all(isinstance(changes, dict) for changes in sweep)
     configs = [training_from_form(values, changes) for changes in sweep] if is_list else []
-    if not configs or any(config in configs[:index] for index, config in enumerate(configs)):
+    courses = [
+        {name: value for name, value in vars(config).items() if name not in EXECUTION_SETTINGS} for config in configs
+    ]
+    if not configs or any(course in courses[:index] for index, course in enumerate(courses)):
         wanted = 'a JSON list such as [{"learning_rate": 0.01}], without the same settings twice'
-        raise ConfigError(f"sweep must be {wanted}, got {sweep!r}")
+        uncounted = [name for name in EXECUTION_SETTINGS if is_list and any(name in changes for changes in sweep)]
+        aside = f" ({', '.join(uncounted)} aside)" if uncounted else ""
+        raise ConfigError(f"sweep must be {wanted}{aside}, got {sweep!r}")
     return configs
 
 

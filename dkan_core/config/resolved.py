@@ -9,6 +9,25 @@ from dkan_core.config.train import ResolvedStrategy, TrainConfig
 MODEL_PARALLEL = ("tensor-parallel", "hybrid", "pipeline")
 """Strategies that divide the model among workers."""
 
+EXECUTION_SETTINGS = (
+    "device",
+    "eval_device",
+    "kernel",
+    "data_in",
+    "data_cache_gb",
+    "max_seconds",
+    "tensorboard",
+    "tracking",
+    "checkpoint_steps",
+    "checkpoint_seconds",
+    "checkpoint_uri",
+    "exchange_timeout",
+    "debug_distributed",
+    "resume",
+    "refit",
+)
+"""Where and how long a run computes, and what follows: none of it changes its course."""
+
 # A field that is given no value here must not fall back on the None of TrainConfig.
 RESOLVED = ConfigDict(**STRICT, validate_default=True)
 

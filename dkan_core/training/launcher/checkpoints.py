@@ -5,9 +5,9 @@ import json
 import logging
 from dataclasses import asdict
 
-from dkan_core.config import ResolvedTrainConfig, TrainConfig
+from dkan_core.config import EXECUTION_SETTINGS, ResolvedTrainConfig, TrainConfig
 from dkan_core.errors import ConfigError
-from dkan_core.training.launcher.resuming import EXECUTION_SETTINGS, check_resumable, comparable_settings, log_changes
+from dkan_core.training.launcher.resuming import check_resumable, comparable_settings, log_changes
 from dkan_core.training.state.checkpoint_file import Checkpoint
 from dkan_core.training.state.checkpoint_store import load_checkpoint, source_of
 from dkan_core.utils.hints import flag

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from dkan_core.config import ResolvedTrainConfig, TrainConfig
+from dkan_core.config import EXECUTION_SETTINGS, ResolvedTrainConfig, TrainConfig
 from dkan_core.data.format.manifest import PreparedData
 from dkan_core.errors import ConfigError, DataError
 from dkan_core.model.architecture import ModelConfig, ignoring
@@ -19,25 +19,6 @@ from dkan_core.training.state.schedule import Schedule, plan_work, rows_after_un
 from dkan_core.training.state.shared_memory import MemoryShape
 from dkan_core.training.state.snapshots import StateSnapshot
 from dkan_core.training.validation.early_stopping import EarlyStopping
-
-EXECUTION_SETTINGS = (
-    "device",
-    "eval_device",
-    "kernel",
-    "data_in",
-    "data_cache_gb",
-    "max_seconds",
-    "tensorboard",
-    "tracking",
-    "checkpoint_steps",
-    "checkpoint_seconds",
-    "checkpoint_uri",
-    "exchange_timeout",
-    "debug_distributed",
-    "resume",
-    "refit",
-)
-"""Where and how long a run computes, and what follows: none of it changes its course."""
 
 EXTENDING_SETTINGS = ("epochs", "patience", "evaluations_per_epoch")
 """When a run ends and what it looks at: what was done stays as it is, and only what follows may be another."""

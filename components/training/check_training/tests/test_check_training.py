@@ -34,7 +34,11 @@ ADDITIVE = {"model_kind": "additive", "monotone": "agee:+"}
         ({"sweep": [1]}, r"sweep must be a JSON list such as .* got \[1\]"),
         (
             {"sweep": [{"hidden": [64]}, {"hidden": "64", "seed": 0.0}]},
-            "sweep must be .* without the same settings twice",
+            "sweep must be .* without the same settings twice, got",
+        ),
+        (
+            {"sweep": [{"refit": True}, {"max_seconds": 60.0}]},
+            r"sweep must be .* without the same settings twice \(max_seconds, refit aside\), got",
         ),
         ({"strategy": "single", "num_gpus": "4"}, "workers 4: strategy single has one"),
         ({"strategy": "hybrid", "workers": 3}, "workers 3: strategy hybrid takes twice tensor_parallel_size 2"),
