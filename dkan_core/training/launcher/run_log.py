@@ -100,10 +100,10 @@ def describe(error: BaseException) -> str:
     """Say in a few words what an exception means for a run.
 
     >>> describe(SystemExit(143)), describe(ValueError("disk full"))
-    ('SIGTERM', 'error: disk full')
+    ('SIGTERM or SIGHUP', 'error: disk full')
     """
     if isinstance(error, SystemExit):
-        return "SIGTERM" if error.code == 128 + signal.SIGTERM else f"exit code {error.code}"
+        return "SIGTERM or SIGHUP" if error.code == 128 + signal.SIGTERM else f"exit code {error.code}"
     if isinstance(error, KeyboardInterrupt):
         return "Ctrl-C"
     return f"error: {(str(error).splitlines() or [type(error).__name__])[0]}"
