@@ -31,7 +31,7 @@ def raw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[list[Path], li
     rows = make_rows(OLD + NEW)
     city = pa.array(["Paris" if n % 3 else None for n in range(NEW)])
     new = rows.slice(OLD).set_column(rows.column_names.index("city"), "city", city)
-    return write(rows.slice(0, OLD), tmp_path / "old", files=2), write(new, tmp_path / "new", files=2)
+    return write(rows.slice(0, OLD), tmp_path / "old", files=2), write(new, tmp_path / "then", files=2)
 
 
 def everything(folder: Path) -> dict[str, dict[int, bytes]]:
@@ -58,10 +58,9 @@ def test_every_row_is_there_once_and_the_encoding_stays(raw: tuple[list[Path], l
     assert {name: shards[name] for name in shards if name != "manifest.json"}.items() <= contents(out).items()
     assert verify(out).shards == sum(len(split.shards) for split in after.splits.values())
     assert sum(split.classes["y"]["1"] for split in after.splits.values()) == (OLD + NEW) // 2
-    # As they are where they are prepared alone.
-    prepare(new, tmp_path / "alone", PrepareConfig(like=str(out), weight="row"))
-    alone = everything(tmp_path / "alone")
-    assert all(alone[split].items() <= joined[split].items() for split in alone)
+    # As they are where all files are prepared at once.
+    prepare([*old, *new], tmp_path / "whole", PrepareConfig(like=str(out), weight="row"))
+    assert everything(tmp_path / "whole") == joined
     assert not (out / ".work").exists()
 
 

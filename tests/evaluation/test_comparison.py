@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from dkan_core import PrepareConfig, TrainConfig, TrainResult, evaluate, prepare, train
+from dkan_core import PrepareConfig, TrainConfig, TrainResult, append_rows, evaluate, prepare, train
 from dkan_core.data.format.manifest import PreparedData, read_manifest
 from dkan_core.data.format.origin import KEPT_FILES, origin_of, overlap
 from dkan_core.data.loading.loader import all_batches, open_split
@@ -138,6 +138,19 @@ def test_model_that_was_trained_on_rows_of_test_is_said_to_be(
     assert "split by another rule" in overlap(origin_of(first), origin_of(third))
 
 
+def test_rows_that_are_added_behind_the_others_stay_in_their_splits(source: Path, tmp_path: Path) -> None:
+    table, raw, config = pq.read_table(source), tmp_path / "raw", PrepareConfig(label=("label",))
+    raw.mkdir()
+    pq.write_table(table.slice(0, 400), raw / "1.parquet")
+    first = origin_of(prepare(raw, tmp_path / "data", config))
+    pq.write_table(table.slice(400), raw / "2.parquet")
+    appended = origin_of(append_rows(raw / "2.parquet", tmp_path / "data"))
+    whole = origin_of(prepare(raw, tmp_path / "whole", config))
+    assert appended == whole and not overlap(first, appended) and not overlap(appended, first)
+    turned = whole.model_copy(update={"files": whole.files[::-1]})
+    assert "split by the numbers of rows" in overlap(whole, turned)
+
+
 def replace_rule(manifest: PreparedData, rule: dict[str, str]) -> PreparedData:
     return manifest.model_copy(update={"split_rule": rule})
 
@@ -147,7 +160,7 @@ def test_other_files_are_no_overlap_and_copies_of_a_file_are(prepared: Path) -> 
     (file,) = manifest.sources
     copied = file.model_copy(update={"path": f"s3://elsewhere/{Path(file.path).name}", "modified": "later"})
     other = file.model_copy(update={"rows": file.rows + 1})
-    moved = manifest.model_copy(update={"sources": [copied, other]})
+    moved = manifest.model_copy(update={"sources": [other, copied]})
     assert "1 of these 2 files" in overlap(origin_of(manifest), origin_of(moved))
     assert not overlap(origin_of(manifest), origin_of(manifest.model_copy(update={"sources": [other]})))
     many = [file.model_copy(update={"rows": rows}) for rows in range(3 * KEPT_FILES)]

@@ -23,7 +23,7 @@ class Origin(Schema):
     split_rule: dict[str, str]
     seed: int
     files: list[Digest]
-    """In order, of names, rows and sizes, so that a copy elsewhere is known again."""
+    """Of names, rows and sizes, so that a copy elsewhere is known again, in the order in which rows are numbered."""
 
 
 def origin_of(manifest: PreparedData) -> Origin:
@@ -45,7 +45,7 @@ def overlap(earlier: Origin, ours: Origin, name: str = "the source file") -> str
         name: What messages call these where they are one file.
     """
     shared = {*earlier.files} & {*ours.files}
-    if not shared or earlier == ours:
+    if not shared:
         return ""
     several = f"{len(shared)} of these {len(ours.files)} files {'was' if len(shared) == 1 else 'were'}"
     found = f"{several if len(ours.files) > 1 else f'{name} was'} among its training files"
@@ -57,14 +57,22 @@ def overlap(earlier: Origin, ours: Origin, name: str = "the source file") -> str
         {**{name: value for name, value in each.split_rule.items() if name in known}, "seed": each.seed}
         for each in (earlier, ours)
     ]
-    if rules[0] == rules[1] and ours.split_rule["by"] != "row":
+    if rules[0] == rules[1] and (ours.split_rule["by"] != "row" or _numbered_alike(earlier.files, ours.files)):
         return ""
     why = "by the numbers of rows, which other files change" if rules[0] == rules[1] else "by another rule"
     return f"{found}, split {why}"
 
 
+def _numbered_alike(earlier: list[str], ours: list[str]) -> bool:
+    """Tell whether rows of the same files have the same numbers: other files follow behind them, if there are any."""
+    # Of many files, their order is not known.
+    common = min(len(earlier), len(ours)) if max(len(earlier), len(ours)) < KEPT_FILES else KEPT_FILES
+    return earlier[:common] == ours[:common]
+
+
 def _digests(files: Sequence[SourceFile]) -> list[str]:
-    return sorted(map(_digest, files))[:KEPT_FILES]
+    digests = [_digest(file) for file in files]
+    return digests if len(digests) < KEPT_FILES else sorted(digests)[:KEPT_FILES]
 
 
 def _digest(file: SourceFile) -> str:

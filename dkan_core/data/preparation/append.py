@@ -78,7 +78,8 @@ def append_rows(
         task, footers = find_task(sources, _settings(earlier, str(prepared), drop))
         task = replace(task, grouped=earlier.grouped)  # data of earlier versions have no groups
         _check_new(task, earlier)
-        fragments = whole_files(task.files, footers)
+        # Numbered on, each row gets the split that it would have if all files were prepared at once.
+        fragments = whole_files(task.files, footers, first=sum(file.rows for file in earlier.sources))
         with progress("reading", task.rows, "rows") as advance:
             found = collect_statistics(fragments, task.schema, task.config, advance)
         counts = merge_counts([found.counts], task.schema)

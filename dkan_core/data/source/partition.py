@@ -30,9 +30,9 @@ class Fragment:
     """What the file is to be still when its rows were read; None in a plan."""
 
 
-def whole_files(files: Sequence[SourceFile], footers: Sequence[Footer]) -> list[Fragment]:
-    """Return one fragment per file."""
-    fragments, first = [], 0
+def whole_files(files: Sequence[SourceFile], footers: Sequence[Footer], first: int = 0) -> list[Fragment]:
+    """Return one fragment per file; ``first`` is the number of the first row of all."""
+    fragments = []
     for file, footer in zip(files, footers, strict=True):
         fragments.append(Fragment(path=file.path, first=first, rows=file.rows, footer=footer.digest, file=file))
         first += file.rows
