@@ -47,7 +47,7 @@ def status_of(content: bytes) -> dict[str, Any]:
     known = json.loads(parsed.model_dump_json(by_alias=True, exclude_unset=True))
     assert known == body, (known, body)
     status: dict[str, Any] = body["trainerStatus"]
-    assert 0 <= status["progressPercentage"] <= 100 and status.get("estimatedRemainingSeconds", 0) >= 0
+    assert 0 <= status["progressPercentage"] <= 100 and 0 <= status.get("estimatedRemainingSeconds", 0) < 2**31
     return status
 
 

@@ -169,9 +169,10 @@ class Reporter:
             return
         self._shown = ledger.step
         self._bar.update(self._task, completed=ledger.step, total=self._schedule.steps)
-        if not ledger.since_weight:
-            return
         facts = ledger.facts(self._schedule.steps_per_epoch)
+        # The first step starts the clock, and so does the first one after a resumption: there is no speed before.
+        if not (ledger.since_weight and facts["rows_per_second"]):
+            return
         speed = f"{facts['rows_per_second']:,.0f} rows/s"
         epoch = f"epoch {facts['epoch']:.1f}/{self._config.epochs}"
         self._bar.update(self._task, description=epoch, speed=speed, loss=f"{facts['loss']:.4f}")
@@ -261,12 +262,12 @@ def _outlook(step: int, facts: Mapping[str, float], steps: int, config: Resolved
 
     Args:
         step: Steps done.
-        facts: Rows per second now, and seconds so far.
+        facts: Rows per second now, above 0, and seconds so far.
         steps: Of the run.
         config: Resolved settings.
     """
     done = step / steps
-    left = (steps - step) * config.batch_size / max(facts["rows_per_second"], 1e-9)
+    left = (steps - step) * config.batch_size / facts["rows_per_second"]
     if config.max_seconds is not None:
         done = max(done, facts["seconds"] / config.max_seconds)
         left = min(left, config.max_seconds - facts["seconds"])

@@ -1,0 +1,45 @@
+"""What trackers are told of a run's progress."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from dkan_core.tracking.tracker import Progress, Trackers
+from dkan_core.training.launcher.reporting import Reporter, TimeReader
+from dkan_core.training.state.ledger import Ledger
+from dkan_core.training.state.parameter_store import Rules
+from dkan_core.training.state.shared_memory import MemoryShape, create_memory
+from tests.training.launcher.made_checkpoints import CONFIG, ROWS
+
+
+class Listener(Trackers):
+    """Remembers the progress that it is told of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: list[Progress] = []
+
+    def progress(self, progress: Progress) -> None:
+        self.told.append(progress)
+
+
+def told_of(folder: Path, *ledgers: Ledger) -> list[Progress]:
+    memory = create_memory(MemoryShape(parameters=1, workers=1))
+    os.close(memory.handle)
+    listener, schedule = Listener(), Rules.from_config(CONFIG, ROWS, ()).schedule
+    with Reporter(folder, CONFIG, schedule, TimeReader(memory, has_server=False), listener) as reporter:
+        for ledger in ledgers:
+            reporter.progress(ledger)
+    return listener.told
+
+
+def test_progress_is_told_from_the_step_on_that_has_a_speed(tmp_path: Path) -> None:
+    batch: dict[str, Any] = {"loss": 0.5, "weight": 8.0, "rows": 8}
+    first = replace(Ledger().with_update(**batch), step=1).with_running_clock()
+    second = replace(first.with_update(**batch), step=2)
+    resumed = replace(second.with_stopped_clock(), step=3)
+    (progress,) = told_of(tmp_path, first, second, resumed)
+    assert progress.step == 2 and progress.loss == 0.5 and progress.rows_per_second > 0
+    # The status of a TrainJob holds 32 bits.
+    assert 0 <= progress.remaining_seconds < 2**31
