@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from dkan_core.errors import redact
 from dkan_core.tracking.tracker import Progress, RunEnd, TrackedRun, Tracker
 from dkan_core.utils.hints import first_line
 
@@ -69,7 +70,8 @@ def try_within(seconds: float, call: Callable[[], None], name: str, what: str) -
 
 def _reason(error: Exception) -> str:
     """Return an error in one line: of a server that does not answer, a client tells every attempt."""
-    line = f"{type(error).__name__}: {first_line(error)}"
+    # Before it is cut: half a credential is not known as one.
+    line = redact(f"{type(error).__name__}: {first_line(error)}")
     return line if len(line) <= MAX_REASON else f"{line[:MAX_REASON]}…"
 
 

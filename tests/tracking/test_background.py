@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dkan_core.tracking import background
-from dkan_core.tracking.background import BackgroundTracker
+from dkan_core.tracking.background import BackgroundTracker, try_within
 from dkan_core.tracking.tracker import Progress, RunEnd, TrackedRun, Tracker
 from tests.tracking.conftest import evaluation_at, progress_at
 from tests.training.processes import wait_until
@@ -101,6 +101,19 @@ def test_evaluation_that_is_always_refused_does_not_stand_in_the_way(tracked_run
     wait_until(lambda: len(listener.told) == 2)
     tracker.finished(END)
     assert listener.told == ["started", "evaluation 2", "finished"]
+
+
+def test_warning_that_is_cut_shows_no_part_of_a_credential(
+    tracked_run: TrackedRun, caplog: pytest.LogCaptureFixture
+) -> None:
+    def trouble(_: str) -> None:
+        raise ConnectionError(f"no answer of https://user:{'secret' * 100}@host/api")
+
+    tracker = BackgroundTracker(Listener(trouble), "listener")
+    tracker.started(tracked_run)
+    tracker.finished(END)
+    try_within(10, lambda: trouble(""), "listener", "the evaluation")
+    assert caplog.text.count("https://***@host/api") == 2 and "secret" not in caplog.text
 
 
 def test_server_that_is_down_at_the_end_is_asked_once_more(tracked_run: TrackedRun) -> None:
