@@ -55,6 +55,9 @@ class TrainJobTracker(Tracker):
         self._metrics |= {name: entry[name] for name in shown}
 
     def finished(self, end: RunEnd) -> None:
+        if end.metrics is not None:
+            # Of the model that is left, as its blend with an additive model.
+            self._metrics["best_average_precision"] = end.metrics["average_precision"]
         if end.metrics is not None and end.status == "finished":
             self._percentage = 100
             self._post(0)

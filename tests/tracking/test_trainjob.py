@@ -17,6 +17,7 @@ from tests.training.processes import wait_until
 
 # As the fixture ``trained``.
 CONFIG = TrainConfig(epochs=8, hidden=(8,), workers=1, device="cpu", batch_size=64, learning_rate=0.02)
+END = RunEnd(status="finished", metrics={"average_precision": 0.875})
 
 
 def metrics_of(post: dict[str, list[dict[str, str]]]) -> dict[str, str]:
@@ -95,7 +96,7 @@ def test_run_ends_whatever_the_server_answers(
     with follow_run(tracked_run) as tracker:
         tracker.progress(progress_at(1))
         tracker.evaluation(evaluation_at(2))
-        tracker.finished(RunEnd(status="finished", metrics={}))
+        tracker.finished(END)
     assert not status.posts and len(caplog.records) == 1
     # The token is for the server at the address alone.
     assert all(path.endswith("/status") for path in status.paths)
@@ -107,7 +108,7 @@ def test_token_is_read_anew_for_each_post(status: StatusServer, tracked_run: Tra
         wait_until(lambda: len(status.posts) == 1)
         status.accepted = "second"
         status.token.write_text("second")
-        tracker.finished(RunEnd(status="finished", metrics={}))
+        tracker.finished(END)
     assert len(status.posts) == 2
 
 
@@ -120,9 +121,10 @@ def test_progress_is_posted_at_intervals_and_the_end_at_once(
         wait_until(lambda: len(status.posts) == 2)
         tracker.progress(progress_at(100))
         tracker.evaluation(evaluation_at(100))
-        tracker.finished(RunEnd(status="finished", metrics={}))
+        tracker.finished(END)
     assert [post["progressPercentage"] for post in status.posts] == [0, 25, 100]
     assert status.posts[1]["estimatedRemainingSeconds"] == 150
+    assert metrics_of(status.posts[-1])["best_average_precision"] == "0.875", "that of the model, which may be a blend"
 
 
 @pytest.mark.parametrize("error", [SystemExit(143), KeyboardInterrupt(), ValueError("a bug")])
