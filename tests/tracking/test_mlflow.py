@@ -265,19 +265,23 @@ def test_pod_that_takes_the_place_of_another_finds_its_run_beside_the_checkpoint
 
 
 def test_variables_of_mlflow_choose_experiment_and_run(
-    mlflow: Any, tracked_run: TrackedRun, monkeypatch: pytest.MonkeyPatch
+    mlflow: Any, tracked_run: TrackedRun, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    def follow() -> Any:
+        with follow_run(tracked_run) as tracker:
+            tracker.finished(END)
+        return json.loads((tracked_run.folder / "mlflow.json").read_text())
+
     client = mlflow.MlflowClient()
     monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "flights")
-    with follow_run(tracked_run) as tracker:
-        tracker.finished(END)
-    record = json.loads((tracked_run.folder / "mlflow.json").read_text())
-    assert client.get_experiment(record["experiment_id"]).name == "flights"
-    mine = client.create_run(record["experiment_id"]).info.run_id
+    experiment = follow()["experiment_id"]
+    assert client.get_experiment(experiment).name == "flights"
+    mine = client.create_run(experiment).info.run_id
     monkeypatch.setenv("MLFLOW_RUN_ID", mine)
-    with follow_run(tracked_run) as tracker:
-        tracker.finished(END)
-    assert "dkan.version" in client.get_run(mine).data.tags
+    assert follow()["run_id"] == mine and "dkan.version" in client.get_run(mine).data.tags
+    client.delete_run(mine)
+    monkeypatch.setenv("MLFLOW_RUN_ID", mine)  # MLflow removes it at the end of a run
+    assert follow()["run_id"] != mine and "an update failed" not in caplog.text
 
 
 def test_run_that_is_active_in_a_notebook_is_the_parent(mlflow: Any, tracked_run: TrackedRun) -> None:

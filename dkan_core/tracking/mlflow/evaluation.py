@@ -58,14 +58,14 @@ def _log(
 ) -> None:
     import mlflow
 
-    from dkan_core.tracking.mlflow.run import is_there, log_metrics
+    from dkan_core.tracking.mlflow.run import is_there, log_metrics, start_run
 
     client = mlflow.MlflowClient()
     with ExitStack() as stack:
         if known and is_there(client, known):
             run_id = known
         else:
-            run = stack.enter_context(mlflow.start_run(run_name="evaluation", tags={"dkan.model": redact(model)}))
+            run = stack.enter_context(start_run(None, run_name="evaluation", tags={"dkan.model": redact(model)}))
             run_id = run.info.run_id
         # MLflow takes letters, digits, and a few signs; the name of raw data may have others.
         split = re.sub(r"[^\w. -]", "_", str(metrics["split"]))

@@ -1,6 +1,7 @@
 """A run in MLflow: settings as parameters, what evaluations find as metrics, and at the end the model."""
 
 import logging
+import os
 import sys
 import time
 from collections.abc import Mapping
@@ -13,7 +14,7 @@ from dkan_core.errors import redact
 from dkan_core.evaluation.metrics import finite_numbers
 from dkan_core.tracking.mlflow import sweep
 from dkan_core.tracking.mlflow.model import log_model
-from dkan_core.tracking.mlflow.record import Record, known_run, write_record
+from dkan_core.tracking.mlflow.record import RUN_ID, Record, known_run, write_record
 from dkan_core.tracking.tracker import Progress, RunEnd, TrackedRun, Tracker
 from dkan_core.training.history import HISTORY
 from dkan_core.utils.file_names import MODEL_FOLDER
@@ -84,13 +85,11 @@ class MlflowTracker(Tracker):
 
     def _open(self) -> None:
         """Go on with the run that is known, or begin one."""
-        import mlflow
-
         run = self._run
         known = known_run(run.folder, run.checkpoints) if run.is_resumed else known_run()
         known = known if known and is_there(self._client, known) else None
         name = Path(redact(run.name)).name
-        opened = mlflow.start_run(run_id=known, run_name=None if known else name, parent_run_id=self._active)
+        opened = start_run(known, run_name=None if known else name, parent_run_id=self._active)
         self._run_id = opened.info.run_id
         self._experiment_id = opened.info.experiment_id
         logger.info("MLflow: run %s in experiment %s", self._run_id, self._experiment_id)
@@ -128,6 +127,21 @@ class MlflowTracker(Tracker):
         self._client.log_dict(self._run_id, dict(metrics), "metrics.json")
         self._client.log_artifact(self._run_id, str(self._run.folder / HISTORY))
         log_model(model)
+
+
+def start_run(known: str | None, **options: Any) -> Any:
+    """Go on with a run of MLflow, or begin one where none is known.
+
+    Args:
+        known: Its id.
+        options: Of ``mlflow.start_run``.
+    """
+    import mlflow
+
+    if known is None:
+        # If it names a run, that does not exist, and MLflow would ask for it again.
+        os.environ.pop(RUN_ID, None)
+    return mlflow.start_run(run_id=known, **options)
 
 
 def active_run_id() -> str | None:
