@@ -21,7 +21,7 @@ from mr_openapi import ApiClient, Configuration, ModelRegistryServiceApi, ModelV
 from mr_openapi.exceptions import ApiException, ConflictException, NotFoundException
 from pydantic import ValidationError
 
-from dkan_core.errors import ConfigError, OutputError, UserError
+from dkan_core.errors import ConfigError, OutputError, UserError, redact
 from dkan_core.integrations.model_registry.registering import Registration, RegistryEntry
 from dkan_core.utils.retry import RetryPolicy, call_with_retries
 
@@ -123,7 +123,7 @@ async def _upsert(configuration: Configuration, server: str, entry: RegistryEntr
     if artifact is None:
         artifact = await client.upsert_model_version_artifact(_artifact(entry), version.id)
     return Registration(
-        registry=server,
+        registry=redact(server),
         name=entry.name,
         version=entry.version,
         uri=entry.uri,

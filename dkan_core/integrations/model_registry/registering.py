@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import dkan_core
-from dkan_core.errors import ConfigError
+from dkan_core.errors import ConfigError, redact
 from dkan_core.evaluation.evaluate import read_metrics
 from dkan_core.evaluation.metrics import finite_numbers
 from dkan_core.model.model_folder import CARD, FORMAT_VERSION
@@ -111,8 +111,8 @@ def register(
         The registered version, as the registry knows it.
 
     Raises:
-        ConfigError: A name or an address is none, the metrics are not of a test of this model, the server refuses, or
-            the client library is missing.
+        ConfigError: A name or an address is none, the URI holds credentials, the metrics are not of a test of this
+            model, the server refuses, or the client library is missing.
         DataError: The model or the metrics cannot be read, or the model is not whole.
         OutputError: The version exists and is of another model or at another place, or the server does not answer.
     """
@@ -166,13 +166,15 @@ def describe_model(
     """Read a model and return what a registry is told of it; the arguments are those of ``register``.
 
     Raises:
-        ConfigError: A name is none.
+        ConfigError: A name is none, or the URI holds credentials.
         DataError: The model cannot be read, or is not whole.
     """
     with local_copy(model) as folder:
         saved = SavedModel(folder)
         # Of a run's folder it is the model's that counts.
         uri = _uri(model) if saved.folder == folder else f"{_uri(model)}/{saved.folder.name}"
+    if redact(uri) != uri:
+        raise ConfigError(f"{uri}: holds credentials, which all who read the registry would see; give the URI without")
     name = _checked_name("name", name or uri.rpartition("/")[2])
     fingerprint, data = saved.files.fingerprint(), str(saved.metrics.get("data") or "")
     own_version = "-".join(text[:DIGITS] for text in (data, fingerprint) if text)

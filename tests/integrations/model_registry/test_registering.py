@@ -13,6 +13,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pytest
 from model_registry.types import ModelVersion, RegisteredModel
 from mr_openapi import Configuration
@@ -165,6 +166,15 @@ def test_uri_is_read_back_as_it_is_registered(registry: str, model: Path, tmp_pa
     first = register(spaced, registry)
     assert first.name == "late flights" and first.uri == f"file://{spaced}"
     assert register(first.uri, registry) == first
+
+
+def test_credentials_are_neither_registered_nor_shown(registry: str, model: Path) -> None:
+    memory = fsspec.filesystem("memory")
+    memory.put(str(model), "/key:secret@bucket/late", recursive=True)
+    with pytest.raises(ConfigError, match=r"^memory://\*\*\*@bucket/late: holds credentials"):
+        register("memory://key:secret@bucket/late", registry)
+    found = register(model, registry.replace("://", "://user:secret@"))
+    assert found.registry == registry.replace("://", "://***@")
 
 
 def test_logging_of_the_caller_stays_as_it_is(registry: str, model: Path) -> None:
