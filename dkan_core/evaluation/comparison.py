@@ -15,7 +15,7 @@ import numpy.typing as npt
 from markupsafe import Markup
 
 from dkan_core.data.format.origin import Origin, overlap
-from dkan_core.errors import DataError
+from dkan_core.errors import DataError, redact
 from dkan_core.evaluation.labelled_rows import EvaluationData, score_rows
 from dkan_core.evaluation.metrics import compute_metrics
 from dkan_core.model.model_folder import find_model
@@ -42,7 +42,7 @@ class Comparison:
     """What an earlier model scores on the same rows."""
 
     model: str
-    """Where it lies."""
+    """Where it lies, without credentials."""
 
     is_there: bool = True
     """Whether there is one."""
@@ -72,12 +72,14 @@ def compare(previous: str | Path, data: EvaluationData) -> Comparison:
         previous: Folder or URI of a model.
         data: The rows.
     """
-    place = str(previous).rstrip("/")
+    given = str(previous).rstrip("/")
+    # Metrics and the report have the place.
+    place = redact(given)
     try:
-        if find_model(place) is None:
+        if find_model(given) is None:
             logger.info("%s: there is no model yet to compare with", place)
             return Comparison(model=place, is_there=False, why_not="there is no model yet")
-        with local_copy(place) as folder:
+        with local_copy(given) as folder:
             saved = SavedModel(folder)
         known = list(saved.config.labels)
         if sorted(known) != sorted(data.labels):

@@ -14,7 +14,7 @@ from pydantic import ConfigDict
 
 from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.data.source.files import source_paths
-from dkan_core.errors import ConfigError, DataError, redact
+from dkan_core.errors import ConfigError, DataError
 from dkan_core.evaluation import column_summary, curves, leakage
 from dkan_core.evaluation import metrics as metric
 from dkan_core.evaluation.comparison import DIFFERENCE, Comparison, compare, known_rows
@@ -371,8 +371,7 @@ def _learned(
         return found
     if saved.preprocessor.sparse or comparison.saved.preprocessor.sparse:
         return found
-    earlier, where = comparison.saved, redact(comparison.model)
-    return quick_comparison(saved, earlier, found, sample, data.labels, where)
+    return quick_comparison(saved, comparison.saved, found, sample, data.labels, comparison.model)
 
 
 def _check_prediction_columns(names: Sequence[str]) -> None:

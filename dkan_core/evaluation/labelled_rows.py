@@ -31,7 +31,7 @@ from dkan_core.data.source.files import find_in_order, stamp
 from dkan_core.data.source.positive import other_values, with_nulls
 from dkan_core.data.source.roles import Schema
 from dkan_core.data.source.split_hints import describe_split, split_warnings
-from dkan_core.errors import ConfigError, DataError
+from dkan_core.errors import ConfigError, DataError, redact
 from dkan_core.evaluation.prediction import (
     SCORING_ROWS,
     TRAINED_WITH,
@@ -292,7 +292,8 @@ def _open_raw(saved: SavedModel, data: Sequence[str], split: str | None, label: 
             f"split {split}: {name} is raw Parquet, which has no splits and is evaluated on as a whole; "
             "leave out --split, or prepare it with `dkan prepare ... --like MODEL`"
         )
-    return RawRows(name, paths, saved.config.labels, label, saved.preprocessor, saved.config.positive)
+    # Metrics and the report have the name.
+    return RawRows(redact(name), paths, saved.config.labels, label, saved.preprocessor, saved.config.positive)
 
 
 class RowCollector:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -95,6 +96,20 @@ def test_rows_that_the_model_was_trained_on_are_named(
     (warning,) = set(known.metrics["warnings"]) - set(unseen.metrics["warnings"])
     because = f"{source.name} was among its training files"
     assert warning == f"the model may have been trained on these rows: {because}"
+
+
+def test_credentials_of_rows_and_of_an_earlier_model_are_not_written(
+    trained: TrainResult, raw: Path, tmp_path: Path
+) -> None:
+    memory = fsspec.filesystem("memory")
+    memory.put(str(raw / "a.parquet"), "/key:secret@bucket/rows.parquet")
+    memory.put(str(trained.model), "/key:secret@bucket/model", recursive=True)
+    places = [f"memory://key:secret@bucket/{name}" for name in ("rows.parquet", "model", "none")]
+    metrics = evaluate(trained.model, places[0], tmp_path / "eval", previous=places[1]).metrics
+    assert metrics["split"] == "memory://***@bucket/rows.parquet" and "previous_average_precision" in metrics
+    evaluate(trained.model, places[0], tmp_path / "alone", previous=places[2], explain=False)
+    written = [path for path in tmp_path.glob("*/*") if path.suffix in (".json", ".html")]
+    assert len(written) == 4 and not [path for path in written if "key:secret" in path.read_text()]
 
 
 def test_one_class_alone_has_no_average_precision(trained: TrainResult, raw: Path, tmp_path: Path) -> None:
