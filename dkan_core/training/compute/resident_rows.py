@@ -73,7 +73,21 @@ def fits_device(reader: RowReader, device: torch.device) -> bool:
     if device.type != "cuda":
         return True
     free, _ = torch.cuda.mem_get_info(device)
-    return reader.rows * (row_bytes_in_batch(reader) + ORDER_BYTES) <= free - max(SPARE_BYTES, SPARE_SHARE * free)
+    return resident_bytes(reader) <= room_for_rows(free)
+
+
+def resident_bytes(reader: RowReader) -> int:
+    """Return the bytes that the rows of a split take on a device, with the order of an epoch."""
+    return reader.rows * (row_bytes_in_batch(reader) + ORDER_BYTES)
+
+
+def room_for_rows(free: float) -> float:
+    """Return the bytes that rows may take of a device's free memory.
+
+    >>> room_for_rows(80 << 30) / (1 << 30), room_for_rows(10 << 30) / (1 << 30)
+    (60.0, 6.0)
+    """
+    return free - max(SPARE_BYTES, SPARE_SHARE * free)
 
 
 class ResidentRows:

@@ -1,6 +1,9 @@
-"""What a worker needs of its device's memory, and whether its rows must be computed in parts."""
+"""What a worker needs of its device's memory: whether all rows lie there, and how many it computes at once."""
 
 from dataclasses import dataclass
+
+from dkan_core.training.compute.resident_rows import room_for_rows
+from dkan_core.training.planning.sizes import show_size
 
 # Share of a device's memory that a plan leaves free: for the driver, the allocator's rounding and other processes.
 RESERVED_SHARE = 0.1
@@ -53,3 +56,24 @@ def parts_that_fit(need: MemoryNeed, rows: float, device_memory: float) -> int |
             return None
         parts *= 2
     return parts
+
+
+def why_rows_are_sent(data_in: str, size: int, device_memory: float | None) -> str:
+    """Return why a GPU is sent every batch; empty where all rows lie on it.
+
+    Args:
+        data_in: The setting that says where rows are.
+        size: Bytes of the train split on a GPU.
+        device_memory: Bytes of a GPU; None where they are not known.
+
+    >>> why_rows_are_sent("auto", 79 << 30, 80 << 30), why_rows_are_sent("auto", 60 << 30, 80 << 30)
+    ('the 79 GB of the train split do not fit there, as 20 GB are kept free', '')
+    >>> why_rows_are_sent("disk", 1 << 30, None), why_rows_are_sent("auto", 1 << 40, None)
+    ('data_in is disk', '')
+    """
+    if data_in not in ("auto", "device"):
+        return f"data_in is {data_in}"
+    if device_memory is None or size <= room_for_rows(device_memory):
+        return ""
+    spare = show_size(device_memory - room_for_rows(device_memory))
+    return f"the {show_size(size)} of the train split do not fit there, as {spare} are kept free"

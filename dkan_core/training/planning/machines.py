@@ -63,10 +63,13 @@ class Gpus(Machine):
     copy_bandwidth: float
     """Bytes per second between the GPU and the host."""
 
+    holds_rows: bool = True
+    """Whether all rows fit on each GPU, where the strategy has them there."""
+
     def step(self, scheme: Scheme, workers: int, rows: float) -> float:
         """Return the time of a gradient on ``rows`` rows in each worker."""
         del workers
-        return (self.graph_cost if scheme.steps_on_device else self.cost).seconds(rows)
+        return (self.graph_cost if self._has_rows(scheme) else self.cost).seconds(rows)
 
     def exchange(self, scheme: Scheme, workers: int) -> float:
         """Return the time of an exchange, with the optimizer's step unless it belongs to local steps."""
@@ -87,4 +90,7 @@ class Gpus(Machine):
 
     def feed(self, scheme: Scheme, workers: int) -> float:
         """Return the rows per second that each worker can read: no limit where they lie on the GPU."""
-        return math.inf if scheme.steps_on_device else super().feed(scheme, workers)
+        return math.inf if self._has_rows(scheme) else super().feed(scheme, workers)
+
+    def _has_rows(self, scheme: Scheme) -> bool:
+        return self.holds_rows and scheme.steps_on_device

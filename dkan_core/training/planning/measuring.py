@@ -12,6 +12,7 @@ from dkan_core.config import ResolvedTrainConfig
 from dkan_core.data.format.manifest import PreparedData
 from dkan_core.data.loading.loader import open_split
 from dkan_core.training.compute.gradient import decayed_ranges, flatten, untrained_model
+from dkan_core.training.compute.resident_rows import resident_bytes
 from dkan_core.training.launcher.fork_server_client import ForkServer
 from dkan_core.training.planning.device_memory import MemoryNeed, fit_memory
 from dkan_core.training.planning.exchanges import SERVER_AVERAGE, SERVER_SYNC, exchange_seconds
@@ -64,6 +65,9 @@ class Measured:
     device_memory: int
     """Bytes of the GPU, or what the machine or container had free."""
 
+    resident_bytes: int
+    """Of the train split where it lies on a GPU."""
+
     @property
     def size(self) -> int:
         """Bytes of the parameters."""
@@ -84,12 +88,13 @@ class Measured:
         one = self.probes[1]
         return fit_memory((one.small[0], one.small_memory), (one.large[0], one.memory))
 
-    def machine(self, link: str, gpu_rows_per_second: float | None = None) -> Machine:
+    def machine(self, link: str, gpu_rows_per_second: float | None = None, *, holds_rows: bool = True) -> Machine:
         """Return the costs that follow from it.
 
         Args:
             link: How the GPUs are linked.
             gpu_rows_per_second: Rate of one GPU that was not measured here; it takes the place of the measured one.
+            holds_rows: Whether all rows fit on each GPU.
         """
         costs = self.costs()
         one = self.probes[1]
@@ -112,6 +117,7 @@ class Measured:
             size=self.size,
             link=LINKS[link],
             copy_bandwidth=one.copy_bandwidth or ASSUMED_COPY_BANDWIDTH,
+            holds_rows=holds_rows,
             update_seconds=one.update,
             feed_rows=one.feed,
         )
@@ -130,6 +136,8 @@ def measure(
         cpu_workers: Whether they share the cores of this machine.
     """
     cores = available_cores()
+    with open_split(data, manifest, "train") as reader:
+        resident = resident_bytes(reader)
     spec = _process_spec(data, manifest, config)
     try:
         with scratch_folder() as folder, ForkServer() as fork_server:
@@ -160,6 +168,7 @@ def measure(
             if config.device == "cpu"
             else int(torch.cuda.get_device_properties(config.device).total_memory)
         ),
+        resident_bytes=resident,
     )
 
 

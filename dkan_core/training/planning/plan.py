@@ -13,6 +13,7 @@ from dkan_core.errors import ConfigError
 from dkan_core.training.planning.advice import Advice, Device, advise
 from dkan_core.training.planning.bench import describe_device
 from dkan_core.training.planning.checking import Checked, check_plan
+from dkan_core.training.planning.device_memory import why_rows_are_sent
 from dkan_core.training.planning.formulas import (
     ASSUMED_COPY_BANDWIDTH,
     ASSUMED_LAUNCH,
@@ -31,6 +32,7 @@ from dkan_core.training.setup.defaults import DEFAULT_INTERVAL, resolve_for
 from dkan_core.training.setup.initial_model import with_architecture
 from dkan_core.training.setup.model_parallel_checks import undivided
 from dkan_core.training.setup.placement import visible_gpus
+from dkan_core.utils.hints import counted
 from dkan_core.utils.resources import available_cores
 
 # The usual sizes of a node, and the ten GPUs that the predecessor of dkan was run on.
@@ -79,6 +81,9 @@ class Plan:
 
     gpus: int
     """Workers that the recommendation may use."""
+
+    why_sent: str
+    """Why GPUs are sent every batch, with any strategy; empty where all rows lie on each GPU."""
 
     asked: Asked
     """What the plan was told instead of measuring it."""
@@ -139,7 +144,8 @@ class Plan:
             notes += [
                 f"assumed, not measured: a step takes {1e3 * ASSUMED_LAUNCH:g} ms without rows, a copy between GPU and "
                 f"host {ASSUMED_COPY_BANDWIDTH / 1e9:g} GB/s",
-                "memory for a step, the optimizer and the loader were measured on this machine's CPU",
+                "memory for a step, the optimizer and the loader were measured on this machine's CPU, with "
+                f"{counted(self.measured.cores, 'core')}",
             ]
             if self.asked.device_memory is None:
                 notes.append("the GPU's memory is unknown and assumed to be unlimited; give it with --device-memory")
@@ -163,6 +169,8 @@ class Plan:
             f"({one.feed * one.row_bytes / 1e6:,.0f} MB/s)",
             f"optimizer: {1e3 * one.update:.2f} ms per step",
         ]
+        if self.why_sent:
+            facts.append(f"rows: every batch is sent to its GPU: {self.why_sent}")
         if self.asked.rows_per_second is not None:
             return [*facts, f"gradient: one GPU {self.asked.rows_per_second:,.0f} rows per second, as given"]
         for count, cost in measured.costs().items():
@@ -250,9 +258,10 @@ def plan(
         # Each worker needs a row of every batch.
         counts = [count for count in sorted({*WORKERS, most}) if count <= base.batch_size]
         measured = measure(data, manifest, base, counts, cpu_workers=on_cpu)
-        machine = measured.machine(link, rows_per_second)
-        predictions = _predictions(machine, base, interval, measured.train_rows, counts)
         device = _device(measured, asked, on_cpu=on_cpu)
+        why_sent = "" if on_cpu else why_rows_are_sent(base.data_in, measured.resident_bytes, device.memory)
+        machine = measured.machine(link, rows_per_second, holds_rows=not why_sent)
+        predictions = _predictions(machine, base, interval, measured.train_rows, counts)
         checked = check_plan(data, base, interval, predictions, here) if check else ()
     share = None if device.is_shared else device.memory
     divided = model_parallel_plans(measured.parameters, base, len(manifest.labels), max(2, most), share)
@@ -260,6 +269,7 @@ def plan(
         device=describe_device(base.device),
         on_cpu=on_cpu,
         gpus=most,
+        why_sent=why_sent,
         asked=asked,
         batch_size=base.batch_size,
         epochs=base.epochs,

@@ -35,7 +35,7 @@ from tests.settings import resolved
 from tests.training.compute import test_device_steps
 
 MEMORY: dict[str, Any] = {"memory": 2000, "small_memory": 1000, "bf16_speed": None}
-CORES: dict[str, Any] = {"cores": 16, "device_memory": 1 << 30}
+CORES: dict[str, Any] = {"cores": 16, "device_memory": 1 << 30, "resident_bytes": 1 << 20}
 DEVICE = Device(memory=1e9, is_shared=False, need=MemoryNeed(fixed=0, per_row=1), bf16_speed=None)
 SMALL = {"model": "fastkan", "hidden": [4], "device": "cpu", "batch_size": 64, "epochs": 2}
 
@@ -143,6 +143,7 @@ def test_what_is_assumed_of_gpus_is_marked(link: str, speed: str) -> None:
         device="a GPU",
         on_cpu=False,
         gpus=1,
+        why_sent="",
         asked=Asked(link=link),
         batch_size=64,
         epochs=10,
@@ -241,11 +242,14 @@ def test_gpus_that_are_not_here_are_planned_from_what_is_given(prepared: Path, m
     assert "note: given, not measured: one GPU computes the gradient of 1,000,000 rows/s" in printed
     assert "assumed, not measured: a step takes 1 ms without rows" in printed
     assert known.advice.device_memory == 1 << 20 and "memory is not known" not in printed
+    assert "rows: every batch is sent to its GPU: the " in printed
     wide, grouped, deep = known.divided
     assert (wide.workers, grouped.workers, deep.workers) == (4, 4, 2) and wide.bytes_per_worker < wide.bytes_whole / 3
     assert f"| hidden {wide.hidden_from:,} |" in printed and f"| {deep.layers_from:,} hidden layers |" in printed
     unknown = plan(prepared, config, gpus=4, rows_per_second=1e6)
-    assert unknown.advice.device_memory is None and "the GPU's memory is unknown" in str(unknown)
+    assert (
+        not unknown.why_sent and unknown.advice.device_memory is None and "the GPU's memory is unknown" in str(unknown)
+    )
     assert str(unknown).count("| unknown without --device-memory |") == 3
     assert json.loads(json.dumps(unknown.to_dict(), allow_nan=False))["asked"]["rows_per_second"] == 1e6
 

@@ -171,6 +171,14 @@ def test_slow_feed_is_the_speed() -> None:
     assert line(gpus(feed_rows=1000), ALLREDUCE, 4) == line(gpus(feed_rows=1e9), ALLREDUCE, 4), "rows lie on the GPUs"
 
 
+def test_rows_that_do_not_fit_on_gpus_are_sent_to_them() -> None:
+    machine = gpus(feed_rows=1000, graph_cost=StepCost(launch=0.0001, rate=2e6), holds_rows=False)
+    for scheme in (ALLREDUCE, LOCAL_SGD):
+        found = line(machine, scheme, 4)
+        assert found.rows_per_second == pytest.approx(4000) and found.bottleneck == "feed"
+        assert found.compute_seconds == pytest.approx(0.001 + 2000 / 1e6), "launched kernel by kernel"
+
+
 def test_workers_beyond_the_cores_gain_nothing() -> None:
     speeds = [line(cores(), scheme, 2 * 2**turn).rows_per_second for scheme in (SYNC, AVERAGE) for turn in range(3)]
     assert speeds[0] > speeds[1] > speeds[2] and speeds[3] > speeds[4] > speeds[5]
