@@ -22,7 +22,7 @@ from dkan_core.data.loading.prefetching import PREFETCH
 from dkan_core.model.kernels.choice import captured
 from dkan_core.training.communication.messages import inherited
 from dkan_core.training.compute.flat_model import Replica
-from dkan_core.training.compute.gradient import add_gradient, to_tensors
+from dkan_core.training.compute.gradient import add_gradient, add_part_gradient, to_tensors
 from dkan_core.training.planning.probes.processes import MEASURED
 from dkan_core.training.roles.process_spec import ProcessSpec
 from dkan_core.training.roles.startup import open_train_split, use_device
@@ -190,11 +190,17 @@ class Probe:
         (batch, *_) = self._batches(rows)
         ahead = (1 + PREFETCH) * rows * row_bytes_in_batch(self.reader)
         if self.device.type == "cuda":
-            # The allocator counts everything; on the CPU nobody does, so what the graph keeps is added up below.
+            # The allocator counts everything; on the CPU nobody does, so what a graph would keep is added up below.
             torch.cuda.reset_peak_memory_stats(self.device)
             self._gradient(batch)
             return int(torch.cuda.max_memory_allocated(self.device)) + ahead
-        return kept_bytes(lambda: self._gradient(batch)) + int(self.values_P.nbytes) + ahead
+        at_once = -(-rows // self.config.accumulate)
+        part = {name: tensor[:at_once] for name, tensor in to_tensors(batch, self.device).items()}
+        # By autograd, as on a GPU: where one call of the native extension takes a step, nobody sees what it keeps.
+        add = partial(add_part_gradient, self.replica.model.member_logits, part, self.config, torch.ones(()))
+        # Kernels that are called for the first time try themselves out.
+        add()
+        return kept_bytes(add, self.replica.values_P) + 2 * int(self.values_P.nbytes) + ahead
 
     def _bf16_speed(self) -> float | None:
         """Return how much faster bfloat16 computes a gradient, measured in turns with float32."""
@@ -239,8 +245,8 @@ def median_seconds(action: Callable[[], None], seconds: float) -> float:
     return float(np.median([timed(action) for _ in turns(seconds)]))
 
 
-def kept_bytes(action: Callable[[], None]) -> int:
-    """Return the bytes of what a computation keeps for its backward pass, the parameters among it; no storage twice."""
+def kept_bytes(action: Callable[[], object], parameters: Tensor) -> int:
+    """Return the bytes of what a computation keeps for its backward pass besides the parameters; no storage twice."""
     sizes: dict[int, int] = {}
 
     def pack(tensor: Tensor) -> Tensor:
@@ -250,4 +256,5 @@ def kept_bytes(action: Callable[[], None]) -> int:
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         action()
+    sizes.pop(parameters.untyped_storage().data_ptr(), None)
     return sum(sizes.values())
