@@ -29,7 +29,8 @@ TOLERATION: dict[str, Callable[[Any], bool]] = {
     "operator": lambda value: value in ("Exists", "Equal", ""),
     "value": lambda value: isinstance(value, str) and LABEL_VALUE.fullmatch(value) is not None,
     "effect": lambda value: value in ("NoSchedule", "PreferNoSchedule", "NoExecute", ""),
-    "tolerationSeconds": lambda value: type(value) is int,
+    # Numbers of a form may be floats.
+    "tolerationSeconds": lambda value: type(value) in (int, float) and value % 1 == 0,
 }
 
 

@@ -14,6 +14,7 @@ from dkan_core.config.kubernetes import (
     NAME_RULE,
     RESOURCE_RULE,
     SHM_RULE,
+    TOLERATIONS_RULE,
     VARIABLES_RULE,
     or_empty,
 )
@@ -21,7 +22,6 @@ from dkan_core.config.schema import STRICT, Expected, Form, reports_config_error
 from dkan_core.errors import ConfigError
 
 JSON_OBJECT = 'a JSON object of texts such as {"zone": "a"}'
-JSON_LIST = 'a JSON list such as [{"key": "gpu", "operator": "Exists"}]'
 # Variables of torchrun, which Kubeflow Trainer sets.
 RESERVED = "PET_"
 
@@ -101,7 +101,7 @@ class NodesConfig:
     node_selector: Annotated[str | dict[str, str], Expected(JSON_OBJECT)] = ""
     """Labels that the nodes must have, a JSON object; empty: none."""
 
-    tolerations: Annotated[str | list[dict[str, Any]], Expected(JSON_LIST)] = ""
+    tolerations: Annotated[str | list[dict[str, Any]], Expected(TOLERATIONS_RULE.expected)] = ""
     """Tolerations for the nodes' taints, a JSON list; empty: none."""
 
     env: Annotated[str | dict[str, str], Expected(JSON_OBJECT)] = ""
@@ -146,8 +146,8 @@ class NodesConfig:
     def toleration_list(self) -> list[dict[str, Any]]:
         """The tolerations."""
         value = self._json("tolerations", [])
-        if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
-            raise ConfigError(f"tolerations must be {JSON_LIST}, got {self.tolerations}")
+        if not isinstance(value, list) or not TOLERATIONS_RULE.holds(value):
+            raise ConfigError(f"tolerations must be {TOLERATIONS_RULE.expected}, got {self.tolerations}")
         return value
 
     def _json(self, name: str, empty: Any) -> Any:

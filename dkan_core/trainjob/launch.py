@@ -105,8 +105,8 @@ def check_training_on_nodes(
     check_sdk()
     if prepared is not None:
         _shared("prepared_uri", prepared, nodes)
-    out, settled = _shared("run_uri", run, nodes), settle(config, nodes)
-    train_job("check", arguments("prepared", out, settled), nodes)
+    _shared("run_uri", run, nodes)
+    settle(config, nodes)
     check_names(config, sources, labels)
     check_split(split)
 

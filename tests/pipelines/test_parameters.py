@@ -94,7 +94,7 @@ def test_file_of_the_guide_holds_parameters_and_lists_as_text(tmp_path: Path) ->
         ("secret_name", "dkan-storage-1"),
         ("gpu_type", "nvidia.com/mig-1g.10gb"),
         ("tolerations", '[{"operator": "Exists"}, {"key": "sku", "value": "gpu", "effect": "NoSchedule"}]'),
-        ("tolerations", '[{"key": "gpu", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 60}]'),
+        ("tolerations", '[{"key": "gpu", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 60.0}]'),
     ],
 )
 def test_arguments_that_kubernetes_accepts_pass(name: str, value: str) -> None:

@@ -20,7 +20,7 @@ PLACES = {"run_uri": "s3://bucket/run", "image": "dkan"}
         ({"strategy": "single"}, "strategy single: is for one node"),
         ({"strategy": "hybrid", "nodes": 3}, "workers 3: strategy hybrid takes twice"),
         ({"memory_per_node": "64GB"}, "memory_per_node must be a quantity of at least 64Mi"),
-        ({"tolerations": [{"keys": "gpu"}]}, "tolerations: one has a field that Kubernetes does not know"),
+        ({"tolerations": [{"keys": "gpu"}]}, "tolerations must be a JSON list of tolerations"),
         ({"run_uri": "/tmp/run"}, "run_uri must be a place that 2 nodes share, a URI such as .* got '/tmp/run'"),
         ({"prepared_uri": ""}, "prepared_uri must be a place that 2 nodes share, a URI such as .* got ''"),
         ({"prepared_uri": "minio://b/p", "pvc_name": "claim"}, "prepared_uri must be a place that 2 nodes share"),
