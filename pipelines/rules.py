@@ -2,16 +2,7 @@
 
 import re
 
-from dkan_core.config.kubernetes import (
-    CORES_RULE,
-    LABEL_RULE,
-    LABELS_RULE,
-    MEMORY_RULE,
-    NAME_RULE,
-    TOLERATIONS_RULE,
-    Rule,
-    or_empty,
-)
+from dkan_core.config.kubernetes import LABEL_RULE, NAME_RULE, POD_RULES, Rule, or_empty
 from dkan_core.serving.inference_service import NAME as SERVICE_NAME
 
 # An image, with registry, port, tag and digest.
@@ -35,10 +26,8 @@ RULES = {
     **dict.fromkeys(("serving_runtime", "serving_account"), OPTIONAL_NAME_RULE),
     **dict.fromkeys(("data_uri", "model_uri", "output_uri", "run_uri"), PLACE_RULE),
     "registry_url": or_empty(Rule(SERVER.fullmatch, "an address such as http://registry.example:8080")),
-    **dict.fromkeys(("cpu", "step_cpu"), CORES_RULE),
-    **dict.fromkeys(("memory", "step_memory"), MEMORY_RULE),
-    **dict.fromkeys(("node_selector", "step_node_selector"), LABELS_RULE),
-    **dict.fromkeys(("tolerations", "step_tolerations"), TOLERATIONS_RULE),
+    **POD_RULES,
+    **{f"step_{name}": rule for name, rule in POD_RULES.items()},
     "inference_service": or_empty(
         Rule(
             SERVICE_NAME.fullmatch,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from types import MappingProxyType
 from typing import Any, Literal, get_args, get_origin
 
-from dkan_core.config.kubernetes import RESOURCE_RULE
+from dkan_core.config.kubernetes import POD_RULES, RESOURCE_RULE
 from dkan_core.config.loading import ConfigT, build_config
 from dkan_core.config.resolved import EXECUTION_SETTINGS
 from dkan_core.config.schema import Form, field_docs, field_types, item_type, without_none
@@ -118,7 +118,8 @@ def training_from_form(values: Mapping[str, Any], changes: Mapping[str, Any]) ->
     """Build the settings of a training on one node, whose form has ``num_gpus``, ``gpu_type`` and ``workers`` besides.
 
     Args:
-        values: Values by the names of the form; names that are no fields of it are passed over.
+        values: Values by the names of the form, those of the pod among them if it is to be checked; names that are no
+            fields of it are passed over.
         changes: Settings by their own names, which override them.
 
     Returns:
@@ -138,6 +139,9 @@ def training_from_form(values: Mapping[str, Any], changes: Mapping[str, Any]) ->
     # Without GPUs it may be empty.
     if gpu_type is not None and (gpus or gpu_type) and not RESOURCE_RULE.holds(gpu_type):
         raise ConfigError(f"gpu_type must be {RESOURCE_RULE.expected}, got {gpu_type!r}")
+    for name, rule in POD_RULES.items():
+        if name in values and not rule.holds(values[name]):
+            raise ConfigError(f"{name} must be {rule.expected}, got {values[name]!r}")
     placed = {"device": "cuda" if gpus else "auto", "workers": gpus or values.get("workers") or None}
     return config_from_form(TrainConfig, values, {**placed, **changes})
 

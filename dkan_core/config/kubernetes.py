@@ -96,10 +96,17 @@ NAME_RULE = Rule(DNS_SUBDOMAIN.fullmatch, "a name of lowercase letters, digits, 
 LABEL_RULE = Rule(DNS_LABEL.fullmatch, "a name of at most 63 lowercase letters, digits and hyphens")
 RESOURCE_RULE = Rule(EXTENDED_RESOURCE.fullmatch, "a resource name such as nvidia.com/gpu")
 LABELS_RULE = Rule(_are_labels, 'a JSON object of labels such as {"pool": "gpu"}')
-VARIABLES_RULE = Rule(
-    lambda value: all(map(VARIABLE.fullmatch, value)), 'a JSON object of variables such as {"NCCL_DEBUG": "INFO"}'
-)
 TOLERATIONS_RULE = Rule(
     lambda value: all(map(_is_toleration, value)),
     'a JSON list of tolerations such as [{"key": "gpu", "operator": "Exists"}]',
+)
+# Of the pod that trains, as a form calls them.
+POD_RULES = {
+    "cpu": CORES_RULE,
+    "memory": MEMORY_RULE,
+    "node_selector": LABELS_RULE,
+    "tolerations": TOLERATIONS_RULE,
+}
+VARIABLES_RULE = Rule(
+    lambda value: all(map(VARIABLE.fullmatch, value)), 'a JSON object of variables such as {"NCCL_DEBUG": "INFO"}'
 )

@@ -40,11 +40,15 @@ def check_training(
     # End of settings.
     num_gpus: str = "0",
     gpu_type: str = "nvidia.com/gpu",
+    cpu: str = "4",
+    memory: str = "16Gi",
+    node_selector: dict = {},  # noqa: B006 - kfp asks for a value, and never changes it
+    tolerations: list = [],  # noqa: B006 - kfp asks for a value, and never changes it
     workers: int = 0,
     settings: dict = {},  # noqa: B006 - kfp asks for a value, and never changes it
     sweep: Optional[list] = None,  # noqa: UP045 - kfp takes no union with None
 ) -> None:
-    """Fail if settings of train_fastkan are invalid, before preparation, which may take hours.
+    """Fail if settings of train_fastkan or of its pod are invalid, before preparation, which may take hours.
 
     Args:
         data_uri: Parquet files, folders or globs, local or s3:// or gs://; several separated by a comma or a new line.
@@ -98,6 +102,10 @@ def check_training(
         num_gpus: GPUs of the training pod, one worker each; fewer visible ones are an error. 0: the pod has none and
             trains on the CPU.
         gpu_type: Resource name of the GPUs on the cluster.
+        cpu: CPU limit of the training step.
+        memory: Memory limit of the training step, with its /dev/shm.
+        node_selector: Labels that nodes must have for the training step. Empty: any node.
+        tolerations: Tolerations of the training step, as in a pod's spec. Empty: none.
         workers: Training processes when num_gpus is 0; 0 means one per visible GPU, or one on the CPU.
         settings: Further settings of dkan train by name, which override the ones above.
         sweep: Settings of dkan train by name, one run per entry, no two alike; the best by validation is published.

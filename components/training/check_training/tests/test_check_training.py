@@ -48,6 +48,10 @@ ADDITIVE = {"model_kind": "additive", "monotone": "agee:+"}
         ({"num_gpus": "all"}, "num_gpus must be a whole number, 0 or more, got 'all'"),
         ({"gpu_type": "gpu"}, "gpu_type must be a resource name such as nvidia.com/gpu, got 'gpu'"),
         ({"num_gpus": "1", "gpu_type": ""}, "gpu_type must be a resource name such as nvidia.com/gpu, got ''"),
+        ({"cpu": "four"}, "cpu must be a number of cores above 0"),
+        ({"memory": "64GB"}, "memory must be a quantity of at least 64Mi such as 16Gi, got '64GB'"),
+        ({"node_selector": {"pool": "a b"}}, "node_selector must be a JSON object of labels"),
+        ({"tolerations": [{"value": "gpu"}]}, "tolerations must be a JSON list of tolerations"),
         ({"num_gpus": ""}, "num_gpus must be a whole number, 0 or more, got ''"),
         ({"label": "late, lost", "label_weights": "1,2,3"}, "label_weights: 3 numbers; the data has 2 labels"),
         (ADDITIVE, r"monotone: 'agee' is not a numeric column of the data; did you mean 'age'\?"),
@@ -70,6 +74,7 @@ def test_wrong_setting_is_named(settings: dict[str, Any], message: str, rows: st
         {},
         {"split": "80/20/0", "split_column": "seen"},
         {"strategy": "hybrid", "num_gpus": "4"},
+        {"cpu": "500m", "memory": "64e9", "node_selector": {"pool": "gpu"}, "tolerations": [{"operator": "Exists"}]},
         {"sweep": [{"seed": 0}, {"seed": 1}]},
         # How many workers there are, the machine decides that trains.
         {"strategy": "tensor-parallel"},
