@@ -9,7 +9,7 @@ from dkan_core.training.planning.device_memory import MemoryNeed, parts_that_fit
 from dkan_core.training.planning.formulas import Machine, Prediction, Scheme, predict
 from dkan_core.training.planning.sizes import show_size
 from dkan_core.training.setup.sizing import MAX_BATCH, MIN_BATCH, STEPS_TO_TAKE
-from dkan_core.utils.hints import counted
+from dkan_core.utils.hints import counted, show_duration
 
 # Share of the highest speed from which on something simpler is taken instead: predictions are off by about as much.
 NEAR = 0.9
@@ -51,6 +51,9 @@ class Advice:
     steps: int
     """Of the run at most."""
 
+    seconds: float
+    """Of these steps, without evaluations and what comes before and after all steps."""
+
     prediction: Prediction
     is_launch_bound: bool
     """Whether most of a gradient's time does not depend on its rows."""
@@ -73,7 +76,8 @@ class Advice:
         found = self.prediction
         gain = f"{found.rows_per_second:,.0f} rows/s, {self.speedup:.2f} times the best of one worker"
         limit = "launch" if self.is_launch_bound and found.bottleneck == "compute" else found.bottleneck
-        return f"recommended: {self.options()}\n{gain}, {self.steps:,} steps; {LIMITS[limit]}"
+        steps = f"{self.steps:,} steps in {show_duration(self.seconds)} at most"
+        return f"recommended: {self.options()}\n{gain}, {steps}; {LIMITS[limit]}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,6 +212,7 @@ def advise(
         accumulate=config.accumulate * (parts or 1),
         device_memory=memory,
         steps=case.steps(batch_size),
+        seconds=case.steps(batch_size) * found.step_seconds,
         prediction=found,
         is_launch_bound=case.is_launch_bound(batch_size),
         speedup=found.rows_per_second / alone,

@@ -30,6 +30,7 @@ from dkan_core.training.planning.formulas import (
     server_exchange,
 )
 from dkan_core.training.planning.machines import Cores, Gpus
+from dkan_core.utils.hints import show_duration
 from tests.settings import resolved
 
 SECONDS = st.floats(1e-6, 10)
@@ -288,6 +289,8 @@ def test_batches_grow_while_launches_cost_most_and_steps_remain() -> None:
     assert found.batch_size > 500 and found.steps >= 800
     assert found.speedup > 1.9 and any("compare AP" in note for note in found.notes)
     assert str(found).startswith(f"recommended: {found.options()}\n")
+    assert found.seconds == pytest.approx(found.steps * found.prediction.step_seconds)
+    assert f" steps in {show_duration(found.seconds)} at most; " in str(found)
     assert str(found).endswith("most of that time does not depend on the batch size: larger batches cost little")
     slow = gpus(cost=StepCost(launch=1e-4, rate=1e5))
     found = advise(slow, config(1000, 500), 8, 100_000, predictions(slow, (1, 2)), 2, device())
