@@ -109,6 +109,8 @@ class Case:
     interval: int
     epochs: int
     train_rows: int
+    is_fitted: bool
+    """Whether the model is fitted anew after these steps, so that they need not learn anything."""
 
     def predict(self, batch_size: int) -> Prediction:
         """Return the prediction for a batch size."""
@@ -132,6 +134,8 @@ class Case:
 
     def best_batch(self, batch_size: int) -> int:
         """Return a batch size: doubled while that is worth it and leaves steps to learn, halved while there are few."""
+        if self.is_fitted:
+            return batch_size
         while self.steps(batch_size) < FEW_STEPS and batch_size // 2 >= max(MIN_BATCH, self.workers):
             batch_size //= 2
         while (
@@ -174,6 +178,8 @@ def advise(
     predictions: Sequence[Prediction],
     most_workers: int,
     device: Device,
+    *,
+    is_fitted: bool = False,
 ) -> Advice:
     """Recommend strategy, workers, batch size, and parts to accumulate.
 
@@ -185,6 +191,7 @@ def advise(
         predictions: Those to choose from, with the batch size of ``config``.
         most_workers: As many as may be used.
         device: What a worker has.
+        is_fitted: Whether the model is fitted anew after gradient training.
     """
     chosen = choose(predictions, most_workers, machine.schemes)
     scheme = next(scheme for scheme in machine.schemes if scheme.name == chosen.scheme)
@@ -195,6 +202,7 @@ def advise(
         interval=interval,
         epochs=config.epochs,
         train_rows=train_rows,
+        is_fitted=is_fitted,
     )
     batch_size = case.best_batch(config.batch_size)
     # The best of one worker, whatever its strategy: a gain over a slow one would be none.
@@ -228,7 +236,9 @@ def _notes(case: Case, before: int, after: int) -> list[str]:
     """Return warnings and hints about the recommendation."""
     notes = []
     steps = case.steps(before)
-    if steps < STEPS_TO_TAKE:
+    if case.is_fitted:
+        notes.append("all terms are fitted anew after these steps, by one process, in time that is not planned")
+    elif steps < STEPS_TO_TAKE:
         few = "too few to learn much" if steps < FEW_STEPS else f"below the target of {STEPS_TO_TAKE}"
         notes.append(
             f"{counted(steps, 'step')} in {counted(case.epochs, 'epoch')} of batches of {before:,} rows, {few}: "

@@ -32,6 +32,7 @@ from dkan_core.training.setup.defaults import DEFAULT_INTERVAL, resolve_for
 from dkan_core.training.setup.initial_model import with_architecture
 from dkan_core.training.setup.model_parallel_checks import undivided
 from dkan_core.training.setup.placement import visible_gpus
+from dkan_core.training.setup.sizing import needs_no_gradients
 from dkan_core.utils.hints import counted
 from dkan_core.utils.resources import available_cores
 
@@ -278,7 +279,16 @@ def plan(
         predictions=tuple(predictions),
         # Weights of ids are not divided.
         divided=() if manifest.preprocessor.sparse else divided,
-        advice=advise(machine, base, interval, measured.train_rows, predictions, most, device),
+        advice=advise(
+            machine,
+            base,
+            interval,
+            measured.train_rows,
+            predictions,
+            most,
+            device,
+            is_fitted=needs_no_gradients(base, manifest),
+        ),
         checked=tuple(checked),
     )
 

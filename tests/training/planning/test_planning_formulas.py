@@ -283,6 +283,14 @@ def test_too_few_steps_are_warned_of_and_smaller_batches_recommended() -> None:
     assert not any("warning" in note for note in enough.notes)
 
 
+def test_steps_before_a_fit_need_not_be_many() -> None:
+    machine = gpus()
+    found = advise(machine, config(1, 8000), 8, 100_000, predictions(machine), 8, device(), is_fitted=True)
+    assert (found.batch_size, found.steps) == (8000, 13)
+    (note,) = found.notes
+    assert note.startswith("all terms are fitted anew after these steps")
+
+
 def test_batches_grow_while_launches_cost_most_and_steps_remain() -> None:
     machine = gpus(cost=StepCost(launch=0.1, rate=1e9))
     found = advise(machine, config(1000, 500), 8, 100_000, predictions(machine, (1, 2)), 2, device())
