@@ -1,7 +1,7 @@
 """Which of the predicted ways to train to take, in words."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dkan_core.config import ResolvedTrainConfig
 from dkan_core.data.loading.order import steps_per_epoch
@@ -210,7 +210,8 @@ def advise(
     found = case.predict(batch_size)
     rows = batch_size / chosen.workers
     memory = device.memory_of(chosen.workers)
-    parts = 1 if memory is None else parts_that_fit(device.need, rows, memory)
+    need = replace(device.need, fixed=device.need.fixed + machine.state_bytes(scheme))
+    parts = 1 if memory is None else parts_that_fit(need, rows, memory)
     return Advice(
         strategy=scheme.strategy,
         mode=scheme.mode,
@@ -226,7 +227,7 @@ def advise(
         speedup=found.rows_per_second / alone,
         notes=(
             *_notes(case, config.batch_size, batch_size),
-            *_memory_notes(device.need, rows, memory, parts),
+            *_memory_notes(need, rows, memory, parts),
             *_precision_notes(device.bf16_speed),
         ),
     )

@@ -176,6 +176,11 @@ class Machine(ABC):
     def step(self, scheme: Scheme, workers: int, rows: float) -> float:
         """Return the time of a gradient on ``rows`` rows in each worker."""
 
+    def state_bytes(self, scheme: Scheme) -> float:
+        """Return the bytes of what the optimizer keeps on a worker's device, besides parameters and gradients."""
+        del scheme
+        return 0.0
+
     @abstractmethod
     def exchange(self, scheme: Scheme, workers: int) -> float:
         """Return the time of an exchange, with the optimizer's step where that follows."""

@@ -88,6 +88,10 @@ class Gpus(Machine):
         commit = 6 * self.size / self.copy_bandwidth / MAX_STEPS
         return step if scheme.strategy == "parameter-server" else step + commit
 
+    def state_bytes(self, scheme: Scheme) -> float:
+        """Return the bytes of both moments and of each parameter's decay, where a GPU takes the optimizer's step."""
+        return 3 * self.size if scheme.steps_on_device else 0.0
+
     def feed(self, scheme: Scheme, workers: int) -> float:
         """Return the rows per second that each worker can read: no limit where they lie on the GPU."""
         return math.inf if self._has_rows(scheme) else super().feed(scheme, workers)
