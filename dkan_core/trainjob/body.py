@@ -60,6 +60,9 @@ SECRET_PATH = "/etc/dkan/storage"
 # Kubernetes allows 63 characters, and the pods' names add to it.
 NAME_LENGTH = 40
 
+# As the schema of TrainJobs has it.
+MAX_ARGUMENTS = 128
+
 # The others are those of one node: a parameter server in its memory, and no exchange at all.
 STRATEGIES = ("auto", "allreduce", "ddp", "ring", "local-sgd", *MODEL_PARALLEL)
 
@@ -86,7 +89,15 @@ def settle(config: TrainConfig, nodes: NodesConfig) -> TrainConfig:
     strategy = "allreduce" if config.strategy == "auto" else config.strategy
     # Here, as Kubernetes would start ranks that refuse it again and again.
     check_workers(config, strategy, nodes.workers)
-    return replace(config, strategy=strategy, workers=None, device=kind, resume="auto")
+    settled = replace(config, strategy=strategy, workers=None, device=kind, resume="auto")
+    if len(arguments("prepared", "run", settled)) > MAX_ARGUMENTS:
+        values = {name: value for name, value in vars(settled).items() if isinstance(value, tuple)}
+        longest = max(values, key=lambda name: len(values[name]))
+        raise ConfigError(
+            f"{longest}: {len(values[longest])} values; the command of a TrainJob takes {MAX_ARGUMENTS} arguments in "
+            "all; train on one node"
+        )
+    return settled
 
 
 def job_name(run: str, fingerprint: str, config: TrainConfig, nodes: NodesConfig) -> str:

@@ -235,6 +235,7 @@ def test_setting_out_of_range_is_named(change: dict[str, Any], message: str) -> 
         ({"strategy": "hybrid"}, "workers 2: strategy hybrid takes twice tensor_parallel_size 2"),
         ({"strategy": "pipeline", "model": "additive"}, "strategy pipeline: model additive has no hidden layer"),
         ({"tensor_parallel_size": 2}, "tensor_parallel_size 2: only strategy hybrid takes it, not allreduce"),
+        ({"label_weights": (2.0,) * 130}, "label_weights: 130 values; the command of a TrainJob takes 128 arguments"),
     ],
 )
 def test_training_that_needs_one_node_is_refused(change: dict[str, Any], message: str) -> None:
