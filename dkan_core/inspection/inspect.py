@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from dkan_core.config import PrepareConfig, check_config
-from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.data.format.manifest import manifest_text
 from dkan_core.data.source.files import source_paths
 from dkan_core.errors import ConfigError
@@ -172,7 +171,8 @@ def _inspect(rows: InspectedRows) -> Inspection:
 
 def _column(rows: InspectedRows, name: str, auc: Mapping[str, float], psi: Mapping[str, float]) -> ColumnFacts:
     """Return what is known of a column, from the ROC AUC and the PSI of each feature."""
-    train, parts = rows.samples["train"], _parts(rows.encoding, name)
+    # The features that a source column becomes, or the feature of prepared data itself.
+    train, parts = rows.samples["train"], [name, *(part.name for part in rows.times.get(name, ()))]
     column = train[name] if name in rows.missing else None
     largest_auc, largest_psi = (
         max((known[part] for part in parts if part in known), default=None) for known in (auc, psi)
@@ -194,22 +194,15 @@ def _column(rows: InspectedRows, name: str, auc: Mapping[str, float], psi: Mappi
     )
 
 
-def _parts(encoding: Preprocessor, name: str) -> list[str]:
-    """Return the features that a source column becomes, or the feature of prepared data itself."""
-    return [name, *(each.name for each in encoding.numeric if each.time is not None and each.time.column == name)]
-
-
 def _becomes(rows: InspectedRows, name: str) -> str:
     """Return what ``prepare`` makes of a column, and why."""
     if name in rows.roles:
         return rows.roles[name]
     if name in rows.refused:
         return f"rejected: {rows.refused[name]}"
-    encoding = rows.encoding
-    times = [each.time.part for each in encoding.numeric if each.time is not None and each.time.column == name]
-    if times and name not in {each.name for each in encoding.numeric if each.time is None}:
-        return f"numbers: {', '.join(times)}"
-    coded = next((each for each in encoding.coded if each.name == name), None)
+    if name in rows.times:
+        return f"numbers: {', '.join(part.time.part for part in rows.times[name] if part.time is not None)}"
+    coded = rows.coded.get(name)
     if coded is not None and coded.kind == "category":
         rest = f"others share {coded.buckets} by hash" if coded.buckets else "those that occur once are unseen"
         return f"codes of {counted(len(coded.vocabulary), 'value')}; {rest}"

@@ -6,7 +6,7 @@ Shape suffixes: N rows of a sample, L labels.
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from dkan_core.config import PrepareConfig
 from dkan_core.config.prepare import SPLITS
 from dkan_core.data.encoding.fitting import fit_preprocessor
-from dkan_core.data.encoding.preprocessor import Preprocessor
+from dkan_core.data.encoding.preprocessor import CodedFeature, NumericFeature, Preprocessor
 from dkan_core.data.format.manifest import open_prepared
 from dkan_core.data.hashing import salted
 from dkan_core.data.loading.loader import all_batches, open_split
@@ -100,6 +100,20 @@ class InspectedRows:
 
     others: dict[str, Counter[str]] = field(default_factory=dict)
     """By such a label, other values with their rows, not all where there are very many."""
+
+    @cached_property
+    def times(self) -> dict[str, list[NumericFeature]]:
+        """By source column of dates or times, what it becomes."""
+        found: dict[str, list[NumericFeature]] = {name: [] for name in self.encoding.times}
+        for feature in self.encoding.numeric:
+            if feature.time is not None:
+                found[feature.time.column].append(feature)
+        return found
+
+    @cached_property
+    def coded(self) -> dict[str, CodedFeature]:
+        """Coded features by name."""
+        return {feature.name: feature for feature in self.encoding.coded}
 
     def labels_NL(self, split: str) -> npt.NDArray[np.uint8]:
         """Return the labels of a sample, 255 for not measured."""
@@ -215,10 +229,11 @@ def _fit(sample: pa.Table, task: PreparationTask) -> tuple[Preprocessor, dict[st
     """Return what ``prepare`` would choose from the sample, and the columns that it would refuse with the reasons."""
     schema, kept, refused = task.schema, {*task.schema.features}, dict[str, str]()
     choose = partial(fit_preprocessor, max_categories=task.config.max_categories)
+    kinds = {name: kind for kind in _KINDS for name in getattr(schema, kind)}
     for name in schema.features:
-        chosen = {kind: tuple(each for each in getattr(schema, kind) if each == name) for kind in _KINDS}
+        numeric, categorical, times = ((name,) if kinds[name] == kind else () for kind in _KINDS)
         try:
-            choose(sample, chosen["numeric"], chosen["categorical"], "uint8", "data", times=chosen["times"])
+            choose(sample.select([name]), numeric, categorical, "uint8", "data", times=times)
         except DataError as error:
             refused[name] = str(error).removeprefix(f"data: column {name!r} ")
             kept.remove(name)

@@ -184,7 +184,8 @@ def feature_columns(types: dict[str, pa.DataType], where: str) -> Features:
     numeric = tuple(name for name, kind in types.items() if is_number(kind) or is_duration(kind))
     times = tuple(name for name, kind in types.items() if is_time(kind))
     sparse = tuple(name for name, kind in types.items() if is_sparse(kind))
-    categorical = tuple(name for name in types if name not in {*numeric, *times, *sparse})
+    others = {*numeric, *times, *sparse}
+    categorical = tuple(name for name in types if name not in others)
     return Features(numeric, times, categorical, sparse)
 
 
