@@ -14,16 +14,15 @@ import pyarrow.compute as pc
 from dkan_core.data.decimals import to_float64
 from dkan_core.data.encoding.column_hints import stored_as_text
 from dkan_core.data.encoding.histograms import count_values, quantile_knots
-from dkan_core.data.encoding.preprocessor import Preprocessor, category_codes
+from dkan_core.data.encoding.preprocessor import CategoryFeature, NumericFeature, Preprocessor, category_codes
 from dkan_core.data.encoding.raw_columns import column_named
 from dkan_core.data.preparation.label_values import doubtful_zeros
 from dkan_core.evaluation.drift.counting import DriftCounts, Reference
 from dkan_core.evaluation.drift.measures import LARGE, measure, psi_beyond_chance
+from dkan_core.evaluation.leakage import MIN_CLASS_ROWS, SUSPECT_COLUMN
 from dkan_core.evaluation.metrics import NOT_MEASURED, compute_metrics, positive_rates
 
-# Decisions. A real feature may reach 0.95 or so by itself; nothing honest tells nearly every row apart.
-LEAKING_AUC = 0.99
-# Fewer rows say little about either: of 100 random numbers, all are different.
+# Fewer rows say little: 100 random numbers all differ, and so do the shares of their bins in two samples.
 MIN_ROWS = 100
 UNIQUE_SHARE = 0.95
 # Of a number. More would have too few rows each, and a rate by chance.
@@ -33,7 +32,12 @@ Bins = npt.NDArray[np.int64]
 
 
 def find_drift(encoding: Preprocessor, train: pa.Table, valid: pa.Table) -> dict[str, float]:
-    """Return the PSI of each feature between samples of train and valid, less what chance alone would give."""
+    """Return the PSI of each feature between samples of train and valid, less what chance alone would give.
+
+    There is none of fewer than ``MIN_ROWS`` rows of valid.
+    """
+    if len(valid) < MIN_ROWS:
+        return {}
     counts = {name: rows.tolist() for name, rows in count_values(train, encoding, "train").items()}
     reference = Reference(preprocessor=encoding.model_copy(update={"counts": counts}), scores={})
     found = measure(DriftCounts(rows=len(valid), columns=count_values(valid, encoding, "valid")), reference)
@@ -48,7 +52,8 @@ def find_auc(
 ) -> dict[str, float]:
     """Return the ROC AUC that each feature reaches alone on valid, by the rates of positives in train.
 
-    Of several labels, the one that a feature tells best counts.
+    Of several labels, the one that a feature tells best counts; of those of which valid has ``MIN_CLASS_ROWS`` rows of
+    each class.
 
     Args:
         encoding: Of the features.
@@ -56,23 +61,32 @@ def find_auc(
         labels: Of their rows, (N, L) each.
         names: Of the labels.
     """
-    categories = [feature.name for feature in encoding.coded if feature.kind == "category"]
+    known = [index for index in range(len(names)) if (_classes(labels[1][:, index]) >= MIN_CLASS_ROWS).all()]
+    if not known:
+        return {}
+    features: list[NumericFeature | CategoryFeature] = [*encoding.numeric]
+    features += [feature for feature in encoding.coded if feature.kind == "category"]
     found = {}
-    for name in [*(feature.name for feature in encoding.numeric), *categories]:
-        bins = _bins(encoding, name, samples)
-        scores_NL = np.stack([_rates(bins, labels[0][:, index]) for index in range(len(names))], axis=1)
-        metrics: dict[str, Any] = compute_metrics(labels[1], scores_NL.astype(np.float32), list(names))
+    for feature in features:
+        bins = _bins(encoding, feature, samples)
+        scores_NL = np.stack([_rates(bins, labels[0][:, index]) for index in known], axis=1)
+        shown = [names[index] for index in known]
+        metrics: dict[str, Any] = compute_metrics(labels[1][:, known], scores_NL.astype(np.float32), shown)
         aucs = [each["roc_auc"] for each in metrics["labels"].values() if each["roc_auc"] is not None]
         if aucs:
-            found[name] = float(max(aucs))
+            found[feature.name] = float(max(aucs))
     return found
 
 
-def _bins(encoding: Preprocessor, name: str, samples: Sequence[pa.Table]) -> list[Bins]:
+def _classes(labels_N: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
+    return np.bincount(labels_N, minlength=2)[:2]
+
+
+def _bins(encoding: Preprocessor, feature: NumericFeature | CategoryFeature, samples: Sequence[pa.Table]) -> list[Bins]:
     """Return the bin of each row: of a category its code, of a number which of some quantiles, or missing."""
-    coded = next((each for each in encoding.coded if each.kind == "category" and each.name == name), None)
-    if coded is not None:
-        return [category_codes(column_named(rows, name, "rows"), coded, "rows").astype(np.int64) for rows in samples]
+    name = feature.name
+    if isinstance(feature, CategoryFeature):
+        return [category_codes(column_named(rows, name, "rows"), feature, "rows").astype(np.int64) for rows in samples]
     values = [encoding.numbers_of(rows, name, "rows") for rows in samples]
     known = values[0][~np.isnan(values[0])]
     # A value of its own for each where there are few: a label in disguise may be one of them.
@@ -110,7 +124,7 @@ def suspicions(column: pa.ChunkedArray, *, distinct: int, auc: float | None, psi
         found.append("unique identifier")
     if held := stored_as_text(column):
         found.append(f"{held} stored as text")
-    if auc is not None and auc >= LEAKING_AUC:
+    if auc is not None and auc >= SUSPECT_COLUMN:
         found.append(f"leakage: alone it separates the label (ROC AUC {auc:.3f} on valid)")
     if psi is not None and psi >= LARGE:
         found.append(f"valid differs from train (PSI {psi:.2f})")

@@ -96,6 +96,14 @@ def test_splits_that_differ_are_named(raw: Path) -> None:
     assert words(inspect_data(raw, config))["key"] == "unique identifier; valid differs from train"
 
 
+def test_few_rows_are_no_reason_to_suspect_columns(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    columns = {f"x{number}": rng.normal(size=120) for number in range(8)}
+    write(pa.table({**columns, "y": rng.random(120) < 0.3}), tmp_path)
+    found = inspect_data(tmp_path, PrepareConfig(label=("y",)))
+    assert 0 < found.rows["valid"] < 20 and words(found) == {}
+
+
 def test_command_shows_a_table_a_page_and_json(
     raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
