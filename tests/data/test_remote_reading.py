@@ -355,6 +355,17 @@ def test_local_data_cannot_be_remote(prepared: Path) -> None:
 
 
 @pytest.mark.s3
+def test_cache_without_room_for_all_rows_is_warned_of(
+    s3: str, prepared: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    fsspec.filesystem("s3").put(f"{prepared}/", f"{s3}/data/", recursive=True)
+    for cache_gb, warned in ((0.0, True), (1e-6, True), (1.0, False)):
+        caplog.clear()
+        with open_data(f"{s3}/data", Settings(data_cache_gb=cache_gb)):
+            assert ("the cache does not hold all of it" in caplog.text) == warned, cache_gb
+
+
+@pytest.mark.s3
 def test_run_begins_before_its_data_have_come_and_is_that_of_local_data(
     s3: str, prepared: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

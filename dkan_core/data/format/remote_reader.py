@@ -56,13 +56,6 @@ def open_remote(uri: str, shards: Sequence[Shard], folder: Path, cache_bytes: in
         source.cache_bytes / 1e9,
         folder,
     )
-    if 0 < source.cache_bytes < size:
-        logger.warning(
-            "the cache does not hold all of it: unless rows are kept in memory, the other %.2f GB are fetched again in "
-            "each epoch, in small requests that add up to 1.3 to 2 times as much; with room for all of it on disk, "
-            "data_in disk is faster",
-            (size - source.cache_bytes) / 1e9,
-        )
 
 
 def _check_sizes(source: RemoteSource) -> None:

@@ -73,8 +73,17 @@ def open_data(prepared: str | Path, config: TrainConfig) -> Iterator[tuple[Path,
     limit = None if config.data_cache_gb is None else int(config.data_cache_gb * 1e9)
     download = config.data_in == "disk"
     with open_prepared(prepared, "train", "valid", download=download, cache_bytes=limit) as (folder, manifest):
-        if config.data_in == "remote" and read_source(folder) is None:
+        source = read_source(folder)
+        if config.data_in == "remote" and source is None:
             raise ConfigError(f"data_in remote: {prepared} is on this machine; leave it at auto")
+        lacking = 0 if source is None else sum(shard.bytes for shard in source.shards) - source.cache_bytes
+        if lacking > 0:
+            logger.warning(
+                "the cache does not hold all of it: unless rows are kept in memory, the other %.2f GB are fetched "
+                "again in each epoch, in small requests that add up to 1.3 to 2 times as much; with room for all of it "
+                "on disk, data_in disk is faster",
+                lacking / 1e9,
+            )
         yield folder, manifest
 
 
