@@ -74,6 +74,12 @@ CASES: dict[str, Case] = {
         None,
         r"'label' has one class only in train: 1 in [\d]+ rows",
     ),
+    "fewer positives than splits": (
+        with_column("label", [1] + [0] * (ROWS - 1)),
+        LABEL,
+        None,
+        r"one class only in .*; rows with 1 in all: 2; each of the 3 splits needs one",
+    ),
     "one class in test": (
         both(
             lambda t: put(

@@ -355,7 +355,11 @@ def _one_class(name: str, counts: Counts, split: str, schema: Schema, where: str
     found = [(value, count) for value, count in counts.weighted(name, index).items() if value is not None]
     seen = " and ".join(f"{value!r} in {counted(count, 'row')}" for value, count in found) or "no measured value"
     everywhere = sum(counters, Counter[object]())
-    if everywhere[0] and everywhere[1]:
+    rarer = min((0, 1), key=lambda value: everywhere[value])
+    splits = int(np.count_nonzero(counts.rows))
+    if 0 < everywhere[rarer] < splits and len(counts.labels) == 1:
+        hint = f"; rows with {rarer} in all: {everywhere[rarer]}; each of the {splits} splits needs one"
+    elif everywhere[0] and everywhere[1]:
         hint = f"; {_split_advice(schema, split, 'rows of both classes')}"
     elif name in schema.positive and everywhere[0]:
         others = listed_others(everywhere[0], counts.others[name])
