@@ -159,6 +159,12 @@ CASES: dict[str, Case] = {
     "unknown type": (wide_integers, LABEL, None, r"b\.parquet: not a complete Parquet file .*more than 64 bits"),
     "encrypted column": (encrypted_column, LABEL, None, r"b\.parquet: has encrypted columns"),
     "flipped bit": (flipped_bit, LABEL, None, r"b\.parquet: cannot be read to the end"),
+    "null among lists of a fixed size": (
+        with_column("z", pa.array([[1, 2], None] * (ROWS // 2), pa.list_(pa.int64(), 2))),
+        LABEL,
+        None,
+        r"cannot be read to the end .*; write null among lists of a fixed size as lists of any size",
+    ),
     "null feature": (with_column("z", pa.nulls(ROWS, pa.float64())), LABEL, None, r"'z' holds no value .* --drop z"),
     "null text": (
         with_column("a z", pa.nulls(ROWS, pa.string())),

@@ -357,7 +357,10 @@ def next_batch(batches: Iterator[pa.RecordBatch], plain: pa.Schema, path: str) -
         except (pa.ArrowException, OSError) as error:
             # Of a damaged file, Arrow's error has no number; of a connection that was lost, the system's has.
             kind = UnreadableError if getattr(error, "errno", None) else DataError
-            raise kind(f"{path}: cannot be read to the end ({first_line(error)})") from error
+            # Arrow writes null among lists of a fixed size to Parquet, but does not read it.
+            fixed = "lists to be of size" in str(error)
+            advice = "; write null among lists of a fixed size as lists of any size" if fixed else ""
+            raise kind(f"{path}: cannot be read to the end ({first_line(error)}){advice}") from error
     for name, column in zip(plain.names, batch.columns if batch is not None else (), strict=False):
         if is_text(column.type):
             _check_text(column, name, path)
