@@ -1,6 +1,6 @@
 """Results that are too good to be true: a column that alone separates the label, as one that is set after the event.
 
-Shape suffixes: N rows.
+Shape suffixes: N rows, S codes of the longest row, C codes.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ import numpy as np
 from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.evaluation.metrics import NOT_MEASURED, Array, compute_metrics, positive_rates
-from dkan_core.explanation.columns import source_columns
+from dkan_core.explanation.columns import listed_codes, listed_columns, source_columns
 
 # A model that ranks so well is looked at, and a column that does so alone is named. Honest columns rarely do: the best
 # one of the breast cancer data (UCI 17), which models nearly separate, has .987.
@@ -29,7 +29,7 @@ def leakage_warnings(preprocessor: Preprocessor, sample: Arrays, metrics: Mappin
 
     Args:
         preprocessor: The encoding.
-        sample: Some rows: ``numeric``, ``categorical`` and ``labels``.
+        sample: Some rows: ``numeric``, ``categorical``, ``sparse`` and ``labels``.
         metrics: Of the model, as of ``compute_metrics``.
     """
     found = []
@@ -53,6 +53,8 @@ def _best_column(preprocessor: Preprocessor, sample: Arrays, labels_N: Array) ->
         column.name: max(_area(sample[name][rows, index], labels_N[rows]) for name, index in column.places)
         for column in source_columns(preprocessor)
     }
+    for column in listed_columns(preprocessor):
+        areas[column.name] = _area_of_ids(listed_codes(column, sample["sparse"][rows]), labels_N[rows])
     return max(areas.items(), key=lambda item: item[1], default=("", 0.0))
 
 
@@ -73,6 +75,14 @@ def _area(values_N: Array, labels_N: Array) -> float:
     order_N = np.nan_to_num(values_N.astype(np.float64))
     areas = [_roc_auc(*others), _roc_auc(labels_N[:, None], order_N[:, None])]
     return max(areas[0], areas[1], 1 - areas[1])
+
+
+def _area_of_ids(codes_NS: Array, labels_N: Array) -> float:
+    """Return the ROC AUC of the one ID that tells most, by whether rows have it."""
+    size = int(codes_NS.max(initial=0)) + 1
+    classes = [codes_NS[labels_N == label] for label in (0, 1)]
+    negative_C, positive_C = (np.bincount(codes.ravel(), minlength=size)[1:] / len(codes) for codes in classes)
+    return 0.5 + float(np.abs(positive_C - negative_C).max(initial=0.0)) / 2
 
 
 def _roc_auc(labels_N1: Array, scores_N1: Array) -> float:

@@ -22,6 +22,7 @@ LEAKS = {
     "number": pa.array(np.where(TRUTH, 2.0, -2.0) + NOISE / 4),
     "category": pa.array(np.where(TRUTH, "refunded", "kept").tolist()),
     "both ends": pa.array(np.where(TRUTH, 3 * np.sign(NOISE), 0) + NOISE / 4),
+    "ID": pa.array([[number % 50, *([99] if late else [])] for number, late in enumerate(TRUTH)]),
     "missing": pa.array(np.where(TRUTH, 1.0, np.nan), from_pandas=True),
 }
 
