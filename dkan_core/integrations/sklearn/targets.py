@@ -186,13 +186,24 @@ def positive_value(classes: Array, names: list[str]) -> dict[str, str]:
 
 
 def check_weights(sample_weight: Any, labels_NL: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
-    """Return row weights ``(N,)``; ValueError where one is negative or too large, or all are zero."""
+    """Return row weights ``(N,)``; ValueError where one is negative, too large or too small, or all are zero."""
     weight_N = _check_sample_weight(sample_weight, labels_NL, dtype=np.float64, ensure_non_negative=True)
-    if weight_N.max() > MAX_WEIGHT:
-        raise ValueError(f"Sample weights must be at most {MAX_WEIGHT:g}, got {weight_N.max():g}.")
     if not weight_N.any():
         raise ValueError("Sample weights must contain at least one non-zero number.")
-    return np.asarray(weight_N, dtype=np.float32)
+    return _as_trained(weight_N, "Sample weights")
+
+
+def _as_trained(weight_N: Array, what: str) -> npt.NDArray[np.float32]:
+    """Return weights as training holds them; ValueError where one is too large, or would be 0."""
+    if weight_N.max() > np.float32(MAX_WEIGHT):
+        raise ValueError(f"{what} must be at most {MAX_WEIGHT:g}, got {weight_N.max():g}.")
+    trained_N = weight_N.astype(np.float32)
+    lost = int(np.count_nonzero((trained_N == 0) & (weight_N > 0)))
+    if lost:
+        raise ValueError(
+            f"{what} are too small for a 32-bit float in {counted(lost, 'row')}; multiply all by the same number."
+        )
+    return trained_N
 
 
 def check_groups(groups: Any, rows: int) -> UInt64:
@@ -225,8 +236,8 @@ def find_class_weights(class_weight: Any, labels_NL: npt.NDArray[np.uint8], clas
         classes: As ``find_classes`` returns them.
 
     Raises:
-        ValueError: It is neither, names a class that there is none of, holds a weight that is not above 0, or there are
-            several labels.
+        ValueError: It is neither, names a class that there is none of, holds a weight that is not above 0 or is too
+            large, or there are several labels.
     """
     if class_weight is None:
         return None
@@ -234,19 +245,23 @@ def find_class_weights(class_weight: Any, labels_NL: npt.NDArray[np.uint8], clas
         raise ValueError("class_weight is for one label; with several, set label_weights or pos_weight")
     y = classes[labels_NL[:, 0].astype(np.int64)]
     weights = np.asarray(compute_class_weight(class_weight, classes=classes, y=y), dtype=np.float32)
-    if not (np.isfinite(weights) & (weights > 0)).all():
-        raise ValueError(f"class_weight must be numbers above 0, got {class_weight}")
+    if not ((weights > 0) & (weights <= MAX_WEIGHT)).all():
+        raise ValueError(f"class_weight must be numbers above 0 and at most {MAX_WEIGHT:g}, got {class_weight}")
     return weights
 
 
 def with_class_weights(
     class_weights: Array | None, labels_NL: npt.NDArray[np.uint8], weight_N: Array | None
 ) -> npt.NDArray[np.float32] | None:
-    """Return the weights of rows, times those of their classes; None where there are neither."""
+    """Return the weights of rows, times those of their classes; None where there are neither.
+
+    Raises:
+        ValueError: A product is too large, or too small.
+    """
     if class_weights is None:
         return weight_N
-    found_N = class_weights[labels_NL[:, 0].astype(np.int64)]
-    return np.asarray(found_N if weight_N is None else found_N * weight_N, dtype=np.float32)
+    found_N = class_weights[labels_NL[:, 0].astype(np.int64)].astype(np.float64)
+    return _as_trained(found_N if weight_N is None else found_N * weight_N, "Sample weights times class weights")
 
 
 def labelled(

@@ -111,10 +111,20 @@ def test_classes_of_many_digits_are_told_apart(dtype: type, tmp_path: Path) -> N
     assert found.metrics["roc_auc"] > 0.9 and found.metrics["prevalence"] == (X["x"] > 0).mean()
 
 
-def test_weights_that_no_step_could_take_are_refused() -> None:
+@pytest.mark.parametrize(
+    ("weight", "of_class", "message"),
+    [
+        (1e38, 1.0, r"Sample weights must be at most 1e\+30, got 1e\+38"),
+        (1e-46, 1.0, "Sample weights are too small for a 32-bit float in 1 row; multiply all by the same number"),
+        (1e20, 1e20, r"Sample weights times class weights must be at most 1e\+30, got 1e\+40"),
+        (1e-30, 1e-30, "Sample weights times class weights are too small for a 32-bit float in 1 row"),
+        (1.0, 1e35, r"class_weight must be numbers above 0 and at most 1e\+30, got \{0: 1, 1: 1e\+35\}"),
+    ],
+)
+def test_weights_that_no_step_could_take_are_refused(weight: float, of_class: float, message: str) -> None:
     X, y = np.arange(40.0)[:, None], np.arange(40) % 2
-    with pytest.raises(ValueError, match=r"Sample weights must be at most 1e\+30, got 1e\+38"):
-        FastKANClassifier().fit(X, y, sample_weight=np.full(40, 1e38))
+    with pytest.raises(ValueError, match=message):
+        FastKANClassifier(class_weight={0: 1, 1: of_class}).fit(X, y, sample_weight=[*[1.0] * 39, weight])
 
 
 def test_columns_that_say_nothing_are_left_out_with_a_warning() -> None:
