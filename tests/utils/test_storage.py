@@ -13,6 +13,7 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import fsspec
 import numpy as np
@@ -168,6 +169,18 @@ def test_out_that_is_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "out").write_text("mine")
     with pytest.raises(OutputError, match="is a file"), staged_folder(tmp_path / "out", names=NAMES, overwrite=True):
         pass
+
+
+@pytest.mark.parametrize("out", [None, 3, b"scores"])
+def test_out_that_is_no_path_is_refused(out: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a text, None would be the name of a folder."""
+    monkeypatch.chdir(tmp_path)
+    message = f"expected a path or URI, got a value of type {type(out).__name__}"
+    with pytest.raises(DataError, match=message), staged_folder(out, names=NAMES, overwrite=True) as folder:
+        fill(folder, "new")
+    with pytest.raises(DataError, match=message), staged_file(out) as aside:
+        aside.write_text("new")
+    assert not any(tmp_path.iterdir())
 
 
 def test_staged_file_is_whole_or_nothing(tmp_path: Path) -> None:

@@ -54,6 +54,7 @@ def check_slashes(uri: str | Path) -> None:
     Traceback (most recent call last):
     dkan_core.errors.DataError: s3:/bucket/models: a URI has two slashes after the scheme: s3://bucket/models
     """
+    check_type(uri)
     if found := ONE_SLASH.match(str(uri)):
         scheme, rest = found.groups()
         raise DataError(f"{uri}: a URI has two slashes after the scheme: {scheme}://{rest}")
@@ -97,10 +98,15 @@ def lies_in(uri: str, folder: str) -> bool:
     return local_path(uri).resolve().is_relative_to(local_path(folder).resolve())
 
 
-def check_name(uri: object) -> None:
-    """Raise DataError where ``uri`` can name no file or folder; an empty text would mean the current folder."""
+def check_type(uri: object) -> None:
+    """Raise DataError where ``uri`` is neither a text nor a path; None would mean a folder of that name."""
     if not isinstance(uri, str | os.PathLike):
         raise DataError(f"expected a path or URI, got a value of type {type(uri).__name__}")
+
+
+def check_name(uri: object) -> None:
+    """Raise DataError where ``uri`` can name no file or folder; an empty text would mean the current folder."""
+    check_type(uri)
     text = str(uri)
     if not text.strip() or "\0" in text:
         raise DataError(f"{text!r} names no file or folder")
