@@ -211,7 +211,7 @@ class FastKANClassifier(EditingMixin, ExplainingMixin, PredictingMixin, SavingMi
         tags.input_tags.allow_nan = True
         # Not tags.input_tags.string: that promises to take columns of any objects, too.
         tags.input_tags.categorical = True
-        tags.input_tags.sparse = True  # of zeros and ones
+        tags.input_tags.sparse = True
         return tags
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -230,7 +230,7 @@ class FastKANClassifier(EditingMixin, ExplainingMixin, PredictingMixin, SavingMi
         """Train.
 
         Args:
-            X: Frame, array, or scipy sparse matrix of zeros and ones.
+            X: Frame, array, or scipy sparse matrix; one of other values than zeros and ones is read as an array.
             y: The class of each row; or 0, 1 or NaN (not measured) for each of several labels.
             sample_weight: Weight of each row in the loss and in the calibration of probabilities; a row of weight 0
                 counts as left out everywhere. Validation metrics and thresholds weigh rows as the loss does, also by

@@ -66,9 +66,10 @@ def read_features(estimator: BaseEstimator, X: Any, *, fitting: bool, as_ids: bo
         if as_ids:
             return _ids_of_ones(X)
         if X.shape[0] * X.shape[1] > MAX_DENSE_CELLS:
+            remedy = "leave out columns, or give X != 0 to train on zeros and ones" if fitting else "give fewer rows"
             raise ValueError(
                 f"A sparse X of {X.shape[0]:,} x {X.shape[1]:,} with other values than zeros and ones is read as an "
-                f"array, of at most {MAX_DENSE_CELLS:,} cells; give fewer rows at a time"
+                f"array, of at most {MAX_DENSE_CELLS:,} cells; {remedy}"
             )
         X = X.toarray()
     # Of a batch of Arrow, scikit-learn does not know the names.

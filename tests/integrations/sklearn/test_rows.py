@@ -67,8 +67,12 @@ def test_sparse_matrix_of_other_numbers_is_read_as_an_array(monkeypatch: pytest.
     # Of these rows every value is 0, as of ids.
     assert np.array_equal(model.predict_proba(csr_matrix(np.zeros_like(X))), model.predict_proba(np.zeros_like(X)))
     monkeypatch.setattr(rows, "MAX_DENSE_CELLS", 999)
-    with pytest.raises(ValueError, match=r"A sparse X of 200 x 5 .* of at most 999 cells; give fewer rows"):
-        FastKANClassifier().fit(csr_matrix(X), y)
+    message = r"A sparse X of 200 x 5 .* of at most 999 cells; "
+    with pytest.raises(ValueError, match=f"{message}give fewer rows$"):
+        model.predict(csr_matrix(X))
+    with pytest.raises(ValueError, match=f"{message}leave out columns, or give X != 0 to train on zeros and ones$"):
+        model.fit(csr_matrix(X), y)
+    assert model.fit(csr_matrix(X) != 0, y).predict(csr_matrix(X) != 0).shape == (200,)
 
 
 def test_frame_without_columns_or_rows_is_refused() -> None:
