@@ -118,7 +118,7 @@ def train_on_arrays(
         positive=positive,
     )
     if initial is not None:
-        check_transfer(initial, prepared, "X", "init_model")
+        check_transfer(initial, prepared, "X", None)
         warn_of_kept_shape(initial, config)
     _check_model_reads(preprocessor, config.model)
     resolved = resolve_for(config, prepared, from_scratch=initial is None)

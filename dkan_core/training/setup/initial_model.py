@@ -212,47 +212,46 @@ def initial_model(
     return model
 
 
-def check_transfer(initial: InitialModel, manifest: PreparedData, prepared: str, place: str) -> None:
+def check_transfer(initial: InitialModel, manifest: PreparedData, prepared: str, place: str | None) -> None:
     """Check that the data are the model's, or have more columns or labels; say what starts from it and what does not.
 
     Args:
         initial: The model.
         manifest: The data to train on.
         prepared: Where they lie, as messages call it.
-        place: Where the model lies, as messages call it.
+        place: Where the model lies, as messages call it. None: the caller of a classifier's ``fit`` gave it.
 
     Raises:
         DataError: A label has another meaning; nothing was added, and yet they differ; or nothing of the model fits.
     """
-    check_positive(manifest.positive, prepared, initial.architecture.positive, f"the model of init_from, {place},")
+    model = "init_model" if place is None else f"the model of init_from, {place},"
+    check_positive(manifest.positive, prepared, initial.architecture.positive, model)
     if initial.fits(manifest):
         return
     labels = initial.architecture.labels
     if not {*labels} & {*manifest.labels}:
         raise DataError(
-            f"{prepared}: has labels {', '.join(manifest.labels)}; the model of init_from, {place}, was trained for "
-            f"{', '.join(labels)}: train without init_from"
+            f"{prepared}: has labels {', '.join(manifest.labels)}; {model} was trained for {', '.join(labels)}: train "
+            "without it"
         )
     found = compare_encodings(initial.preprocessor, manifest.preprocessor)
     new_labels = [name for name in manifest.labels if name not in labels]
-    advice = f"prepare its source with `dkan prepare ... {flag('like', place)}`, or train without init_from"
+    remedy = "" if place is None else f"prepare its source with `dkan prepare ... {flag('like', place)}`, or "
+    advice = f"{remedy}train without it"
     if not found.added and not new_labels and initial.preprocessor != manifest.preprocessor:
-        raise DataError(
-            f"{prepared}: is encoded differently than for the model of init_from, {place}{found.differing()}; {advice}"
-        )
+        raise DataError(f"{prepared}: is not encoded as {model} knows it{found.differing()}; {advice}")
     if initial.architecture.sketch_rank:
         raise DataError(
-            f"{prepared}: has other columns or labels than the model of init_from, {place}, whose sketched first layer "
-            f"(sketch_rank {initial.architecture.sketch_rank}) is for its own alone; {advice}"
+            f"{prepared}: has other columns or labels; {model} has a sketched first layer "
+            f"(sketch_rank {initial.architecture.sketch_rank}), which is for its own alone; {advice}"
         )
     if not isinstance(initial.module, TabularFastKAN):
         raise DataError(
-            f"{prepared}: columns or labels differ from those of the init_from model {place}, and an additive model "
-            f"cannot be extended; {advice}"
+            f"{prepared}: has other columns or labels; {model} is additive, and cannot be extended; {advice}"
         )
     if not found.kept:
         raise DataError(
-            f"{prepared}: no column is encoded as the model of init_from, {place}, knows it{found.differing()}; "
+            f"{prepared}: no column is encoded as {model} knows it{found.differing()}; "
             f"{advice.replace(' --like', ' --extend --like')}"
         )
     lost_labels = [name for name in labels if name not in manifest.labels]
@@ -263,10 +262,10 @@ def check_transfer(initial: InitialModel, manifest: PreparedData, prepared: str,
         ("labels of the model that are gone", lost_labels),
     ):
         if names:
-            logger.warning("init_from %s: %s: %s", place, what, listed_names(names))
+            logger.warning("%s: %s", what, listed_names(names))
     if found.changed:
         logger.warning("prepare with `%s --extend` to keep their encoding and weights", flag("like", place))
-    logger.info("init_from %s: %d columns keep their weights", place, len(found.kept))
+    logger.info("%d columns keep their weights", len(found.kept))
 
 
 def _kept_moments(initial: InitialModel, manifest: PreparedData, model: str) -> Float32:

@@ -109,7 +109,7 @@ def test_what_does_not_fit_is_refused(first: FastKANClassifier, trained: TrainRe
     with pytest.raises(DataError, match="X: column 'mean_radius' is missing"):
         FastKANClassifier(**SMALL).fit(X, y, init_model=trained.model)
     two = pd.DataFrame({"arrival": y == "late", "other": y == "late"}).astype(int)
-    with pytest.raises(DataError, match="has labels a, b; the model of init_from, init_model, was trained for arrival"):
+    with pytest.raises(DataError, match="has labels a, b; init_model was trained for arrival: train without it"):
         FastKANClassifier(**SMALL).fit(X, two.set_axis(["a", "b"], axis=1), init_model=first)
     added = FastKANClassifier(**STILL).fit(X, two, init_model=first)
     assert added.labels_ == ("arrival", "other") and len(to_table(X, list(X)))
@@ -117,7 +117,7 @@ def test_what_does_not_fit_is_refused(first: FastKANClassifier, trained: TrainRe
 
 def test_classes_mean_what_they_meant(first: FastKANClassifier) -> None:
     X, y = rows(seed=1)
-    with pytest.raises(DataError, match=r"counts 'punctual' of label .* as 1, and the model .* counts 'on time'"):
+    with pytest.raises(DataError, match=r"counts 'punctual' of label .* as 1, and init_model counts 'on time'"):
         FastKANClassifier(**STILL).fit(X, y.replace("on time", "punctual"), init_model=first)
 
 
@@ -131,6 +131,8 @@ def test_an_additive_model_keeps_its_shape_and_says_so(caplog: pytest.LogCapture
     FastKANClassifier(**settings, monotone=("weight:-",), pairs="0").fit(X, y, init_model=first)
     assert "monotone weight:- has no effect: the model of init_from keeps its own, size:+" in caplog.text
     assert "pairs 0 has no effect: the model of init_from keeps its 1" in caplog.text
+    with pytest.raises(DataError, match=r"^X: .* init_model is additive, and cannot be extended; train without it$"):
+        FastKANClassifier(**settings).fit(X.assign(height=X["weight"] * 2), y, init_model=first)
 
 
 def test_labels_may_be_in_another_order_or_fewer() -> None:

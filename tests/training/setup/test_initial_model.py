@@ -142,7 +142,7 @@ def test_resumed_run_needs_the_model_no_more_but_no_other_either(
         ("{newer}", ["--init-from", "{model}", "--members", "3"], r"members 3: the model of init_from has \d, which"),
         ("{newer}", ["--init-from", "{tmp}/none"], r"init_from .*none: no model there; expected a folder"),
         ("{newer}", ["--init-from", "{tmp}/none", "--resume", "auto"], r"init_from .*none: no model there"),
-        ("{other}", ["--init-from", "{model}"], r"other: is encoded differently .*dkan prepare \.\.\. --like .*model"),
+        ("{other}", ["--init-from", "{model}"], r"other: is not encoded as .*dkan prepare \.\.\. --like .*model"),
         ("{label}", ["--init-from", "{model}"], r"label: has labels late; .* was trained for label"),
     ],
 )

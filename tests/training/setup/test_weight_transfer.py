@@ -134,7 +134,7 @@ def test_where_nothing_fits_it_says_what_differs(wider: Path, tmp_path: Path, mo
     prepare(wider / "new.parquet", tmp_path / "found", PrepareConfig(label=("found",)))
     tables = TrainConfig(model="additive", epochs=1, device="cpu", workers=1)
     additive = train(wider / "old", tmp_path / "additive", tables)
-    with pytest.raises(DataError, match=r"data: columns or labels differ .* an additive model cannot be extended"):
+    with pytest.raises(DataError, match=r"data: has other columns .* is additive, and cannot be extended"):
         train(tmp_path / "data", tmp_path / "run", replace(tables, init_from=additive.model))
     with pytest.raises(DataError, match="has labels found; the model of init_from"):
         train(tmp_path / "found", tmp_path / "run", replace(STILL, init_from=first.model))
