@@ -19,7 +19,7 @@ from dkan_core.explanation.grid import written_value
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.utils.hints import hint
 
-# The most frequent levels of a category; ranges of equal count of a number.
+# The most frequent levels of a category, or the values of a number that has no more; ranges of equal count of others.
 MAX_LEVELS, RANGES = 12, 5
 # Columns that are taken where none is named: the most important ones.
 TOP_COLUMNS = 3
@@ -162,13 +162,16 @@ def _range_name(low: str, high: str) -> str:
 
 
 def _edges(present_K: Array) -> Array:
-    """Return where ranges of sorted values begin, about as many rows in each; at values, so that equal ones are in one.
+    """Return where ranges of sorted values begin: few values have one each, others ranges of about as many rows.
 
-    >>> _edges(np.array([0] * 9 + [1])).tolist(), _edges(np.arange(10)).tolist()
-    ([0, 1], [0, 2, 4, 6, 8])
+    Ranges begin at values, so that equal ones are in one.
+
+    >>> _edges(np.array([0, 0, 0, 1, 2])).tolist(), _edges(np.arange(100)).tolist()
+    ([0, 1, 2], [0, 20, 40, 60, 80])
     """
-    if not len(present_K):
-        return present_K
+    values = np.unique(present_K)
+    if len(values) <= MAX_LEVELS:
+        return values
     starts = present_K[np.arange(RANGES) * len(present_K) // RANGES]
     # A value that many rows share, as zero often is, has a range of its own: what is above it would vanish beside it.
     shared = np.unique(starts[1:][np.diff(starts) == 0])

@@ -68,6 +68,15 @@ def test_each_slice_has_the_metrics_of_its_rows(folder: Path, tmp_path: Path) ->
     assert "Performance by slice" in page and '<th scope="row" class="name">Rome</th>' in page
 
 
+def test_number_of_few_values_has_a_level_for_each(folder: Path, tmp_path: Path) -> None:
+    table = pq.read_table(folder / "rows.parquet")
+    ages = pa.array(np.random.default_rng(1).integers(2, 8, ROWS) * 10.0)
+    pq.write_table(table.set_column(table.schema.names.index("age"), "age", ages), tmp_path / "rows.parquet")
+    found = evaluate(folder / "run", tmp_path / "rows.parquet", tmp_path / "eval", explain=False, slices=["age"])
+    levels = [slice_["level"] for slice_ in found.metrics["slices"]["columns"]["age"]]
+    assert levels == ["20", "30", "40", "50", "60", "70"]
+
+
 def test_most_important_columns_are_taken_where_none_is_named(folder: Path, tmp_path: Path) -> None:
     metrics = evaluate(folder / "run", folder / "prepared", tmp_path / "eval").metrics
     assert set(metrics["slices"]["columns"]) == {"x", "city", "age"}
