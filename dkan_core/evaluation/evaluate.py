@@ -293,10 +293,12 @@ def _warnings(saved: SavedModel, data: EvaluationData, evaluation: Evaluation, s
 
 
 def _one_class(evaluation: Evaluation, data: EvaluationData) -> list[str]:
-    """Return which labels have rows of one class only, and what their columns hold instead."""
+    """Return which labels have rows of one class only, and what their columns hold instead; or no rows at all."""
     found = []
     for label, labels_N in zip(data.labels, evaluation.counted_labels.T, strict=True):
         classes = {*np.unique(labels_N).tolist()} - {metric.NOT_MEASURED}
+        if not classes:
+            found.append(f"label {label!r} is measured in no row, so it has no metrics")
         if len(classes) == 1:
             text = (
                 f"label {label!r} is {classes.pop()} in every measured row, so it has no average precision or ROC AUC"

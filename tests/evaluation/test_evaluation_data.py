@@ -119,6 +119,14 @@ def test_one_class_alone_has_no_average_precision(trained: TrainResult, raw: Pat
     assert found.metrics["average_precision"] is None and found.metrics["prevalence"] == 1
 
 
+def test_label_without_a_measured_row_is_named(trained: TrainResult, raw: Path, tmp_path: Path) -> None:
+    rows = pq.read_table(raw)
+    unknown = rows.set_column(rows.schema.names.index("label"), "label", pa.nulls(len(rows)))
+    pq.write_table(unknown, tmp_path / "unknown.parquet")
+    found = evaluate(trained.model, tmp_path / "unknown.parquet", tmp_path / "eval", explain=False)
+    assert found.metrics["warnings"] == ["label 'label' is measured in no row, so it has no metrics"]
+
+
 def same(table: pa.Table) -> pa.Table:
     return table
 
