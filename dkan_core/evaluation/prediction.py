@@ -270,13 +270,16 @@ def output_batch(
 ) -> pa.RecordBatch:
     """Return columns that are passed through and probabilities, as ``output_schema`` has them.
 
+    A column without a type, as of a file that has no values in it, has that of the other files.
+
     Args:
         batch: Rows of the source.
         found_NL: Their probabilities.
         columns: Columns to pass through.
         schema: Of the output.
     """
-    return pa.record_batch([*map(batch.column, columns), *map(pa.array, found_NL.T)], schema=schema)
+    passed = [batch.column(name).cast(schema.field(name).type) for name in columns]
+    return pa.record_batch([*passed, *map(pa.array, found_NL.T)], schema=schema)
 
 
 def check_no_clash(columns: Iterable[str], added: Iterable[str], clash: str) -> None:
@@ -318,7 +321,7 @@ def output_schema(
         folder_types: As of ``scored_batches``.
 
     Raises:
-        DataError: A file lacks a column, or a column to pass through has another type than in the first file.
+        DataError: A file lacks a column, or a column to pass through has another type than in an earlier file.
     """
     predicted = [probability_column(label) for label in saved.config.labels]
     check_no_clash(columns, predicted, "the prediction has that name")
@@ -332,8 +335,10 @@ def output_schema(
                 raise DataError(
                     f"{path}: column {name!r} does not exist, so it cannot be copied to the output (--column)"
                 )
-            if passed.setdefault(name, types[name]) != types[name]:
-                raise DataError(f"{path}: column {name!r} is {types[name]}; in {paths[0]} it is {passed[name]}")
+            if passed.get(name, pa.null()) == pa.null():
+                passed[name] = types[name]
+            elif types[name] not in (passed[name], pa.null()):
+                raise DataError(f"{path}: column {name!r} is {types[name]}; in earlier files it is {passed[name]}")
         check_features(
             saved.preprocessor, value_types(path, parquet, saved.preprocessor.source_types), path, because=TRAINED_WITH
         )

@@ -105,6 +105,23 @@ def test_columns_of_any_type_are_passed_through_as_they_were(
         assert found[name].to_pylist() == table[name].to_pylist()
 
 
+def test_file_may_have_no_value_in_a_column_to_pass_through(
+    trained: TrainResult, table: pa.Table, tmp_path: Path
+) -> None:
+    kinds = {"note": pa.string(), "tags": pa.map_(pa.string(), pa.list_(pa.int8()))}
+    noted: dict[str, list[Any]] = {"note": ["late"] * 20, "tags": [[("a", [1])]] * 20}
+    (tmp_path / "raw").mkdir()
+    for index, has_values in enumerate((False, True, False)):
+        rows = table.slice(20 * index, 20)
+        for name, kind in kinds.items():
+            rows = rows.append_column(name, pa.array(noted[name], kind) if has_values else pa.nulls(20))
+        pq.write_table(rows, tmp_path / f"raw/{index}.parquet")
+    found = scored(trained, tmp_path / "raw", tmp_path / "scores.parquet", columns=[*kinds])
+    for name, kind in kinds.items():
+        assert found.schema.field(name).type == kind
+        assert found[name].to_pylist() == [None] * 20 + noted[name] + [None] * 20
+
+
 def test_only_what_the_model_reads_is_needed_and_probabilities_are_probabilities(
     trained: TrainResult, table: pa.Table, tmp_path: Path
 ) -> None:
