@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.csv as pcsv
 import pyarrow.parquet as pq
 
+from dkan_core.data.source.column_types import is_uuid
 from dkan_core.data.source.columns import open_parquet
 from dkan_core.data.source.files import MAGIC, SUFFIXES
 from dkan_core.errors import OutputError
@@ -24,6 +25,7 @@ NOT_IN_CSV = {
     pa.types.is_large_binary: "bytes",
     pa.types.is_fixed_size_binary: "bytes",
     pa.types.is_binary_view: "bytes",
+    is_uuid: "UUIDs",
 }
 
 

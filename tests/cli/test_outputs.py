@@ -167,13 +167,21 @@ def test_name_that_promises_another_format_is_refused(line: str, message: str, r
 
 
 @pytest.mark.parametrize(
-    ("value", "kind"), [(b"\xff", "bytes"), (timedelta(seconds=1), "durations")], ids=["bytes", "durations"]
+    ("value", "kind", "named"),
+    [
+        (b"\xff", pa.binary(), "bytes"),
+        (timedelta(seconds=1), pa.duration("s"), "durations"),
+        (bytes(16), pa.uuid(), "UUIDs"),
+    ],
+    ids=["bytes", "durations", "UUIDs"],
 )
-def test_what_csv_has_no_type_for_is_refused(value: object, kind: str, run: Run, tmp_path: Path) -> None:
+def test_what_csv_has_no_type_for_is_refused(
+    value: object, kind: pa.DataType, named: str, run: Run, tmp_path: Path
+) -> None:
     rows = pq.read_table(tmp_path / "few.parquet")
-    pq.write_table(rows.append_column("key", pa.array([value] * len(rows))), tmp_path / "keyed.parquet")
+    pq.write_table(rows.append_column("key", pa.array([value] * len(rows), kind)), tmp_path / "keyed.parquet")
     code, _, error = run("predict {model} keyed.parquet --column key --out s.csv")
-    check(code, error, rf"s\.csv: column 'key' holds {kind}, which CSV cannot; name a \.parquet file")
+    check(code, error, rf"s\.csv: column 'key' holds {named}, which CSV cannot; name a \.parquet file")
 
 
 def test_csv_holds_what_parquet_does(run: Run, tmp_path: Path) -> None:
