@@ -17,7 +17,7 @@ from dkan_core.data.encoding.preprocessor import Float64
 from dkan_core.data.format.manifest import PreparedData
 from dkan_core.data.loading.loader import RowReader
 from dkan_core.model.architecture import ModelConfig
-from dkan_core.training.compute.gradient import total_weight, untrained_model
+from dkan_core.training.compute.gradient import untrained_model
 from dkan_core.training.setup.sizing import DEPTH_SEARCH_ROWS, NO_DROPOUT, deepened, refined
 from dkan_core.training.setup.trials import (
     HIDDEN,
@@ -26,6 +26,7 @@ from dkan_core.training.setup.trials import (
     folds_of,
     helps,
     losses,
+    mean_weight,
     most_even_fold,
     sample_of,
     small_network,
@@ -84,8 +85,7 @@ def search_architecture(
     plain = replace(config, dropout=NO_DROPOUT) if tries_depth else config
     fine = refined(config)
     plain_N, fine_N = loss(plain), loss(fine)
-    weight = total_weight(unseen, config) / len(plain_N)
-    pays = partial(helps, constant=constant, weight=weight)
+    pays = partial(helps, constant=constant, weight=mean_weight(unseen, config))
     is_fine = pays(f"{fine.num_centers} basis functions and no dropout", plain_N, fine_N, MIN_FINE_IMPROVEMENT)
     found = fine if is_fine else config
     if not tries_depth:

@@ -24,7 +24,6 @@ from dkan_core.explanation.columns import Column, redrawn, source_columns
 from dkan_core.explanation.model_answers import ModelAnswers
 from dkan_core.model.architecture import ModelConfig, ignoring
 from dkan_core.model.base import TabularModel
-from dkan_core.training.compute.gradient import total_weight
 from dkan_core.training.setup.trials import (
     CPU,
     FOLDS,
@@ -34,6 +33,7 @@ from dkan_core.training.setup.trials import (
     helps,
     loss_of,
     losses,
+    mean_weight,
     sample_of,
     small_network,
     split_at,
@@ -94,7 +94,7 @@ def select_features(
         fewer = ignoring(architecture, [index if name == "numeric" else numeric + index for name, index in places])
         fewer_N = np.concatenate([found_M for _, _, found_M in _trials(fewer, parts, prepared, config)])
     change = f"ignoring {some_of([column.name for column in useless], MAX_NAMED)}"
-    weight = sum(total_weight(unseen, config) for _, unseen in parts) / len(loss_N)
+    weight = mean_weight(sample, config)
     has_less = helps(change, loss_N, fewer_N, MIN_IMPROVEMENT, constant=math.inf, weight=weight)
     return fewer if has_less else architecture
 

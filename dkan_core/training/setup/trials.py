@@ -143,13 +143,23 @@ def losses(model: TabularModel, rows: Arrays, config: ResolvedTrainConfig) -> Fl
 
 def loss_of(logits_NL: Tensor, rows: Arrays, config: ResolvedTrainConfig) -> Float64:
     """Return the loss of each row ``(N,)``, given its log-odds ``(N, L)``."""
+    # What is not measured weighs nothing.
+    labels_NL = torch.from_numpy(rows["labels"]).float().clamp(max=1)
+    loss_NL = F.binary_cross_entropy_with_logits(logits_NL, labels_NL, reduction="none")
+    loss_N: Float64 = (loss_NL * _weights_of(rows, config)).sum(1).double().numpy()
+    return loss_N
+
+
+def mean_weight(rows: Arrays, config: ResolvedTrainConfig) -> float:
+    """Return what the measured labels of a row weigh together, on average."""
+    return _weights_of(rows, config).sum(1).double().mean().item()
+
+
+def _weights_of(rows: Arrays, config: ResolvedTrainConfig) -> Tensor:
+    """Return what each label of each row counts in the loss, ``(N, L)``: positives ``pos_weight`` times."""
     tensors = to_tensors({name: rows[name] for name in ("labels", "weight") if name in rows}, CPU)
     weight_NL = cell_weights(tensors["labels"], tensors.get("weight"), config.label_weights)
-    # What is not measured weighs nothing.
-    labels_NL, pos_weight = tensors["labels"].float().clamp(max=1), torch.tensor(float(config.pos_weight))
-    loss_NL = F.binary_cross_entropy_with_logits(logits_NL, labels_NL, reduction="none", pos_weight=pos_weight)
-    loss_N: Float64 = (loss_NL * weight_NL).sum(1).double().numpy()
-    return loss_N
+    return torch.where(tensors["labels"] == 1, config.pos_weight * weight_NL, weight_NL)
 
 
 def helps(

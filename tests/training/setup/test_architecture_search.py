@@ -342,3 +342,6 @@ def test_loss_of_a_row_is_that_of_its_measured_labels(prepared: Path, trained: T
     config = resolve_for(TrainConfig(device="cpu", pos_weight=5.0, label_weights=(4.0,)), manifest)
     expected_N = np.where(label_N == 1, expected_N, 4 * expected_N)
     np.testing.assert_allclose(trials.losses(model, rows, config), expected_N, rtol=1e-4, atol=1e-5)
+    weight_N = np.where(label_N == 1, 20, 4)
+    weight_N[::2] = 0
+    assert trials.mean_weight(rows, config) == weight_N.mean(), "the mean loss is a weighted mean"
