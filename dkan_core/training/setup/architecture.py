@@ -7,12 +7,14 @@ from dkan_core.config import ResolvedTrainConfig
 from dkan_core.data.format.manifest import PreparedData
 from dkan_core.data.loading.loader import RowReader
 from dkan_core.model.architecture import ModelConfig
+from dkan_core.training.compute.gradient import untrained_model
 from dkan_core.training.setup.additive_architecture import choose_additive
 from dkan_core.training.setup.architecture_search import search_architecture
 from dkan_core.training.setup.feature_crosses import choose_missing, choose_one_hot_groups, search_sample
 from dkan_core.training.setup.feature_selection import select_features
+from dkan_core.training.setup.model_parts import learning_rate_factors
 from dkan_core.training.setup.placement import threads_per_worker
-from dkan_core.training.setup.sizing import SEARCHED_SETTINGS, fitted_pairs
+from dkan_core.training.setup.sizing import SEARCHED_SETTINGS, fitted_pairs, possible_findings
 from dkan_core.utils.hints import some_of
 from dkan_core.utils.torch_resources import torch_threads
 
@@ -39,7 +41,11 @@ def choose_architecture(reader: RowReader, prepared: PreparedData, config: Resol
 def _choose_network(
     reader: RowReader, prepared: PreparedData, config: ResolvedTrainConfig
 ) -> tuple[ModelConfig, ResolvedTrainConfig]:
-    """Return the architecture of a network that reads all columns, and the settings with what a search has found."""
+    """Return the architecture of a network that reads all columns, and the settings with what a search has found.
+
+    Raises:
+        ConfigError: A part of the model that has a learning rate of its own is in no network that may be found.
+    """
     one_hot_groups: tuple[tuple[int, ...], ...] = ()
     missing: tuple[int, ...] = ()
     if config.model == "auto":
@@ -54,6 +60,11 @@ def _choose_network(
     architecture = ModelConfig.for_data(prepared, config, one_hot_groups=one_hot_groups, missing=missing)
     if not config.architecture_search:
         return architecture, config
+    if config.lr_multipliers:
+        # Before the search, which takes time: the largest network that it may find has the parts of all.
+        largest = possible_findings(config)[-1]
+        network = ModelConfig.for_data(prepared, largest, one_hot_groups=one_hot_groups, missing=missing)
+        learning_rate_factors(untrained_model(network, prepared, largest), config, reader.rows)
     found = search_architecture(reader, prepared, architecture, config)
     return ModelConfig.for_data(prepared, found, one_hot_groups=one_hot_groups, missing=missing), found
 

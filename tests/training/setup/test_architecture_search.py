@@ -109,6 +109,15 @@ def test_run_and_what_resumes_it_have_what_was_found(prepared: Path, tmp_path: P
     assert SavedModel(Path(again.model)).config.hidden == (128, 32) and len(always) == 1
 
 
+def test_parts_are_checked_before_a_search(prepared: Path, tmp_path: Path, always: list[int]) -> None:
+    """A part may be of the second layer, which only a search adds."""
+    with pytest.raises(ConfigError, match=r"lr_multipliers netwrk: the model has no such part; it has bias, encoder, "):
+        train(prepared, tmp_path / "run", replace(SHORT, lr_multipliers=("netwrk=0.1",)))
+    assert not always
+    train(prepared, tmp_path / "deep", replace(SHORT, lr_multipliers=("network.rest.1=0.1",)))
+    assert always
+
+
 @pytest.mark.parametrize("change", [sizing.refined, sizing.deepened], ids=["fine", "deep"])
 def test_run_resumes_with_what_was_found(
     change: Callable[[ResolvedTrainConfig], ResolvedTrainConfig],
