@@ -1,6 +1,9 @@
 """What newcomers do wrong first: each message says what was found, and what to do instead; nothing is written."""
 
 import re
+import shlex
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -128,6 +131,19 @@ def test_message_says_what_to_do_instead(
     code = dkan(*(word.format(model=trained.model, prepared=prepared) for word in words), monkeypatch=monkeypatch)
     check(code, capsys.readouterr().err, message)
     assert {path: path.read_bytes() for path in here.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize("name", ["texts/rows.csv", 'it\'s $1 "new".TSV', "as.csv.d/ünï.csv"])
+def test_command_that_converts_text_makes_parquet_beside_it(
+    name: str, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    (here / name).parent.mkdir(exist_ok=True)
+    (here / name).write_text("x,late\n1,0\n".replace(",", "\t" if name.endswith("TSV") else ","))
+    assert dkan("inspect", name, monkeypatch=monkeypatch) == 2
+    words = shlex.split(capsys.readouterr().err.partition("convert it first: ")[2])
+    assert words[:2] == ["python", "-c"]
+    subprocess.run([sys.executable, *words[1:]], check=True)
+    assert pq.read_table((here / name).with_suffix(".parquet")).to_pylist() == [{"x": 1, "late": 0}]
 
 
 @pytest.mark.parametrize(

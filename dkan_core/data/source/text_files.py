@@ -1,5 +1,7 @@
 """Files of comma-separated values, which are not read: how to make Parquet of them."""
 
+import json
+import shlex
 from pathlib import Path
 
 from dkan_core.errors import DataError
@@ -25,7 +27,9 @@ def csv_hint(source: str) -> str:
 
 def _conversion(source: str) -> str:
     """Return a command that makes Parquet of a file of comma-separated values."""
-    made = f"{source.split('.csv')[0].split('.tsv')[0]}.parquet"
-    options = ", parse_options=c.ParseOptions(delimiter='\\t')" if ".tsv" in source.lower() else ""
-    read = f"c.read_csv('{source}'{options})"
-    return f"python -c \"import pyarrow.csv as c, pyarrow.parquet as p; p.write_table({read}, '{made}')\""
+    suffix = next(each for each in TEXTS if source.lower().endswith(each))
+    options = ', parse_options=c.ParseOptions(delimiter="\\t")' if suffix.startswith(".tsv") else ""
+    # Strings of JSON are those of Python.
+    read, made = (json.dumps(name, ensure_ascii=False) for name in (source, f"{source[: -len(suffix)]}.parquet"))
+    code = f"import pyarrow.csv as c, pyarrow.parquet as p; p.write_table(c.read_csv({read}{options}), {made})"
+    return f"python -c {shlex.quote(code)}"
