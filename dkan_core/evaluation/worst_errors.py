@@ -90,18 +90,22 @@ def find_worst_errors(
     numbers_E = np.unique(np.concatenate([np.concatenate(pair) for pair in chosen.values()]))
     if not len(numbers_E):
         return {}
-    rows = _rows(data, numbers_E, saved.preprocessor)
+    parts = _rows(data, numbers_E, saved.preprocessor)
     is_decoded = not isinstance(data, RawRows)
     source = data.name if isinstance(data, RawRows) else f"the {data.name} split as it is stored"
 
     def explained(finder: ReasonFinder, place: int, high: Int64, low: Int64) -> WorstErrors:
         numbers = np.concatenate([high, low])
-        taken = rows.take(pa.array(np.searchsorted(numbers_E, numbers)))
-        reasons = _reasons(finder.of_label(data.labels[place]), taken, decoded=is_decoded)
+        of_label = finder.of_label(data.labels[place])
+        reasons: dict[int, list[Reason]] = {}
+        for numbers_K, rows in parts:
+            wanted_K = np.isin(numbers_K, numbers)
+            found = _reasons(of_label, rows.filter(pa.array(wanted_K)), decoded=is_decoded)
+            reasons |= zip(numbers_K[wanted_K].tolist(), found, strict=True)
         scores = probabilities_NL[numbers, place].tolist()
         errors = [
-            WorstError(number=number, probability=probability, reasons=found)
-            for number, probability, found in zip(numbers.tolist(), scores, reasons, strict=True)
+            WorstError(number=number, probability=probability, reasons=reasons[number])
+            for number, probability in zip(numbers.tolist(), scores, strict=True)
         ]
         return WorstErrors(source=source, false_positives=errors[: len(high)], false_negatives=errors[len(high) :])
 
@@ -121,8 +125,10 @@ def _worst(labels_N: Array, scores_N: Array, count: int) -> tuple[Int64, Int64]:
     )
 
 
-def _rows(data: EvaluationData, numbers_E: Int64, encoding: Preprocessor) -> pa.Table:
-    """Return some rows with the columns that a model reads.
+def _rows(data: EvaluationData, numbers_E: Int64, encoding: Preprocessor) -> list[tuple[Int64, pa.Table]]:
+    """Return some rows with the columns that a model reads, and their numbers; those of a file together.
+
+    Files may store a column as different types, such as times of two zones.
 
     Args:
         data: All rows.
@@ -133,14 +139,18 @@ def _rows(data: EvaluationData, numbers_E: Int64, encoding: Preprocessor) -> pa.
         collector = RowCollector(numbers_E)
         for _ in collector.watch(data.batches(encoding)):
             pass
-        return read_back(collector.rows(), encoding)
-    first, found = 0, []
+        return [(numbers_E, read_back(collector.rows(), encoding))]
+    first, parts = 0, []
     for path in data.paths:
+        begin, found = first, []
         for batch in read_batches(path, encoding.columns, folder_types=encoding.folder_types):
             start, stop = np.searchsorted(numbers_E, [first, first + len(batch)])
             found.append(pa.table(batch).take(pa.array(numbers_E[start:stop] - first)))
             first += len(batch)
-    return pa.concat_tables(found, promote_options="permissive")
+        start, stop = np.searchsorted(numbers_E, [begin, first])
+        if start < stop:
+            parts.append((numbers_E[start:stop], pa.concat_tables(found)))
+    return parts
 
 
 def _reasons(finder: ReasonFinder, rows: pa.Table, *, decoded: bool) -> list[list[Reason]]:

@@ -1,5 +1,6 @@
 """The worst errors are the rows that they should be, with reasons; the columns of the report say how rows moved."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -7,12 +8,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dkan_core import ConfigError, TrainResult, evaluate
+from dkan_core import ConfigError, PrepareConfig, TrainResult, evaluate, prepare, train
 from dkan_core.evaluation.column_summary import describe_columns
 from dkan_core.evaluation.labelled_rows import open_evaluation_data
 from dkan_core.evaluation.worst_errors import REASONS, find_worst_errors
 from dkan_core.explanation.figures.waterfall import Reason
 from dkan_core.model.saved_model import SavedModel
+from tests.additive_data import QUICK
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +51,29 @@ def test_raw_rows_show_their_own_values(saved: SavedModel, trained: TrainResult,
         for reason in error.reasons:
             value = table[reason.column][error.number].as_py()
             assert reason.value == (None if value is None else pa.scalar(value).cast(pa.string()).as_py())
+
+
+def test_files_may_store_a_column_as_other_types(trained: TrainResult, source: Path, tmp_path: Path) -> None:
+    """Times of two zones, and truth values as text, have no type in common."""
+    rows = 200
+    x = np.random.default_rng(0).normal(size=rows)
+    times = pa.array(np.arange(rows) * 10**9, pa.timestamp("us", "UTC"))
+    table = pa.table({"x": x, "at": times, "paid": x > 1, "label": (x > 0).astype(np.int8)})
+    pq.write_table(table, tmp_path / "a.parquet")
+    prepare(tmp_path / "a.parquet", tmp_path / "data", PrepareConfig(label=("label",)))
+    model = train(tmp_path / "data", tmp_path / "run", replace(QUICK, epochs=1, members=1)).model
+    kinds = {"at": pa.timestamp("us", "Europe/Berlin"), "paid": pa.string()}
+    schema = pa.schema([(field.name, kinds.get(field.name, field.type)) for field in table.schema])
+    pq.write_table(table.cast(schema), tmp_path / "b.parquet")
+    places, saved = [str(tmp_path / "a.parquet"), str(tmp_path / "b.parquet")], SavedModel(Path(model))
+    evaluation = evaluate(model, places, tmp_path / "eval", explain=False)
+    with open_evaluation_data(saved, places, None, []) as data:
+        found = find_worst_errors(saved, data, evaluation.labels, evaluation.probabilities, 4)["label"]
+    one, other = found.false_positives
+    assert other.number == one.number + rows, "the same row of the other file"
+    assert {reason.column: reason.log_odds for reason in one.reasons} == pytest.approx(
+        {reason.column: reason.log_odds for reason in other.reasons}
+    )
 
 
 def test_rows_of_a_prepared_split_show_values_read_back(
