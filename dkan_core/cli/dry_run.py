@@ -33,14 +33,12 @@ def describe_preparation(sources: Sequence[str], out: str, config: "PrepareConfi
     check_free(out, ours=OUTPUTS, overwrite=overwrite, contents=CONTENTS)
     task, _ = find_task(list(sources), config)
     size = sum(file.bytes for file in task.files)
-    rule = task.split_rule
-    split = f"Split by time: the earliest rows by {rule['column']} are train." if rule["by"] == "time" else None
     lines = [
         f"would prepare {counted(task.rows, 'row')} of {counted(len(task.files), 'file')} "
         f"({size / 1e6:,.1f} MB) into {out}",
         f"labels: {', '.join(_label_text(name, task.schema.positive) for name in task.schema.labels)}",
         *_feature_lines(task.schema),
-        split or describe_split(rule),
+        describe_split(task.split_rule),
         *(f"warning: {text}" for text in split_warnings(task.hints)),
     ]
     return "\n".join(lines)

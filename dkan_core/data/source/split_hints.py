@@ -85,10 +85,10 @@ def describe_split(rule: Mapping[str, str]) -> str:
     'Split by column split. Rows of one date belong together.'
     """
     column, percent = rule.get("column", ""), f" ({rule['percent']})" if "percent" in rule else ""
-    bounds = ", ".join(f"{name} {rule[name]}" for name in TIME_BOUNDS if name in rule)
+    bounds = "".join(f", {name} {rule[name]}" for name in TIME_BOUNDS if name in rule)
     sentences = {
         "column": f"Split by column {column}.",
-        "time": f"Split by time: the earliest rows by {column} are train, {bounds}.",
+        "time": f"Split by time: the earliest rows by {column} are train{bounds}.",
         "group": f"Split by group: rows of one {column} are in one split{percent}.",
         "row": f"Split at random, row by row{percent}.",
         "content": f"Split at random, by what each row holds{percent}.",
