@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dkan_core.config import NodesConfig, TrainConfig, check_config
-from dkan_core.data.format.manifest import MANIFEST, manifest_text
+from dkan_core.data.format.manifest import MANIFEST, manifest_text, no_manifest
 from dkan_core.errors import ClusterUnreachableError, ConfigError, DataError, DkanError, TrainingError
 from dkan_core.training.history import HISTORY, read_history
 from dkan_core.training.launcher.run_folder import CONTENTS, WRITTEN, check_run_folder
@@ -129,7 +129,7 @@ def _shared(name: str, uri: str | Path, nodes: NodesConfig) -> str:
 def _fingerprint(data: str) -> str:
     text = manifest_text(data)
     if text is None:
-        raise DataError(f"{data}: no {MANIFEST} there; expected a folder that `dkan prepare` wrote")
+        raise no_manifest(data)
     try:
         return str(json.loads(text)["fingerprint"])
     except (ValueError, TypeError, KeyError) as error:

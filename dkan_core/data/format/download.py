@@ -4,7 +4,7 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
-from dkan_core.data.format.integrity import block_count, block_hashes
+from dkan_core.data.format.integrity import block_hashes, wrong_size
 from dkan_core.data.format.shard_writer import Shard
 from dkan_core.errors import DataError
 from dkan_core.utils.storage.failures import readable
@@ -55,10 +55,8 @@ def download_shards(uri: str, shards: Sequence[Shard], folder: Path) -> None:
 
 def _damage(path: Path, shard: Shard) -> str:
     """Say in what a file is not as the manifest says, or return an empty text."""
-    size = path.stat().st_size
-    if size != shard.bytes:
-        blocks = f"{block_count(size):,} blocks of {block_count(shard.bytes):,}"
-        return f"has {size:,} bytes; the manifest says {shard.bytes:,} ({blocks})"
+    if fault := wrong_size(path.stat().st_size, shard.bytes):
+        return fault
     with path.open("rb") as file:
         for block, digest in enumerate(block_hashes(file)):
             if digest != shard.blocks[block]:

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from dkan_core.data.encoding.preprocessor import SCORE_LIMIT
 from dkan_core.errors import DataError
 from dkan_core.evaluation.metrics import NOT_MEASURED
+from dkan_core.utils.hints import counted
 
 # The sum of a billion such weights is still a float32; infinity would make every loss NaN.
 MAX_WEIGHT = 1e30
@@ -69,6 +70,18 @@ class Field:
 def block_count(size: int) -> int:
     """Return how many blocks a file of ``size`` bytes has."""
     return -(-size // BLOCK_BYTES)
+
+
+def wrong_size(found: int, expected: int) -> str:
+    """Return in what a shard's size is not as the manifest says; nothing where it is.
+
+    >>> wrong_size(100, 2_000_000)
+    'has 100 bytes; the manifest says 2,000,000 (1 of 2 blocks)'
+    """
+    if found == expected:
+        return ""
+    blocks = f"{block_count(found):,} of {counted(block_count(expected), 'block')}"
+    return f"has {found:,} bytes; the manifest says {expected:,} ({blocks})"
 
 
 def truncated(path: str | Path, offset: int) -> DataError:

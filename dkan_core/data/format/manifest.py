@@ -363,19 +363,20 @@ def _text(folder: Path) -> bytes:
     # An error here, such as of a name that is too long, is named by what reads the file.
     with suppress(OSError):
         if folder.is_file():
-            raise _no_manifest(folder)
+            raise no_manifest(folder)
     with suppress(FileNotFoundError):
         return read_regular(path)
     finish_interrupted(folder, OUTPUTS)
     try:
         return read_regular(path)
     except FileNotFoundError:
-        raise _no_manifest(folder) from None
+        raise no_manifest(folder) from None
 
 
-def _no_manifest(place: Path) -> DataError:
-    """Return the error for a place without a manifest; raw Parquet has to be prepared first."""
-    names = list(place.iterdir()) if place.is_dir() else [place]
+def no_manifest(place: str | Path) -> DataError:
+    """Return the error for a folder or URI without a manifest; raw Parquet has to be prepared first."""
+    folder = Path(place)
+    names = list(folder.iterdir()) if folder.is_dir() else [folder]
     is_raw = any(name.suffix.lower() in SUFFIXES and name.is_file() for name in names)
     advice = f"prepare it first, with `dkan prepare {shlex.quote(str(place))} --out prepared --label COLUMN`"
     hint = f"; it is raw Parquet: {advice}" if is_raw else ""

@@ -10,11 +10,10 @@ import numpy as np
 from dkan_core.data.format import integrity
 from dkan_core.data.format.block_cache import BlockCache, CachedShard, Mark, RemoteSource, create_cache
 from dkan_core.data.format.blocks import Block, Int64
-from dkan_core.data.format.integrity import Content, block_count
+from dkan_core.data.format.integrity import Content
 from dkan_core.data.format.shard_reader import ShardReader
 from dkan_core.data.format.shard_writer import Arrays, Shard
 from dkan_core.errors import DataError
-from dkan_core.utils.hints import counted
 from dkan_core.utils.storage.failures import readable
 from dkan_core.utils.storage.paths import filesystem
 
@@ -76,12 +75,8 @@ def _check_sizes(source: RemoteSource) -> None:
 def _check_size(name: str, shard: CachedShard, size: int | None) -> None:
     if size is None:
         raise DataError(f"{name}: no such file; expected a folder that `dkan prepare` wrote")
-    if size != shard.bytes:
-        blocks = f"{block_count(size):,} of {counted(block_count(shard.bytes), 'block')}"
-        raise DataError(
-            f"{name}: has {size:,} bytes; the manifest says {shard.bytes:,} ({blocks}); "
-            "restore the file or prepare the data again"
-        )
+    if fault := integrity.wrong_size(size, shard.bytes):
+        raise DataError(f"{name}: {fault}; restore the file or prepare the data again")
 
 
 def fetch_ranges(names: Sequence[str], starts: Sequence[int], stops: Sequence[int]) -> list[bytes]:

@@ -25,14 +25,12 @@ from dkan_core.data.format.integrity import (
     Content,
     Field,
     Layout,
-    block_count,
     read_exactly,
 )
 from dkan_core.data.format.pieces import PieceCopier
 from dkan_core.data.format.shard_writer import Arrays, Shard
 from dkan_core.data.format.sparse_rows import SPARSE, SparseRows, stored_layout, stored_length
 from dkan_core.errors import DataError
-from dkan_core.utils.hints import counted
 from dkan_core.utils.resources import allow_open_files
 from dkan_core.utils.schemas import Schema, read_json
 from dkan_core.utils.storage.paths import path_inside
@@ -226,11 +224,8 @@ def _open(path: Path, shard: Shard, stack: ExitStack, *, writable: bool) -> int:
     found = os.fstat(handle)
     if not stat.S_ISREG(found.st_mode):
         raise DataError(f"{path}: is not a regular file; the manifest lists it")
-    if found.st_size != shard.bytes:
-        raise DataError(
-            f"{path}: has {found.st_size:,} bytes; the manifest says {shard.bytes:,} "
-            f"({block_count(found.st_size):,} of {counted(block_count(shard.bytes), 'block')}): prepare the data again"
-        )
+    if fault := integrity.wrong_size(found.st_size, shard.bytes):
+        raise DataError(f"{path}: {fault}; prepare the data again")
     return handle
 
 

@@ -19,7 +19,7 @@ from dkan_core.config import PrepareConfig
 from dkan_core.config.prepare import SPLITS
 from dkan_core.data.encoding.histograms import Int64, count_values
 from dkan_core.data.encoding.preprocessor import Preprocessor
-from dkan_core.data.format.manifest import MANIFEST, OUTPUTS, PreparedData
+from dkan_core.data.format.manifest import MANIFEST, OUTPUTS, PreparedData, no_manifest
 from dkan_core.data.format.shard_writer import Shard, ShardWriter, write_shard
 from dkan_core.data.format.split_info import SplitInfo
 from dkan_core.data.preparation.plan import PLAN
@@ -104,7 +104,7 @@ def _read_earlier(place: SharedFolder, like: str | Path | None) -> PreparedData:
     """Return the manifest of data that rows can be added to."""
     earlier = earlier_result(place)
     if earlier is None:
-        raise DataError(f"{place.uri}: no {MANIFEST} there; expected a folder that `dkan prepare` wrote")
+        raise no_manifest(place.uri)
     if place.read_json(PLAN) is not None:
         raise OutputError(f"{place.uri}: a preparation is in progress there, or was interrupted")
     if like is not None and read_reference(str(like)).preprocessor != earlier.preprocessor:
