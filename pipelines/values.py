@@ -7,11 +7,11 @@ from typing import Any
 from dkan_core.config import NodesConfig, PrepareConfig
 from dkan_core.config.forms import config_from_form, trainings_from_form
 from dkan_core.data.places import DATE, DATED, READ, WRITTEN
-from dkan_core.data.preparation.parallel import MAX_PARTS
+from dkan_core.data.preparation.parallel import check_parts
 from dkan_core.data.source.files import SUFFIXES, split_sources
 from dkan_core.errors import ConfigError
 from dkan_core.serving.inference_service import storage_uri
-from dkan_core.training.setup.early_checks import check_training, has_test_rows
+from dkan_core.training.setup.early_checks import check_split, check_training
 from dkan_core.trainjob.body import settle
 from pipelines.rules import RULES
 
@@ -44,7 +44,7 @@ def find_fault(form: Mapping[str, Any]) -> str:
             storage_uri(form.get("serving_uri") or form["publish_uri"])
     except ConfigError as error:
         return str(error)
-    return _unfit_share(form)
+    return ""
 
 
 def _unfit_pair(form: Mapping[str, Any]) -> str:
@@ -71,15 +71,6 @@ serving_uri"
             return f"parameter {name!r} cannot have a date; {DATE} may be in {', '.join(DATED)}"
     if form.get("registry_url") and not form.get("registered_name") and form["publish_uri"].strip("/").endswith(DATE):
         return f"parameter 'registered_name' is empty, and would be the date, as 'publish_uri' ends with {DATE}"
-    return ""
-
-
-def _unfit_share(form: Mapping[str, Any]) -> str:
-    """Return what is wrong with how rows are divided."""
-    if "prepared_uri" in form and form.get("num_parts", 1) > MAX_PARTS:
-        return f"parameter 'num_parts' must be from 1 to {MAX_PARTS}, got {form['num_parts']}"
-    if "split" in form and not form.get("split_column") and not has_test_rows(form["split"]):
-        return f"parameter 'split' must leave rows to test on, got {form['split']!r}"
     return ""
 
 
@@ -131,6 +122,10 @@ def _build_configs(form: Mapping[str, Any]) -> None:
     if "split" in form:
         # Smoke has no label in its form, as its data come with one.
         config_from_form(PrepareConfig, {"label": "label", **form})
+        if not form.get("split_column"):
+            check_split(form["split"])
+    if "prepared_uri" in form and "num_parts" in form:
+        check_parts(form["num_parts"])
     if "model_kind" in form:
         for config in trainings_from_form(form):
             if "nodes" in form:

@@ -113,7 +113,7 @@ def test_secrets_that_fit_no_header(
             "model /mnt/dkan/models/late: KServe cannot read it; publish the model to a bucket",
         ),
         (["--params", "data_uri= "], "parameter 'data_uri' must be a path or URI, not empty, got ' '"),
-        (["--params", "split=80/20/0"], "parameter 'split' must leave rows to test on, got '80/20/0'"),
+        (["--params", "split=80/20/0"], "split must leave rows to test on, got '80/20/0'"),
         (
             ["--params", "prepared_uri=s3://b/p", "--params", "publish_uri=s3://b/p/"],
             "parameter 'publish_uri' must differ from 'prepared_uri', got 's3://b/p/'",
@@ -129,7 +129,7 @@ def test_secrets_that_fit_no_header(
         (["--params", "serving_account=A B"], "parameter 'serving_account' must be a name of lowercase letters"),
         (
             [*("--pipeline", "parallel-prepare", "--params", "num_parts=65"), *("--params", "prepared_uri=s3://b/p")],
-            "'num_parts' must be from 1 to 64, got 65",
+            "parts (num_parts in Kubeflow) must be at most 64, got 65: each takes several pods",
         ),
         (
             ["--pipeline", "sweep", "--params", 'sweep=[{"epochs": 1}, {"epochs": 1}]'],

@@ -77,7 +77,7 @@ def plan_preparation(
         DataError: The sources are not what was expected; the message names file and column.
         OutputError: ``prepared_uri`` cannot take the result.
     """
-    _check_parts(parts)
+    check_parts(parts)
     if not str(prepared_uri).strip():
         raise ConfigError(f"prepared_uri must be a folder or URI that every process reaches, got {str(prepared_uri)!r}")
     finish_interrupted(prepared_uri, OUTPUTS)
@@ -100,7 +100,8 @@ def plan_parts(
     return list(range(len(plan.parts)))
 
 
-def _check_parts(parts: int) -> None:
+def check_parts(parts: int) -> None:
+    """Raise ConfigError where rows cannot be cut into so many parts."""
     if parts < 1:
         raise ConfigError(f"parts must be at least 1, got {parts}")
     if parts > MAX_PARTS:

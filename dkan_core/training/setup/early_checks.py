@@ -51,17 +51,8 @@ def check_names(config: TrainConfig, sources: str | Path | Sequence[str | Path],
 
 def check_split(split: str) -> None:
     """Check that percentages such as 70/10/20 leave rows to test on."""
-    if split and not has_test_rows(split):
+    if split and PrepareConfig(label=("",), split=split).split_percent[2] == 0:
         raise ConfigError(f"split must leave rows to test on, got {split!r}")
-
-
-def has_test_rows(split: str) -> bool:
-    """Tell whether percentages leave rows to test on.
-
-    >>> has_test_rows("70/10/20"), has_test_rows("80/20/0")
-    (True, False)
-    """
-    return PrepareConfig(label=("",), split=split).split_percent[2] > 0
 
 
 def check_workers(config: TrainConfig, strategy: ResolvedStrategy, workers: int | None) -> None:
