@@ -24,7 +24,7 @@ from dkan_core.evaluation.prediction import copied_folder_types, output_batch, o
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.utils.hints import counted
 from dkan_core.utils.progress import progress
-from dkan_core.utils.schemas import Schema, read_json
+from dkan_core.utils.schemas import Schema
 from dkan_core.utils.storage.remote import local_copy
 from dkan_core.utils.storage.shared_folder import SharedFolder
 
@@ -116,6 +116,4 @@ def read_record(place: SharedFolder, plan: ScoringPlan, part: int) -> PartRecord
         plan: The plan.
         part: Number of the part.
     """
-    name = f"{plan.record(part)}.json"
-    text = place.read_text(name)
-    return None if text is None else read_json(PartRecord, text, f"{place.uri}/{name}")
+    return place.read(PartRecord, f"{plan.record(part)}.json")

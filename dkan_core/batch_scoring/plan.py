@@ -19,7 +19,7 @@ from dkan_core.evaluation.prediction import output_schema
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.utils.file_names import MODEL_FOLDER
 from dkan_core.utils.hints import counted
-from dkan_core.utils.schemas import Schema, read_json
+from dkan_core.utils.schemas import Schema
 from dkan_core.utils.storage.outputs import entries, foreign_contents
 from dkan_core.utils.storage.remote import local_copy
 from dkan_core.utils.storage.shared_folder import WORK, SharedFolder
@@ -229,9 +229,9 @@ def _claim(place: SharedFolder, plan: ScoringPlan, *, overwrite: bool) -> None:
         place.write_json(REPLACED, Replaced(names=sorted(stale | folders)).model_dump())
         place.write_json(PLAN, json.loads(plan.model_dump_json()))
     place.remove(DONE)
-    text = place.read_text(REPLACED)
+    replaced = place.read(Replaced, REPLACED)
     # None where an earlier call got as far as the end of this.
-    for name in [] if text is None else read_json(Replaced, text, f"{place.uri}/{REPLACED}").names:
+    for name in [] if replaced is None else replaced.names:
         place.remove(name)
     place.remove(REPLACED)
 
@@ -254,8 +254,7 @@ def read_plan(place: SharedFolder) -> ScoringPlan | None:
     Raises:
         DataError: It is damaged, or of another version of dkan.
     """
-    text = place.read_text(PLAN)
-    return None if text is None else read_json(ScoringPlan, text, f"{place.uri}/{PLAN}")
+    return place.read(ScoringPlan, PLAN)
 
 
 def open_plan(output_uri: str | Path) -> tuple[SharedFolder, ScoringPlan]:
@@ -323,8 +322,7 @@ class Scoring(Schema):
 
 def read_done(place: SharedFolder) -> Scoring | None:
     """Return what an earlier scoring left, if it is whole."""
-    text = place.read_text(DONE)
-    return None if text is None else read_json(Scoring, text, f"{place.uri}/{DONE}")
+    return place.read(Scoring, DONE)
 
 
 def read_accepted(place: SharedFolder) -> Scoring | None:

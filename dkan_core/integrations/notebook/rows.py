@@ -16,7 +16,7 @@ import torch
 from dkan_core.data.source.frames import column_names, is_frame, nulls_as_numbers, to_table, without_empty_types
 from dkan_core.errors import DataError
 from dkan_core.evaluation.metrics import NOT_MEASURED
-from dkan_core.utils.hints import counted
+from dkan_core.utils.hints import counted, some_of
 
 Array = npt.NDArray[Any]
 
@@ -83,7 +83,7 @@ def read_features(source: object, where: str, names: Sequence[str], *, named: bo
         if checked.shape[1] != len(names):
             raise DataError(
                 f"{place}: has {checked.shape[1]} features; the model was trained with {len(names)} "
-                f"({_shortened(names)})"
+                f"({some_of(names, 6)})"
             )
         own = frame_names(checked)
         if named and own is not None and own != list(names):
@@ -200,7 +200,3 @@ def _encoded(labels_NL: Array, where: str) -> npt.NDArray[np.uint8]:
         seen = f"{wrong[0]:g} ({counted(int(counts[0]), 'row')})"
         raise DataError(f"{where}: labels must be 0, 1 or NaN (not measured); found {seen}")
     return np.where(measured_NL, values_NL, NOT_MEASURED).astype(np.uint8)
-
-
-def _shortened(names: Sequence[str]) -> str:
-    return ", ".join(names) if len(names) <= 6 else f"{', '.join(names[:3])}, …, {names[-1]}"

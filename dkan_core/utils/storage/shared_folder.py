@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from dkan_core.utils.schemas import parse_json
+from dkan_core.utils.schemas import SchemaT, parse_json, read_json
 from dkan_core.utils.storage.failures import failure_inside, readable, writable
 from dkan_core.utils.storage.files import json_text, read_if_there, remove, sync_folder
 from dkan_core.utils.storage.paths import check_relative, filesystem, is_remote, path_inside
@@ -75,6 +75,11 @@ class SharedFolder:
         """Return what a JSON file holds, or None where there is none."""
         text = self.read_text(name)
         return None if text is None else parse_json(text, f"{self.uri}/{name}")
+
+    def read(self, schema: type[SchemaT], name: str) -> SchemaT | None:
+        """Return what a JSON file holds as a schema's model, or None where there is none."""
+        text = self.read_text(name)
+        return None if text is None else read_json(schema, text, f"{self.uri}/{name}")
 
     def open(self, name: str) -> Any:
         """Open a file for binary reading."""
