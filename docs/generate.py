@@ -11,6 +11,7 @@ import re
 import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
+from functools import partial
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -41,19 +42,9 @@ FORMATS = {
 """The schema of each file that is documented key by key, as MODULE:CLASS."""
 
 
-def configuration() -> str:
+def configuration(*kinds: type) -> str:
     """Return a table of the fields of each config."""
-    return "\n\n".join(_settings(kind) for kind in (dkan_core.PrepareConfig, dkan_core.TrainConfig))
-
-
-def nodes_configuration() -> str:
-    """Return a table of the fields of ``NodesConfig``."""
-    return _settings(dkan_core.NodesConfig)
-
-
-def serve_configuration() -> str:
-    """Return a table of the fields of ``ServeConfig``."""
-    return _settings(dkan_core.ServeConfig)
+    return "\n\n".join(map(_settings, kinds))
 
 
 def _settings(kind: type) -> str:
@@ -70,14 +61,9 @@ def _settings(kind: type) -> str:
     return f"## {kind.__name__}\n\n{_summary(kind)}\n\n" + _table(("Setting", "Type", "Default", "Description"), rows)
 
 
-def dkan_commands() -> str:
-    """Return usage, arguments and options of every ``dkan`` command."""
-    return "\n\n".join(_commands(typer.main.get_command(dkan_app), "dkan"))
-
-
-def pipelines_commands() -> str:
-    """Return the same of ``python -m pipelines``."""
-    return "\n\n".join(_commands(typer.main.get_command(pipelines_app), "python -m pipelines"))
+def commands(app: typer.Typer, name: str) -> str:
+    """Return usage, arguments and options of every command of an app."""
+    return "\n\n".join(_commands(typer.main.get_command(app), name))
 
 
 def _commands(command: Any, name: str) -> Iterator[str]:
@@ -191,14 +177,14 @@ def _inner_schemas(annotation: Any) -> Iterator[tuple[type[BaseModel], str]]:
 
 GENERATED: dict[str, Callable[[], str]] = {
     "components": components,
-    "configuration": configuration,
-    "dkan-commands": dkan_commands,
+    "configuration": partial(configuration, dkan_core.PrepareConfig, dkan_core.TrainConfig),
+    "dkan-commands": partial(commands, dkan_app, "dkan"),
     "exit-codes": exit_codes,
     "file-formats": file_formats,
-    "nodes-configuration": nodes_configuration,
-    "serve-configuration": serve_configuration,
+    "nodes-configuration": partial(configuration, dkan_core.NodesConfig),
+    "serve-configuration": partial(configuration, dkan_core.ServeConfig),
     "outcomes": outcomes,
-    "pipelines-commands": pipelines_commands,
+    "pipelines-commands": partial(commands, pipelines_app, "python -m pipelines"),
     "python-api": python_api,
 }
 
