@@ -24,8 +24,9 @@ from dkan_core.evaluation.page import read_run_history, render_page
 from dkan_core.evaluation.prediction import known_split, probability_column
 from dkan_core.evaluation.slices import TOP_COLUMNS, find_columns, slice_metrics
 from dkan_core.evaluation.worst_errors import ERRORS, find_worst_errors
+from dkan_core.explanation.against import compare_explanations
 from dkan_core.explanation.columns import Column
-from dkan_core.explanation.explain import QUICK_ROWS, quick_comparison, quick_explanation
+from dkan_core.explanation.explain import QUICK, QUICK_ROWS, quick_explanation
 from dkan_core.explanation.labels import Explanation
 from dkan_core.model.model_folder import naming_swapped
 from dkan_core.model.saved_model import SavedModel, Share
@@ -373,7 +374,8 @@ def _learned(
         return found
     if saved.preprocessor.sparse or comparison.saved.preprocessor.sparse:
         return found
-    return quick_comparison(saved, comparison.saved, found, sample, data.labels, comparison.model)
+    earlier, where = comparison.saved, comparison.model
+    return compare_explanations(saved, earlier, found, sample, labels=data.labels, where=where, effort=QUICK)
 
 
 def _check_prediction_columns(names: Sequence[str]) -> None:

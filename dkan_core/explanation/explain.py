@@ -136,22 +136,6 @@ def quick_explanation(saved: SavedModel, arrays: Arrays, labels: Sequence[str], 
     return explain_labels(saved, arrays, labels, split=split, effort=effort, seed=0)
 
 
-def quick_comparison(
-    saved: SavedModel, earlier: SavedModel, found: Explanation, arrays: Arrays, labels: Sequence[str], where: str
-) -> Explanation:
-    """Return a quick explanation beside what an earlier model had learned.
-
-    Args:
-        saved: The model.
-        earlier: The earlier one.
-        found: What ``quick_explanation`` returned.
-        arrays: The rows that it was given.
-        labels: Names of their labels.
-        where: Where the earlier model lies.
-    """
-    return compare_explanations(saved, earlier, found, arrays, labels=labels, where=where, effort=QUICK)
-
-
 def learned_section(found: LabelExplanation, rows: int) -> Markup:
     """Return a report's section on what the model learned about a label.
 
