@@ -80,8 +80,13 @@ def _load_pyfunc(path: str) -> MlflowScorer:
     return MlflowScorer(Path(path))
 
 
-def log_model(folder: Path) -> None:
-    """Log a model folder to MLflow's active run, with its signature and an example of its input."""
+def log_model(folder: Path, step: int) -> None:
+    """Log a model folder to MLflow's active run, with its signature and an example of its input.
+
+    Args:
+        folder: Of the model.
+        step: Optimizer steps that the model has taken.
+    """
     import mlflow
 
     saved = SavedModel(folder)
@@ -89,6 +94,7 @@ def log_model(folder: Path) -> None:
         name="model",
         loader_module=__name__,
         data_path=str(folder),
+        step=step,
         signature=signature_of(saved),
         input_example=example_of(saved.preprocessor),
         # Given, so that MLflow does not load the model in another process to find out.

@@ -126,7 +126,7 @@ class MlflowTracker(Tracker):
         self._client.set_tag(self._run_id, "mlflow.note.content", (model / "README.md").read_text(encoding="utf-8"))
         self._client.log_dict(self._run_id, dict(metrics), "metrics.json")
         self._client.log_artifact(self._run_id, str(self._run.folder / HISTORY))
-        log_model(model)
+        log_model(model, metrics["step"])
 
 
 def start_run(known: str | None, **options: Any) -> Any:
