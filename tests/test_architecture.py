@@ -27,7 +27,7 @@ LAYERS = [
     {"model", "report"},
     {"evaluation.prediction"},
     {"explanation", "evaluation.drift", "tracking", "onnx_export"},
-    {"evaluation.labelled_rows"},
+    {"evaluation.labelled_rows", "evaluation.leakage"},
     {"inspection", "evaluation.comparison", "evaluation.publishing", "batch_scoring"},
     {"evaluation", "training"},
     {"editing"},
