@@ -263,7 +263,7 @@ def check_transfer(initial: InitialModel, manifest: PreparedData, prepared: str,
     ):
         if names:
             logger.warning("%s: %s", what, listed_names(names))
-    if found.changed:
+    if found.changed and place is not None:
         logger.warning("prepare with `%s --extend` to keep their encoding and weights", flag("like", place))
     logger.info("%d columns keep their weights", len(found.kept))
 

@@ -40,7 +40,9 @@ def test_class_weight_is_refused_where_it_means_nothing() -> None:
     with pytest.raises(ValueError, match="class_weight"):
         small(class_weight="even").fit(*frame())
     for weight in (0, -1, np.nan):
-        with pytest.raises(ValueError, match=r"class_weight must be numbers above 0, got \{'late': 1"):
+        with pytest.raises(
+            ValueError, match=r"class_weight must be numbers above 0 and at most 1e\+30, got \{'late': 1"
+        ):
             small(class_weight={"late": 1, "on time": weight}).fit(*frame())
 
 

@@ -138,7 +138,7 @@ def test_columns_that_were_added_are_refused(source: Path, sketched: TrainResult
     table = pq.read_table(source)
     pq.write_table(table.append_column("more", table["mean_texture"]), tmp_path / "rows.parquet")
     prepare(tmp_path / "rows.parquet", tmp_path / "data", PrepareConfig(like=sketched.model, extend=True))
-    with pytest.raises(DataError, match=r"other columns or labels .* sketched first layer \(sketch_rank 3\)"):
+    with pytest.raises(DataError, match=r"other columns or labels; .* sketched first layer \(sketch_rank 3\)"):
         train(tmp_path / "data", tmp_path / "run", replace(SKETCHED, hidden=None, init_from=sketched.model))
 
 
