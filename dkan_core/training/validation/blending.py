@@ -14,7 +14,7 @@ import torch
 from dkan_core.config import ResolvedTrainConfig
 from dkan_core.data.format.manifest import PreparedData
 from dkan_core.data.loading.loader import FirstRows, RowReader, all_batches
-from dkan_core.evaluation.metrics import macro_average_precision
+from dkan_core.evaluation.metrics import macro_average_precision, mean_log_loss
 from dkan_core.evaluation.prediction import SCORING_ROWS, ScoredSplit, score_batches
 from dkan_core.model.additive import AdditiveFastKAN
 from dkan_core.model.additive_shape import Blend
@@ -104,8 +104,10 @@ class Blender:
             return network, scored
         found = {weight: _weighted(scored, partner.scored, weight) for weight in WEIGHTS}
         values = {weight: _average_precision(each) for weight, each in found.items()}
-        best, alone = max(WEIGHTS, key=lambda weight: values[weight]), _average_precision(scored)
-        is_far_better = values[best] <= alone - ALONE_MARGIN * min(alone, 1 - alone)
+        # Of few rows, all may be ranked correctly by several.
+        best = max(WEIGHTS, key=lambda weight: (values[weight], -_loss(found[weight])))
+        alone = _average_precision(scored)
+        is_far_better = values[best] < alone - ALONE_MARGIN * min(alone, 1 - alone)
         # Data that need a second hidden layer are none of those on which blends are nearly always better.
         is_better_and_deep = len(network.config.hidden) > 1 and values[best] < alone
         if is_far_better or is_better_and_deep or is_better_on_each_part(scored, found[best]):
@@ -158,6 +160,10 @@ def is_better_on_each_part(one: ScoredSplit, other: ScoredSplit) -> bool:
 def _part(scored: ScoredSplit, rows: slice) -> ScoredSplit:
     weight_N = None if scored.weight_N is None else scored.weight_N[rows]
     return ScoredSplit(scored.labels_NL[rows], scored.log_odds_NL[rows], weight_N)
+
+
+def _loss(scored: ScoredSplit) -> float:
+    return mean_log_loss(scored.labels_NL, scored.log_odds_NL, scored.weight_N)
 
 
 def _average_precision(scored: ScoredSplit) -> float:

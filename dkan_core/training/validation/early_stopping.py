@@ -19,37 +19,47 @@ from dkan_core.training.state.refit_choices import CALIBRATION
 class EarlyStopping:
     """Remembers the best validation AP, and how many evaluations ago that was.
 
+    Of evaluations with the same AP, as where few rows are all ranked correctly, that with the lowest loss is the best.
+
     >>> early_stopping = EarlyStopping(patience=2)
-    >>> [early_stopping.take(value) for value in (0.5, 0.7, 0.6, 0.7)], early_stopping.exhausted
+    >>> scores = (0.5, 0.9), (0.7, 0.8), (0.6, 0.5), (0.7, 0.8)
+    >>> [early_stopping.take(*score) for score in scores], early_stopping.exhausted
     ([True, True, False, False], True)
+    >>> early_stopping.take(0.7, 0.6), early_stopping.exhausted
+    (True, False)
     """
 
     def __init__(self, patience: int) -> None:
         self.patience = patience
-        self.best = -math.inf
-        self.best_due = -math.inf
-        """Of the evaluations that count for patience."""
-
+        self._best = self._best_due = (-math.inf, -math.inf)
         self.without_gain = 0
 
-    def take(self, value: float, *, is_due: bool = True) -> bool:
+    @property
+    def best(self) -> float:
+        """The best AP."""
+        return self._best[0]
+
+    def take(self, average_precision: float, loss: float, *, is_due: bool = True) -> bool:
         """Take in an evaluation; True when it is the best so far.
 
         Args:
-            value: Its AP.
+            average_precision: Its AP.
+            loss: Its log loss.
             is_due: Whether it counts for patience.
         """
-        better = value > self.best
-        self.best = max(value, self.best)
+        score = average_precision, -loss
+        better = score > self._best
+        self._best = max(self._best, score)
         if is_due:
-            self.without_gain = 0 if value > self.best_due else self.without_gain + 1
-            self.best_due = max(value, self.best_due)
+            self.without_gain = 0 if score > self._best_due else self.without_gain + 1
+            self._best_due = max(self._best_due, score)
         return better
 
     def replay(self, history: Iterable[Mapping[str, Any]]) -> None:
         """Take in the evaluations of an earlier process; an AP of 0 stands for a score that was no number."""
         for entry in history:
-            self.take(entry["average_precision"] or -math.inf, is_due=entry.get("due", True))
+            loss = entry.get("validation_loss", math.inf)
+            self.take(entry["average_precision"] or -math.inf, loss, is_due=entry.get("due", True))
 
     @property
     def exhausted(self) -> bool:

@@ -6,7 +6,7 @@ Shape suffixes: V parameters side by side (the second are the moving average), P
 import logging
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,6 +27,14 @@ class Best:
     values_P: Float32
     scored: ScoredSplit
     facts: dict[str, Any]
+
+
+class _Score(NamedTuple):
+    """How good parameters are on the validation split, and its rows' scores."""
+
+    average_precision: float
+    loss: float
+    scored: ScoredSplit
 
 
 class ValidationScorer:
@@ -54,21 +62,22 @@ class ValidationScorer:
             is_due: Whether the evaluation counts for patience.
         """
         scores = [self._score(values_P) for values_P in values_VP]
-        values = [value for value, _ in scores]
         # The first of equals: the parameters themselves rather than their average.
-        winner = int(np.argmax(values))
-        better = self.early_stopping.take(values[winner], is_due=is_due)
-        named = {"average_precision": values[winner], "best_average_precision": self.early_stopping.best}
-        if len(values) > 1:
-            named |= {"average_precision_raw": values[0], "average_precision_ema": values[1]}
+        winner = max(range(len(scores)), key=lambda index: (scores[index].average_precision, -scores[index].loss))
+        best = scores[winner]
+        better = self.early_stopping.take(best.average_precision, best.loss, is_due=is_due)
+        named = {"average_precision": best.average_precision, "best_average_precision": self.early_stopping.best}
+        if len(scores) > 1:
+            raw, ema = scores
+            named |= {"average_precision_raw": raw.average_precision, "average_precision_ema": ema.average_precision}
         entry = {**facts, **{name: max(0.0, value) for name, value in named.items()}, "best": better}
         if not is_due:
             entry["due"] = False
-        if np.isfinite(loss := _loss(scores[winner][1])):
-            entry["validation_loss"] = loss
-        return entry, Best(values_VP[winner].copy(), scores[winner][1], facts) if better else None
+        if math.isfinite(best.loss):
+            entry["validation_loss"] = best.loss
+        return entry, Best(values_VP[winner].copy(), best.scored, facts) if better else None
 
-    def _score(self, values_P: Float32) -> tuple[float, ScoredSplit]:
+    def _score(self, values_P: Float32) -> _Score:
         self.replica.load(values_P)
         self.replica.model.eval()
         scored = score_split(self.replica.model, self.reader, self.replica.device)
@@ -77,12 +86,6 @@ class ValidationScorer:
             # Not an error: parameters that diverge for a while may come back, and the run refuses and backs off by
             # itself.
             logger.warning("a score is not finite: these parameters cannot be the best")
-            return -math.inf, scored
-        return macro_average_precision(scored.labels_NL, scored.log_odds_NL, scored.weight_N), scored
-
-
-def _loss(scored: ScoredSplit) -> float:
-    """Return the mean log loss; nan where a score is no finite number."""
-    if not np.isfinite(scored.log_odds_NL).all():
-        return math.nan
-    return mean_log_loss(scored.labels_NL, scored.log_odds_NL, scored.weight_N)
+            return _Score(-math.inf, math.inf, scored)
+        arrays = scored.labels_NL, scored.log_odds_NL, scored.weight_N
+        return _Score(macro_average_precision(*arrays), mean_log_loss(*arrays), scored)

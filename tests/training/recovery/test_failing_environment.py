@@ -46,9 +46,9 @@ import dkan_core.training.roles.evaluator
 from dkan_core.training.validation.early_stopping import EarlyStopping
 dkan_core.training.roles.evaluator.RETRY_SECONDS = 0.1
 take = EarlyStopping.take
-def take_twentieth(self, value, **options):
+def take_twentieth(self, value, loss, **options):
     self.count = getattr(self, "count", 0) + 1
-    return take(self, 1.0 if self.count == 20 else value / 2, **options)
+    return take(self, 1.0 if self.count == 20 else value / 2, loss, **options)
 if take.__name__ == "take":
     EarlyStopping.take = take_twentieth
 """
