@@ -21,7 +21,7 @@ def interrupt(*_: Any, **__: Any) -> Any:
 
 def test_classifier_keeps_what_it_was_fitted_to(monkeypatch: pytest.MonkeyPatch) -> None:
     X, y = several()
-    model = small().fit(X, y[:, 0])
+    model = small(blend=False).fit(X, y[:, 0])
     before = model.predict_proba(X)
     with pytest.raises(ConfigError, match="dropout"):
         model.set_params(dropout=2.0).fit(X * 100 + 50, np.where(y[:, 0] > 0, "yes", "no"))
