@@ -11,6 +11,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from importlib.abc import MetaPathFinder
 from typing import Any
 
@@ -40,7 +41,9 @@ def run_process(command: Callable[[], None]) -> None:
         if code is not None:
             logging.shutdown()
             sys.stdout.flush()
-            sys.stderr.flush()
+            # A terminal that was closed takes no messages, and the code says how the command ended.
+            with suppress(OSError):
+                sys.stderr.flush()
             os._exit(code)
 
     # What is registered first comes last: threads have ended by then, and all other exit handlers have run.

@@ -111,7 +111,8 @@ def test_closed_terminal_loses_nothing(rows: Path, tmp_path: Path, before: str, 
     words = f"train {rows} --out {run} --epochs 3 --model fastkan --hidden 8 --workers 2 --device cpu"
     process = subprocess.Popen(
         ["setsid", "--ctty", "sh", "-c", f"{before} exec {sys.executable} -m dkan_core {words}"],
-        env={**os.environ, **slow_steps(tmp_path, until=done)},
+        # What stderr keeps when the terminal does not take it is tried once more at the end.
+        env={**os.environ, **slow_steps(tmp_path, until=done), "PYTHONUNBUFFERED": ""},
         stdin=terminal,
         stdout=terminal,
         stderr=terminal,
