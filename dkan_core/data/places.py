@@ -45,7 +45,7 @@ def find_local_place(form: Mapping[str, Any], volume_path: str = "") -> str:
 
 
 def resolve_places(form: Mapping[str, Any], volume_path: str = "") -> tuple[str, ...]:
-    """Check, in a pod of Kubeflow Pipelines, the places of a run, and fill in its date; elsewhere any path is good.
+    """Check, in a pod of Kubeflow Pipelines, the places of a run, and fill in its date; elsewhere any path will do.
 
     Args:
         form: Values of a form by name, those of ``DATED`` among them.

@@ -124,14 +124,3 @@ def shown(value: object) -> str:
     except (RecursionError, ValueError):  # nested too deeply, or a whole number of thousands of digits
         return f"a value of type {type(value).__name__}"
     return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}…"
-
-
-def show_duration(seconds: float) -> str:
-    """Return a time for people.
-
-    >>> show_duration(0.7042), show_duration(42.4), show_duration(150), show_duration(8_000), show_duration(1e6)
-    ('0.7 s', '42 s', '2.5 min', '2.2 h', '280 h')
-    """
-    unit, name = next(each for each in ((3600, "h"), (60, "min"), (0, "s")) if seconds >= 2 * each[0])
-    count = seconds / (unit or 1)
-    return f"{float(f'{count:.2g}'):g} {name}"

@@ -7,9 +7,9 @@ from dkan_core.config import ResolvedTrainConfig
 from dkan_core.data.loading.order import steps_per_epoch
 from dkan_core.training.planning.device_memory import MemoryNeed, parts_that_fit
 from dkan_core.training.planning.formulas import Machine, Prediction, Scheme, predict
-from dkan_core.training.planning.sizes import show_size
+from dkan_core.training.planning.sizes import show_duration, show_size
 from dkan_core.training.setup.sizing import MAX_BATCH, MIN_BATCH, STEPS_TO_TAKE
-from dkan_core.utils.hints import counted, show_duration
+from dkan_core.utils.hints import counted
 
 # Share of the highest speed from which on something simpler is taken instead: predictions are off by about as much.
 NEAR = 0.9

@@ -1,4 +1,4 @@
-"""Sizes in bytes as people write them."""
+"""Sizes in bytes, and durations, as people write them."""
 
 import re
 
@@ -37,3 +37,14 @@ def show_size(size: float) -> str:
     unit = next((unit for unit in ("G", "M", "K") if size >= UNITS[unit]), "")
     count = size / UNITS[unit]
     return f"{count:.0f} {unit}B" if count >= 100 else f"{count:.3g} {unit}B"
+
+
+def show_duration(seconds: float) -> str:
+    """Return a time for people.
+
+    >>> show_duration(0.7042), show_duration(42.4), show_duration(150), show_duration(8_000), show_duration(1e6)
+    ('0.7 s', '42 s', '2.5 min', '2.2 h', '280 h')
+    """
+    unit, name = next(each for each in ((3600, "h"), (60, "min"), (0, "s")) if seconds >= 2 * each[0])
+    count = seconds / (unit or 1)
+    return f"{float(f'{count:.2g}'):g} {name}"

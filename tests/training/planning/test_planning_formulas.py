@@ -30,7 +30,7 @@ from dkan_core.training.planning.formulas import (
     server_exchange,
 )
 from dkan_core.training.planning.machines import Cores, Gpus
-from dkan_core.utils.hints import show_duration
+from dkan_core.training.planning.sizes import show_duration
 from tests.settings import resolved
 
 SECONDS = st.floats(1e-6, 10)
