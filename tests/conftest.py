@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import settings
 from sklearn.datasets import load_breast_cancer
 
 from dkan_core import PrepareConfig, TrainConfig, TrainResult, prepare, train
@@ -23,6 +24,10 @@ MEANS = 10
 
 SLOW_SECONDS = 1800
 """A hanging test ends after so long; the slowest takes a minute or two on an idle machine."""
+
+# An example takes as long as the machine is busy: by default, one of more than 0.2 s fails.
+settings.register_profile("dkan", deadline=None)
+settings.load_profile("dkan")
 
 
 @pytest.fixture(scope="session", autouse=True)

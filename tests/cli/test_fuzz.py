@@ -301,7 +301,6 @@ def test_no_content_of_a_file_does_more_than_end_a_command(name: str, sound: Sou
     @settings(
         max_examples=kind.examples,
         derandomize=True,
-        deadline=None,
         database=None,
         suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
     )

@@ -97,7 +97,7 @@ def test_encoding_whose_slopes_overflow_falls_back() -> None:
     np.testing.assert_array_equal(found, preprocessor.transform(rows, "rows")["numeric"])
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     values=st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=2, max_size=60),
     probes=st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), max_size=20),

@@ -75,7 +75,7 @@ def test_scores_are_normal_quantiles_of_mid_ranks_within_a_step(name: str) -> No
     assert np.abs((codes - 1) * STEP - 3 - wanted).max() <= 1.75 * STEP + 1e-5
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     st.lists(st.floats(allow_nan=False, allow_infinity=False, width=32), min_size=2, max_size=700), st.integers(0, 99)
 )

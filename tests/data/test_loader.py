@@ -68,7 +68,7 @@ def visited(batches: Iterator[Arrays]) -> list[int]:
     return numbers
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data())
 def test_every_row_is_visited_once_an_epoch_whatever_the_shape(readers: Readers, data: st.DataObject) -> None:
     (rows, _), reader = data.draw(st.sampled_from(sorted(readers.items(), key=lambda item: item[0])))
@@ -87,7 +87,7 @@ def test_every_row_is_visited_once_an_epoch_whatever_the_shape(readers: Readers,
     assert sorted(visited(all_batches(reader, batch_size))) == list(range(rows))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(1, 400), st.integers(1, 8), st.lists(st.floats(1e-6, 1e6), min_size=8, max_size=8), st.booleans())
 def test_global_batch_of_a_step_is_the_same_however_it_is_cut(
     readers: Readers, size: int, workers: int, weights: list[float], weighted: bool

@@ -55,7 +55,7 @@ def small(shard_bytes: int = 20_000, sample: int = 1 << 18) -> Iterator[None]:
         yield
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(
     rows=st.integers(300, 1500),
     files=st.integers(1, 5),

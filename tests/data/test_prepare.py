@@ -63,7 +63,7 @@ def test_rows_are_shuffled_even_when_the_input_is_sorted_by_label(tmp_path: Path
     assert abs(halves[0] - halves[1]) < 0.1
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     rows=st.integers(300, 3000),
     files=st.integers(1, 5),

@@ -41,7 +41,7 @@ def imbalanced(rows: int = 20_000, prevalence: float = 0.02, seed: int = 0) -> t
     return labels, (1 / (1 + np.exp(-logits))).astype(np.float32)
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(labelled_scores())
 def test_scalars_equal_scikit_learn(sample: tuple[Array, Array]) -> None:
     labels, scores = sample
@@ -58,7 +58,7 @@ def test_scalars_equal_scikit_learn(sample: tuple[Array, Array]) -> None:
     assert ours["brier"] == pytest.approx(reference.brier_score_loss(labels, scores.astype(np.float64)), abs=1e-12)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(labelled_scores())
 def test_best_f1_threshold_has_the_best_f1(sample: tuple[Array, Array]) -> None:
     labels, scores = sample
@@ -68,7 +68,7 @@ def test_best_f1_threshold_has_the_best_f1(sample: tuple[Array, Array]) -> None:
     assert chosen not in scores or np.nextafter(chosen, scores.dtype.type(0)) in scores or not chosen
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(labelled_scores())
 def test_curve_points_are_exact_at_their_thresholds(sample: tuple[Array, Array]) -> None:
     labels, scores = sample
@@ -227,7 +227,7 @@ def test_wrong_input_is_named() -> None:
         metrics.compute_metrics(labels[:, None], np.array([[0.5], [0.1]]), ["a", "b"])
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(labelled_scores(), st.integers(0, 2**32 - 1))
 def test_weighted_scalars_equal_scikit_learn(sample: tuple[Array, Array], seed: int) -> None:
     labels, scores = sample

@@ -94,7 +94,7 @@ def cases(draw: st.DrawFn) -> tuple[Preprocessor, pa.RecordBatch]:
     return preprocessor, pa.record_batch(rows)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(cases())
 def test_any_encoding_gives_the_same_scores_and_codes(case: tuple[Preprocessor, pa.RecordBatch]) -> None:
     check_same(*case)

@@ -269,7 +269,7 @@ TEXTS = st.one_of(st.sampled_from(["north", "None", "a", "b", "true", "false"]),
 ROW = st.fixed_dictionaries({**dict.fromkeys(NUMERIC, NUMBERS), **dict.fromkeys(CATEGORIES, TEXTS)})
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(rows=st.lists(ROW, min_size=1, max_size=5))
 def test_any_rows_have_the_same_probabilities(rows: list[dict[str, Any]], exported: tuple[SavedModel, Any]) -> None:
     saved, opened = exported
