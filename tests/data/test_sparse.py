@@ -17,7 +17,7 @@ from safetensors.numpy import load_file
 from dkan_core import DataError, PrepareConfig, prepare
 from dkan_core.data.encoding import sparse
 from dkan_core.data.encoding.preprocessor import Preprocessor
-from dkan_core.data.encoding.sparse import SparseFeature, fit_sparse, ids_of, longest_rows, sparse_codes
+from dkan_core.data.encoding.sparse import SparseFeature, count_ids, fit_sparse, ids_of, longest_rows, sparse_codes
 from dkan_core.data.format import shard_writer
 from dkan_core.data.format.integrity import INDICES, OFFSETS, Content, Field
 from dkan_core.data.format.manifest import read_manifest
@@ -50,7 +50,7 @@ def test_every_row_has_the_codes_of_its_ids(kind: Any) -> None:
     column = as_bits(ones_NV) if kind == "bits" else as_lists(ones_NV, None if kind == "sliced" else kind)
     if kind == "sliced":
         column, ones_NV = column.slice(7, 90), ones_NV[7:97]
-    feature = fit_sparse(column, "tags", "rows", None, 4)
+    feature = fit_sparse(column, "tags", "rows", count_ids(column, "tags", "rows"), None, 4)
     assert feature is not None and feature.buckets == 0
     assert feature.ones == pytest.approx(ones_NV.sum(axis=1).mean(), abs=1e-5)
     assert feature.counts == ones_NV[:, feature.ids].sum(axis=0).tolist() and feature.sample_rows == len(ones_NV)

@@ -12,7 +12,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dkan_core.data.decimals import to_float64
-from dkan_core.data.encoding.category_counts import count_texts
 from dkan_core.data.encoding.column_hints import REMEDIES, stored_as_text
 from dkan_core.data.encoding.column_threads import map_columns
 from dkan_core.data.encoding.distinct import DistinctValues, Int64, distinct_values
@@ -29,7 +28,8 @@ from dkan_core.data.encoding.preprocessor import (
     category_codes,
 )
 from dkan_core.data.encoding.raw_columns import column_named
-from dkan_core.data.encoding.sparse import MAX_IDS, SparseFeature, fit_sparse
+from dkan_core.data.encoding.sparse import MAX_IDS, SparseFeature, count_ids, fit_sparse
+from dkan_core.data.encoding.value_counts import count_texts
 from dkan_core.data.source.times import TimePart, time_parts
 from dkan_core.errors import DataError
 from dkan_core.utils.hints import SHOWN, Advice, counted, drop_advice
@@ -96,7 +96,7 @@ def fit_preprocessor(
     times: Sequence[str] = (),
     sparse: Sequence[str] = (),
     max_categories: int | None = None,
-    category_counts: Mapping[str, pa.Table] = MappingProxyType({}),
+    value_counts: Mapping[str, pa.Table] = MappingProxyType({}),
     useless: Literal["refuse", "leave out"] = "refuse",
     advice: Advice = drop_advice,
 ) -> Preprocessor:
@@ -112,9 +112,9 @@ def fit_preprocessor(
         sparse: Columns of lists of ids or of bit vectors.
         max_categories: Where a category column has more values, or one of lists more ids, only the most frequent have
             a code of their own; the others share some by their hash. Default: values that occur once are unseen.
-        category_counts: By category column, its values and their rows (``CategoryCounts.tables``), where more rows than
-            the sample were counted. Default: those of the sample.
-        useless: What becomes of a column that holds no value at all, or of a category column no value of which repeats.
+        value_counts: By column of categories or ids, the rows of each of its values (``ValueCounts.tables``), where
+            more rows than the sample were counted. Default: those of the sample.
+        useless: What becomes of a column that holds no value at all, or a category column no value of which repeats.
         advice: Says of columns how to leave them out.
 
     Raises:
@@ -135,7 +135,7 @@ def fit_preprocessor(
     rows_by_code: dict[str, list[int]] = {}
     for name in categorical:
         column = column_named(sample, name, where)
-        values = count_texts(column, name, where) if name not in category_counts else category_counts[name]
+        values = count_texts(column, name, where) if name not in value_counts else value_counts[name]
         with tried():
             feature = _fit_category(values, column, name, max_categories)
             coded.append(feature)
@@ -158,8 +158,10 @@ def fit_preprocessor(
         coded += [each.codes] if each.codes is not None else []
     lists: list[SparseFeature] = []
     for name in sparse:
+        column = column_named(sample, name, where)
+        ids = count_ids(column, name, where) if name not in value_counts else value_counts[name]
         with tried():
-            lists.append(_fit_sparse(column_named(sample, name, where), name, where, max_categories))
+            lists.append(_fit_sparse(ids, column, name, where, max_categories))
     if unusable:
         places = {name: place for place, name in enumerate(sample.column_names)}
         raise _refusal(sorted(unusable, key=lambda each: places[each.name]), where, advice)
@@ -301,8 +303,10 @@ def _rows_by_code(values: pa.Table, feature: CategoryFeature, where: str) -> lis
     return rows.tolist()
 
 
-def _fit_sparse(column: pa.ChunkedArray | pa.Array, name: str, where: str, max_categories: int | None) -> SparseFeature:
-    feature = fit_sparse(column, name, where, max_categories, hash_buckets(max_categories or MAX_IDS))
+def _fit_sparse(
+    ids: pa.Table, column: pa.ChunkedArray | pa.Array, name: str, where: str, max_categories: int | None
+) -> SparseFeature:
+    feature = fit_sparse(column, name, where, ids, max_categories, hash_buckets(max_categories or MAX_IDS))
     if feature is None:
         raise _no_value(name, len(column))
     return feature

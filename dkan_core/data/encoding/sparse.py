@@ -6,7 +6,6 @@ follow each other, from 1 on, so that they are the rows of one table of weights;
 Shape suffixes: N rows, K ids of all rows, S codes of the longest row.
 """
 
-from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Annotated
@@ -244,18 +243,17 @@ def _checked(column: pa.ChunkedArray | pa.Array, feature: SparseFeature, where: 
     return column
 
 
-def count_ids(column: pa.ChunkedArray | pa.Array, name: str, where: str) -> Counter[int]:
-    """Return how many rows have each id."""
+def count_ids(column: pa.ChunkedArray | pa.Array, name: str, where: str) -> pa.Table:
+    """Return the ids of a column ("value") and how many rows have each ("rows"), in any order; null is none of them."""
     rows_K, ids_K = ids_of(column, name, where)
     found, place_K = np.unique(ids_K, return_inverse=True)
     # An id that a row has twice counts once.
     once = _sorted_once(rows_K * len(found) + place_K)
-    counts = np.bincount(once % max(1, len(found)), minlength=len(found))
-    return Counter(dict(zip(found.tolist(), counts.tolist(), strict=True)))
+    return pa.table({"value": found, "rows": np.bincount(once % max(1, len(found)), minlength=len(found))})
 
 
 def fit_sparse(
-    column: pa.ChunkedArray | pa.Array, name: str, where: str, max_ids: int | None, buckets: int
+    column: pa.ChunkedArray | pa.Array, name: str, where: str, counts: pa.Table, max_ids: int | None, buckets: int
 ) -> SparseFeature | None:
     """Choose which ids have a code of their own: the most frequent ones; None where there is no id.
 
@@ -263,20 +261,23 @@ def fit_sparse(
         column: Of rows of the train split.
         name: Its name.
         where: The rows, as messages should call them.
+        counts: Its ids, null maybe among them, and the rows of each, as of ``count_ids``: of these rows or of more.
         max_ids: How many at most. Default: ``MAX_IDS``.
         buckets: Codes that all other ids share by their hash, where there are others.
     """
-    counts = count_ids(column, name, where)
-    if not counts:
+    counts = counts.filter(pc.is_valid(counts["value"]))
+    if not len(counts):
         return None
     # Among ids of as many rows by their number: the choice must not depend on the order of the rows.
-    frequent = sorted(counts, key=lambda each: (-counts[each], each))[: max_ids or MAX_IDS]
+    ordered = counts.sort_by([("rows", "descending"), ("value", "ascending")])
+    frequent = np.sort(ordered["value"].slice(0, max_ids or MAX_IDS).to_numpy())
+    others = buckets if len(counts) > len(frequent) else 0
     feature = SparseFeature(
         name=name,
-        ids=sorted(frequent),
-        buckets=buckets if len(counts) > len(frequent) else 0,
+        ids=frequent.tolist(),
+        buckets=others,
         vector_bytes=column.type.byte_width if pa.types.is_fixed_size_binary(column.type) else 0,
-        counts=[0] * (len(frequent) + (buckets if len(counts) > len(frequent) else 0)),
+        counts=[0] * (len(frequent) + others),
         sample_rows=len(column),
     )
     codes_NS = sparse_codes(pa.table({name: column}), [feature], where)

@@ -16,7 +16,7 @@ from typing import Literal, get_args
 
 from dkan_core.config import PrepareConfig
 from dkan_core.config.prepare import SPLITS
-from dkan_core.data.encoding.category_counts import CategoryCounts
+from dkan_core.data.encoding.value_counts import ValueCounts
 from dkan_core.data.format.manifest import MANIFEST, OUTPUTS, PreparedData
 from dkan_core.data.format.shard_writer import Shard
 from dkan_core.data.preparation.plan import (
@@ -157,13 +157,13 @@ def fit_preparation(prepared_uri: str | Path) -> None:
         return  # a second call: shards may lie there already
     schema = plan.task.schema
     counts = merge_counts([Counts.from_dict(record) for record in read_records(place, plan, "survey")], schema)
-    samples, categories = (
+    samples, values = (
         [partial(place.open, f"{plan.record('survey', part)}.{suffix}") for part in range(len(plan.parts))]
         for suffix in ("arrow", "parquet")
     )
     sample = merge_samples(samples, sample_rows(len(schema.features)))
-    category_counts = CategoryCounts.from_files(plan.task.counted_categories, categories)
-    preprocessor = fit(plan.task, Statistics(counts, sample, category_counts))
+    value_counts = ValueCounts.from_files(*plan.task.counted_columns, values)
+    preprocessor = fit(plan.task, Statistics(counts, sample, value_counts))
     # Only now, when nothing can be wrong with the source any more; the manifest first, so that nobody reads half of it.
     for name in (MANIFEST, *SPLITS, PARTIAL):
         place.remove(name)

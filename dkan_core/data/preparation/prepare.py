@@ -9,6 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from dkan_core.config import PrepareConfig, check_config
+from dkan_core.data.encoding.value_counts import ValueCounts
 from dkan_core.data.format.manifest import CONTENTS, MANIFEST, OUTPUTS, PreparedData
 from dkan_core.data.format.shard_writer import SpillReader
 from dkan_core.data.preparation.reference import read_reference
@@ -85,9 +86,8 @@ def prepare(
         task = with_time_bounds(task, fragments)
         with progress("reading", task.rows, "rows") as advance:
             limit = sample_limit(task.rows, task.schema, task.config)
-            statistics = collect_statistics(
-                fragments, task.schema, task.config, advance, task.bounds, limit, task.counted_categories
-            )
+            values = ValueCounts(*task.counted_columns)
+            statistics = collect_statistics(fragments, task.schema, task.config, advance, task.bounds, limit, values)
         counts = merge_counts([statistics.counts], task.schema)
         preprocessor = fit(task, statistics._replace(counts=counts))
         del statistics  # not needed any more, and large

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from dkan_core.config.prepare import SPLITS
 from dkan_core.data.encoding.preprocessor import Preprocessor
+from dkan_core.data.encoding.value_counts import ValueCounts
 from dkan_core.data.format.shard_writer import record_type, shard_count, shard_name, write_shard
 from dkan_core.data.preparation.plan import PreparationPlan, read_records, unchanged_fragments
 from dkan_core.data.preparation.sampling import save_row_sample
@@ -87,14 +88,14 @@ def survey(place: SharedFolder, plan: PreparationPlan, part: int) -> int:
     rows = sum(fragment.rows for fragment in fragments)
     with progress("reading", rows, "rows") as advance:
         limit = sample_limit(task.rows, task.schema, task.config)
-        categories = task.counted_categories
-        found = collect_statistics(fragments, task.schema, task.config, advance, task.bounds, limit, categories)
+        values = ValueCounts(*task.counted_columns)
+        found = collect_statistics(fragments, task.schema, task.config, advance, task.bounds, limit, values)
     read = {fragment.path for fragment in fragments}
     check_values(found.counts, describe_files([file for file in task.files if file.path in read]))
     with place.staged(f"{plan.record('survey', part)}.arrow") as file:
         save_row_sample(file, found.sample)
     with place.staged(f"{plan.record('survey', part)}.parquet") as file:
-        found.category_counts.save(file)
+        found.value_counts.save(file)
     place.write_json(f"{plan.record('survey', part)}.json", found.counts.to_dict())
     return rows
 

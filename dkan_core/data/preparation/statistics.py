@@ -1,4 +1,4 @@
-"""First pass: a uniform sample of the train split, and exact counts of labels, categories, nulls, NaN and infinity.
+"""First pass: a uniform sample of the train split, and exact counts of labels, categories, IDs, nulls and NaN.
 
 The sample holds the whole train split when that has few rows. Of wide data fewer rows are kept, so that the sample
 stays within some 512 MB.
@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 from dkan_core.config import PrepareConfig
 from dkan_core.config.prepare import SPLITS
 from dkan_core.data.decimals import to_float64
-from dkan_core.data.encoding.category_counts import CategoryCounts
 from dkan_core.data.encoding.sparse import longest_rows
+from dkan_core.data.encoding.value_counts import ValueCounts
 from dkan_core.data.format.integrity import MAX_WEIGHT
 from dkan_core.data.hashing import salted
 from dkan_core.data.preparation.label_values import listed_others, not_binary
@@ -178,7 +178,7 @@ class Statistics(NamedTuple):
     sample: Sample
     """Of the train split at most ``sample_rows`` rows, feature columns only."""
 
-    category_counts: CategoryCounts
+    value_counts: ValueCounts
     """Of all rows of train."""
 
 
@@ -189,7 +189,7 @@ def collect_statistics(
     on_rows: Callable[[int], None],
     bounds: TimeBounds | None = None,
     limit: np.uint64 | None = None,
-    categories: Sequence[str] = (),
+    value_counts: ValueCounts | None = None,
 ) -> Statistics:
     """Read every row once, and check what can be checked row by row.
 
@@ -200,10 +200,10 @@ def collect_statistics(
         on_rows: Called with the number of rows after each batch.
         bounds: Where valid and test begin, of a split by time.
         limit: A key that no row of the sample exceeds, as of ``sample_limit``.
-        categories: Columns whose values are counted in all rows of train.
+        value_counts: Counts the values of its columns in all rows of train. Default: none are counted.
     """
     sample = BottomK(sample_rows(len(schema.features)), salted(config.seed, "sample"), limit)
-    category_counts = CategoryCounts(categories)
+    value_counts = value_counts or ValueCounts([])
     others = {name: Counter[str]() for name in schema.positive}
     counts = Counts(rows=[0] * len(SPLITS), labels=_no_labels(schema), others=others)
     if schema.weight is not None:
@@ -222,9 +222,9 @@ def collect_statistics(
         if schema.weight is not None:
             _count_weights(counts, batch, schema.weight)
         train = batch.split == 0
-        blocks = _with_categories(batch.features(), category_counts, pa.array(train), batch.path)
+        blocks = _values_counted(batch.features(), value_counts, pa.array(train), batch.path)
         sample.add(_counted(blocks, counts, schema, batch.path), batch.row_ids, train)
-    return Statistics(counts, sample.sample(), category_counts)
+    return Statistics(counts, sample.sample(), value_counts)
 
 
 def _no_labels(schema: Schema) -> dict[str, list[Counter[object]]]:
@@ -252,10 +252,10 @@ def _counted(blocks: Iterable[pa.RecordBatch], counts: Counts, schema: Schema, p
         yield block
 
 
-def _with_categories(
-    blocks: Iterable[pa.RecordBatch], counts: CategoryCounts, train: pa.Array, path: str
+def _values_counted(
+    blocks: Iterable[pa.RecordBatch], counts: ValueCounts, train: pa.Array, path: str
 ) -> Iterator[pa.RecordBatch]:
-    """Yield blocks of features whose categories were counted in the rows of train."""
+    """Yield blocks of features whose values were counted in the rows of train."""
     for block in blocks:
         counts.add(block, path, train)
         yield block

@@ -65,12 +65,15 @@ class PreparationTask:
         return sum(file.rows for file in self.files)
 
     @property
-    def counted_categories(self) -> list[str]:
-        """Category columns to be encoded of which every row is counted; none if the sample holds all rows."""
+    def counted_columns(self) -> tuple[list[str], list[str]]:
+        """Categorical and sparse columns of whose values every row is counted; none if the sample holds all rows."""
         if self.rows <= sample_rows(len(self.schema.features)):
-            return []
+            return [], []
         known = set() if self.encoding is None else {*self.encoding.columns}
-        return [name for name in self.schema.categorical if name not in known]
+        categorical, sparse = (
+            [name for name in names if name not in known] for names in (self.schema.categorical, self.schema.sparse)
+        )
+        return categorical, sparse
 
     @property
     def where(self) -> str:
@@ -157,7 +160,7 @@ def _fit_columns(task: PreparationTask, statistics: Statistics) -> Preprocessor:
         times=times,
         sparse=sparse,
         max_categories=task.config.max_categories,
-        category_counts=statistics.category_counts.tables(),
+        value_counts=statistics.value_counts.tables(),
     )
     for text in column_warnings(sample, [*numeric, *categorical]):
         logger.warning("%s", text)

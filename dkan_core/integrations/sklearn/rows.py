@@ -14,13 +14,13 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import validate_data
 
 from dkan_core.config import PrepareConfig
-from dkan_core.data.encoding.category_counts import CategoryCounts
 from dkan_core.data.encoding.column_hints import column_warnings
 from dkan_core.data.encoding.extending import extended_encoding, with_counts
 from dkan_core.data.encoding.fitting import fit_preprocessor
 from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.data.encoding.source_check import check_features
 from dkan_core.data.encoding.sparse import MAX_ROW_IDS, longest_rows
+from dkan_core.data.encoding.value_counts import ValueCounts
 from dkan_core.data.preparation.statistics import sample_rows
 from dkan_core.data.source.column_types import column_types
 from dkan_core.data.source.frames import column_names, is_frame, nulls_as_numbers, to_table, without_empty_types
@@ -198,7 +198,7 @@ def _fit_columns(table: pa.Table) -> Preprocessor:
     features = feature_columns(column_types("X", table.schema), "X")
     dtype = PrepareConfig(label=("label",)).numeric_dtype
     sample = table.slice(0, sample_rows(table.num_columns))
-    counts = CategoryCounts(features.categorical)
+    counts = ValueCounts(features.categorical, features.sparse)
     counts.add(table, "X")
     longest = longest_rows(table, features.sparse, "X", OUT_OF_X)
     preprocessor = fit_preprocessor(
@@ -209,7 +209,7 @@ def _fit_columns(table: pa.Table) -> Preprocessor:
         "X",
         times=features.times,
         sparse=features.sparse,
-        category_counts=counts.tables(),
+        value_counts=counts.tables(),
         useless="leave out",
         advice=OUT_OF_X,
     )

@@ -1,4 +1,4 @@
-"""Values of categories are counted in all rows of train: exactly, and the same however rows are cut into parts."""
+"""Categories and IDs are counted in all rows of train: exactly, and the same however rows are cut into parts."""
 
 from collections import Counter
 from dataclasses import replace
@@ -13,51 +13,64 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dkan_core import PrepareConfig, prepare
-from dkan_core.data.encoding import category_counts
-from dkan_core.data.encoding.category_counts import CategoryCounts
+from dkan_core.data.encoding import value_counts
+from dkan_core.data.encoding.value_counts import ValueCounts
 from dkan_core.data.preparation import statistics, steps
 from dkan_core.integrations.sklearn import rows as sklearn_rows
+from tests.data.stages import run
 from tests.data.tables import write
 
 VALUES = st.lists(st.sampled_from(["a", "b", "ä" * 40, "", None]))
+IDS = st.lists(st.one_of(st.none(), st.lists(st.sampled_from([0, 7, -(2**63), 2**63 - 1, None]))))
 
 CONFIG = PrepareConfig(label=("y",))
 
 
-def counted(found: dict[str, pa.Table]) -> dict[str, dict[str | None, int]]:
+def counted(found: dict[str, pa.Table]) -> dict[str, dict[str | int | None, int]]:
     return {name: dict(zip(*table.to_pydict().values(), strict=True)) for name, table in found.items()}
 
 
-@given(parts=st.lists(VALUES, max_size=5), least=st.sampled_from([1, 1 << 16]))
+@given(parts=st.lists(st.tuples(VALUES, IDS), max_size=5), least=st.sampled_from([1, 1 << 16]))
 def test_parts_add_up_to_what_was_counted_of_all_rows(
-    tmp_path_factory: pytest.TempPathFactory, parts: list[list[str | None]], least: int
+    tmp_path_factory: pytest.TempPathFactory,
+    parts: list[tuple[list[str | None], list[list[int | None] | None]]],
+    least: int,
 ) -> None:
     folder = tmp_path_factory.mktemp("counts")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(category_counts, "MIN_ADDED", least)
-        for number, values in enumerate(parts):
-            part = CategoryCounts(["city", "absent"])
-            part.add(pa.table({"city": pa.array(values, pa.string())}), "rows")
+        patch.setattr(value_counts, "MIN_ADDED", least)
+        for number, (cities, tags) in enumerate(parts):
+            part = ValueCounts(["city", "absent"], ["tags"])
+            part.add(pa.table({"city": pa.array(cities, pa.string())}), "rows")
+            part.add(pa.table({"tags": pa.array(tags, pa.list_(pa.int64()))}), "rows")
             part.save(folder / str(number))
         files = [partial(open, folder / str(number), "rb") for number in range(len(parts))]
-        total = CategoryCounts.from_files(["city", "absent"], files).tables()
-    expected = Counter(value for values in parts for value in values)
-    assert counted(total) == {"city": {None: 0, **expected}, "absent": {None: 0}}
+        total = ValueCounts.from_files(["city", "absent"], ["tags"], files).tables()
+    cities_expected = Counter(value for cities, _ in parts for value in cities)
+    # An id that a row has twice counts once.
+    ids_expected = Counter(each for _, tags in parts for row in tags for each in {*(row or [])} - {None})
+    assert counted(total) == {
+        "city": {None: 0, **cities_expected},
+        "absent": {None: 0},
+        "tags": {None: 0, **ids_expected},
+    }
 
 
 @pytest.mark.parametrize("parts", [1, 3, 10])
 def test_column_with_too_many_values_is_given_up_whatever_the_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parts: int
 ) -> None:
-    monkeypatch.setattr(category_counts, "MAX_BYTES", 2 * 100 * (category_counts.VALUE_BYTES + 6))
-    rows = pa.table({"many": [f"id {row:03}" for row in range(101)], "few": ["value"] * 101})
+    monkeypatch.setattr(value_counts, "MAX_BYTES", 3 * 100 * (value_counts.VALUE_BYTES + 6))
+    many, ids = [f"id {row:03}" for row in range(101)], [[row, 200 + row] for row in range(101)]
+    rows = pa.table({"many": many, "few": ["value"] * 101, "ids": ids})
     files = []
     for number in range(parts):
-        part = CategoryCounts(["many", "few"])
+        part = ValueCounts(["many", "few"], ["ids"])
         part.add(rows, "rows", pa.array(np.arange(101) % parts == number))
         part.save(tmp_path / str(number))
         files.append(partial(open, tmp_path / str(number), "rb"))
-    assert counted(CategoryCounts.from_files(["many", "few"], files).tables()) == {"few": {None: 0, "value": 101}}
+    total = ValueCounts.from_files(["many", "few"], ["ids"], files).tables()
+    assert counted(total) == {"few": {None: 0, "value": 101}}
 
 
 def long_tailed(rows: int) -> dict[str, Any]:
@@ -83,6 +96,19 @@ def test_values_that_the_sample_lacks_have_codes_and_exact_counts(tmp_path: Path
     rows = prepared.preprocessor.counts["city"]
     assert sum(rows) == prepared.splits["train"].rows > 1_000
     assert rows[2:] == sorted(rows[2:], reverse=True)
+
+
+@pytest.mark.usefixtures("small_sample")
+@pytest.mark.parametrize("in_parts", [False, True])
+def test_ids_that_the_sample_lacks_have_codes(in_parts: bool, tmp_path: Path) -> None:
+    rows = np.arange(2_000)
+    table = pa.table({"y": rows % 2, "tags": np.stack([rows * 200 // 2_000, 1_000 + rows], axis=1).tolist()})
+    source = write(table, tmp_path / "raw")
+    prepared = run(source, tmp_path / "out", CONFIG, parts=3) if in_parts else prepare(source, tmp_path / "out", CONFIG)
+    [tags] = prepared.preprocessor.sparse
+    # The first is in each row of ten, the second in one.
+    assert len(tags.ids) == prepared.splits["train"].rows + sum(each < 200 for each in tags.ids) > 1_500
+    assert tags.sample_rows == 100 and sum(tags.counts) == 200
 
 
 @pytest.mark.usefixtures("small_sample")

@@ -1,4 +1,4 @@
-"""How many rows hold each value of the category columns: exact, and the same however the rows are cut into parts."""
+"""Rows of each category, and of each ID of lists: counted exactly, and the same however rows are cut into parts."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -10,16 +10,17 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dkan_core.data.encoding.raw_columns import column_named, texts_of
+from dkan_core.data.encoding.sparse import count_ids
 
 # Bounds the memory of all columns together. Measured: some four times as much while millions of values are added up.
 MAX_BYTES = 128 << 20
-# Of a value besides its text: its number of rows, and its offset.
+# Of a value: its number of rows, and the id or the offset of the text, which comes on top.
 VALUE_BYTES = 16
 # Fewer new entries are not worth adding up.
 MIN_ADDED = 1 << 16
 FILE_SCHEMA = pa.schema({"column": pa.string(), "value": pa.string(), "rows": pa.int64()})
-# Each count begins with it, so that even one of no rows says that the column was counted.
-NO_ROWS = pa.table({"value": pa.nulls(1, pa.string()), "rows": [0]})
+# Each count begins with one, so that even one of no rows says that the column was counted.
+NO_TEXTS, NO_IDS = (pa.table({"value": pa.nulls(1, kind), "rows": [0]}) for kind in (pa.string(), pa.int64()))
 
 logger = logging.getLogger(__name__)
 
@@ -35,10 +36,10 @@ def count_texts(column: pa.ChunkedArray | pa.Array, name: str, where: str) -> pa
     >>> count_texts(pa.array(["a", "b", "a"]), "city", "rows").sort_by("rows").to_pydict()
     {'value': [None, 'b', 'a'], 'rows': [0, 1, 2]}
     """
-    return _added_up([NO_ROWS, _counted(column, name, where)])
+    return _added_up([NO_TEXTS, _count_texts(column, name, where)])
 
 
-def _counted(column: pa.ChunkedArray | pa.Array, name: str, where: str) -> pa.Table:
+def _count_texts(column: pa.ChunkedArray | pa.Array, name: str, where: str) -> pa.Table:
     """Return the values and the rows of each; a dictionary may hold a value twice."""
     found = pc.value_counts(column)
     texts = texts_of(found.field("values"), name, where)
@@ -47,22 +48,23 @@ def _counted(column: pa.ChunkedArray | pa.Array, name: str, where: str) -> pa.Ta
 
 def _added_up(tables: Sequence[pa.Table]) -> pa.Table:
     grouped = pa.concat_tables(tables).group_by("value", use_threads=False)
-    return grouped.aggregate([("rows", "sum")]).rename_columns(NO_ROWS.column_names)
+    return grouped.aggregate([("rows", "sum")]).rename_columns(NO_TEXTS.column_names)
 
 
-class CategoryCounts:
+class ValueCounts:
     """Rows of each value of some columns. A column is given up if its values take too much memory.
 
     Whether one is depends on all rows alone: if the values of a part take too much, so do those of the whole.
 
     Args:
-        columns: The columns.
+        categorical: Columns of strings or booleans.
+        sparse: Columns of lists of ids or of bit vectors: each id that a row has is a value.
     """
 
-    def __init__(self, columns: Sequence[str]) -> None:
-        self._max_bytes = MAX_BYTES // max(1, len(columns))
+    def __init__(self, categorical: Sequence[str], sparse: Sequence[str] = ()) -> None:
+        self._max_bytes = MAX_BYTES // max(1, len(categorical) + len(sparse))
         # The first table of a column holds what was added up, the others what was not yet.
-        self._tables = {name: [NO_ROWS] for name in columns}
+        self._tables = {name: [NO_TEXTS] for name in categorical} | {name: [NO_IDS] for name in sparse}
 
     def add(self, rows: pa.RecordBatch | pa.Table, where: str, chosen: pa.Array | None = None) -> None:
         """Count rows.
@@ -74,7 +76,11 @@ class CategoryCounts:
         """
         for name in self._tables.keys() & {*rows.schema.names}:
             column = column_named(rows, name, where)
-            self._append(name, _counted(column if chosen is None else column.filter(chosen), name, where))
+            count = count_ids if self._holds_ids(name) else _count_texts
+            self._append(name, count(column if chosen is None else column.filter(chosen), name, where))
+
+    def _holds_ids(self, name: str) -> bool:
+        return bool(self._tables[name][0].schema == NO_IDS.schema)
 
     def _append(self, name: str, found: pa.Table) -> None:
         first, *others = tables = self._tables[name]
@@ -84,7 +90,7 @@ class CategoryCounts:
 
     def _add_up(self, name: str) -> None:
         total = _added_up(self._tables[name])
-        text_bytes = pc.sum(pc.binary_length(total["value"])).as_py() or 0
+        text_bytes = 0 if self._holds_ids(name) else pc.sum(pc.binary_length(total["value"])).as_py() or 0
         if text_bytes + VALUE_BYTES * len(total) > self._max_bytes:
             logger.info("column %r has too many values to count in all rows: a sample says which are frequent", name)
             del self._tables[name]
@@ -92,7 +98,7 @@ class CategoryCounts:
             self._tables[name] = [total]
 
     def tables(self) -> dict[str, pa.Table]:
-        """Return by column what ``count_texts`` does of all rows; columns that were given up are missing."""
+        """Return by column what ``count_texts`` or ``count_ids`` does of all rows; columns given up are missing."""
         for name in [*self._tables]:
             self._add_up(name)
         return {name: total for name, [total] in self._tables.items()}
@@ -106,14 +112,15 @@ class CategoryCounts:
         pq.write_table(pa.concat_tables([FILE_SCHEMA.empty_table(), *tables]), path)
 
     @classmethod
-    def from_files(cls, columns: Sequence[str], files: Sequence[Callable[[], Any]]) -> Self:
+    def from_files(cls, categorical: Sequence[str], sparse: Sequence[str], files: Sequence[Callable[[], Any]]) -> Self:
         """Return the counts of all parts.
 
         Args:
-            columns: What was counted.
+            categorical: Columns of strings or booleans that were counted.
+            sparse: Columns of lists of ids or of bit vectors that were.
             files: Each opens a file that ``save`` wrote, for binary reading.
         """
-        total = cls(columns)
+        total = cls(categorical, sparse)
         for file in files:
             with file() as source:
                 rows = pq.read_table(source)
@@ -124,7 +131,7 @@ class CategoryCounts:
                 first += entry["counts"]
             for name in [*total._tables]:
                 if name in found:
-                    total._append(name, found[name])
+                    total._append(name, found[name].cast(total._tables[name][0].schema))
                 else:
                     del total._tables[name]
         return total
