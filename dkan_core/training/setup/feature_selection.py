@@ -5,12 +5,18 @@ fifths of the rows, five times, and each column's values are shuffled among the 
 that raises the loss (permutation importance: Breiman 2001, doi:10.1023/A:1010933404324). Networks without the useless
 columns have to predict those rows better, as each of two columns that say the same looks useless beside the other.
 
-Shape suffixes: N rows, M changed rows.
+Of many columns that each say a little, some raise the loss of the very rows that they are judged by, and any network is
+better on those rows without them. So the choice as such has to be worth it, too: columns that the rows of four folds
+choose are left out of a network that predicts those of the fifth (Ambroise and McLachlan 2002,
+doi:10.1073/pnas.102102699).
+
+Shape suffixes: N rows, M changed rows, F folds, C columns.
 """
 
 import logging
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -31,6 +37,7 @@ from dkan_core.training.setup.trials import (
     can_be_held_out,
     folds_of,
     helps,
+    improves,
     loss_of,
     losses,
     mean_weight,
@@ -49,6 +56,8 @@ MAX_MEMBERS = 4
 # Standard errors of the mean by which shuffling a useful column raises the loss, at least.
 USEFUL = 1.0
 MIN_IMPROVEMENT = MinImprovement(standard_errors=2.5, relative=0.01)
+# Where other rows have chosen what is left out.
+MIN_UNBIASED_IMPROVEMENT = MinImprovement(standard_errors=0.0, relative=0.01)
 # Columns that a line of the log names.
 MAX_NAMED = 12
 
@@ -58,6 +67,31 @@ logger = logging.getLogger(__name__)
 
 Part = tuple[Arrays, Arrays]
 """Rows to train on, and rows to predict."""
+
+
+@dataclass(frozen=True)
+class _Rises:
+    """The loss of rows that networks of all columns have not seen, and by how much shuffling a column raises it."""
+
+    losses: list[Float64]
+    """Of each fold, those of its rows."""
+
+    sum_FC: Float64
+    square_FC: Float64
+
+    @property
+    def loss_N(self) -> Float64:
+        """The loss of each row."""
+        return np.concatenate(self.losses)
+
+    def useless(self, folds: Sequence[int]) -> list[int]:
+        """Return the places of the columns that do not lower the loss of the rows of some folds."""
+        rows = sum(len(self.losses[fold]) for fold in folds)
+        rise_C, square_C = self.sum_FC[[*folds]].sum(0), self.square_FC[[*folds]].sum(0)
+        # The loss of the other rows, whose values do not change, does not rise.
+        error_C = np.sqrt(np.maximum(square_C - rise_C**2 / rows, 0))
+        places: list[int] = np.flatnonzero(rise_C <= USEFUL * error_C).tolist()
+        return places
 
 
 def select_features(
@@ -86,37 +120,61 @@ def select_features(
         return architecture
     parts = [split_at(sample, fold_N, fold) for fold in range(FOLDS)]
     with torch_threads(1):
-        loss_N, useless = _useless_columns(architecture, columns, parts, prepared, config)
-        if not useless or (len(useless) == len(columns) and not architecture.sparse):
+        found = _measured(architecture, columns, parts, prepared, config)
+        useless = found.useless(range(FOLDS))
+        fewer = _without(useless, columns, architecture)
+        if fewer is architecture:
             return architecture
-        places = [place for column in useless for place in column.places]
-        numeric = architecture.num_numeric
-        fewer = ignoring(architecture, [index if name == "numeric" else numeric + index for name, index in places])
-        fewer_N = np.concatenate([found_M for _, _, found_M in _trials(fewer, parts, prepared, config)])
-    change = f"ignoring {some_of([column.name for column in useless], MAX_NAMED)}"
+        fewer_N, least = _losses([fewer] * FOLDS, parts, prepared, config), MIN_IMPROVEMENT
+        if improves(found.loss_N, fewer_N, least):
+            others = [found.useless([other for other in range(FOLDS) if other != fold]) for fold in range(FOLDS)]
+            of_folds = [_without(places, columns, architecture) for places in others]
+            fewer_N, least = _losses(of_folds, parts, prepared, config), MIN_UNBIASED_IMPROVEMENT
+    change = f"ignoring {some_of([columns[place].name for place in useless], MAX_NAMED)}"
     weight = mean_weight(sample, config)
-    has_less = helps(change, loss_N, fewer_N, MIN_IMPROVEMENT, constant=math.inf, weight=weight)
+    has_less = helps(change, found.loss_N, fewer_N, least, constant=math.inf, weight=weight)
     return fewer if has_less else architecture
 
 
+def _without(useless: Sequence[int], columns: Sequence[Column], whole: ModelConfig) -> ModelConfig:
+    """Return the architecture of a network without some columns; the whole one where there are none, or no others."""
+    if not useless or (len(useless) == len(columns) and not whole.sparse):
+        return whole
+    places = [each for place in useless for each in columns[place].places]
+    return ignoring(whole, [index if name == "numeric" else whole.num_numeric + index for name, index in places])
+
+
+def _losses(
+    architectures: Sequence[ModelConfig],
+    parts: Sequence[Part],
+    prepared: PreparedData,
+    config: ResolvedTrainConfig,
+) -> Float64:
+    """Return the loss of each row ``(N,)`` by a small network of its part's architecture that has not seen it."""
+    return np.concatenate([loss_M for _, _, loss_M in _trials(architectures, parts, prepared, config)])
+
+
 def _trials(
-    architecture: ModelConfig, parts: Sequence[Part], prepared: PreparedData, config: ResolvedTrainConfig
+    architectures: Sequence[ModelConfig],
+    parts: Sequence[Part],
+    prepared: PreparedData,
+    config: ResolvedTrainConfig,
 ) -> Iterator[tuple[TabularModel, Arrays, Float64]]:
     """Yield a small network for each part, the rows that it has not seen, and the loss of each of them ``(M,)``."""
-    network = small_network(architecture).model_copy(update={"members": min(architecture.members, MAX_MEMBERS)})
-    for seen, unseen in parts:
+    for architecture, (seen, unseen) in zip(architectures, parts, strict=True):
+        network = small_network(architecture).model_copy(update={"members": min(architecture.members, MAX_MEMBERS)})
         model = trained(network, seen, prepared, config)
         yield model, unseen, losses(model, unseen, config)
 
 
-def _useless_columns(
+def _measured(
     architecture: ModelConfig,
     columns: Sequence[Column],
     parts: Sequence[Part],
     prepared: PreparedData,
     config: ResolvedTrainConfig,
-) -> tuple[Float64, list[Column]]:
-    """Return the loss of each row ``(N,)`` by networks that have not seen it, and the columns that do not lower it.
+) -> _Rises:
+    """Return what each column is worth to networks on rows that they have not seen.
 
     Args:
         architecture: That of the network.
@@ -125,16 +183,13 @@ def _useless_columns(
         prepared: The data set.
         config: Settings of the run.
     """
-    found, rises, squares = [], np.zeros(len(columns)), np.zeros(len(columns))
-    for model, unseen, loss_M in _trials(architecture, parts, prepared, config):
+    found, (sum_FC, square_FC) = [], np.zeros((2, len(parts), len(columns)))
+    for fold, (model, unseen, loss_M) in enumerate(_trials([architecture] * FOLDS, parts, prepared, config)):
         found.append(loss_M)
         for place, rise_M in enumerate(_rises(model, columns, unseen, config)):
-            rises[place] += rise_M.sum()
-            squares[place] += np.square(rise_M).sum()
-    loss_N = np.concatenate(found)
-    # The loss of the other rows, whose values do not change, does not rise.
-    errors = np.sqrt(np.maximum(squares - rises**2 / len(loss_N), 0))
-    return loss_N, [column for column, is_useless in zip(columns, rises <= USEFUL * errors, strict=True) if is_useless]
+            sum_FC[fold, place] = rise_M.sum()
+            square_FC[fold, place] = np.square(rise_M).sum()
+    return _Rises(found, sum_FC, square_FC)
 
 
 def _rises(

@@ -181,11 +181,18 @@ def helps(
         constant: Mean loss of the label's frequency as the prediction for every row.
         weight: What the measured labels of a row weigh together, on average.
     """
-    gain_N = without_N - with_N
-    standard_error = gain_N.std() / math.sqrt(len(gain_N))
-    least = max(min_improvement.standard_errors * standard_error, min_improvement.relative * without_N.mean())
-    found = bool(gain_N.mean() > least and with_N.mean() < constant)
-    means = (mean / weight for mean in (with_N.mean(), without_N.mean(), least))
+    found = improves(without_N, with_N, min_improvement) and bool(with_N.mean() < constant)
+    means = (mean / weight for mean in (with_N.mean(), without_N.mean(), _least(without_N, with_N, min_improvement)))
     text = "%s: %s; log loss on unseen rows %.4f instead of %.4f (an improvement of at least %.4f is needed)"
     logger.info(text, change, "used" if found else "not used", *means)
     return found
+
+
+def improves(without_N: Float64, with_N: Float64, min_improvement: MinImprovement) -> bool:
+    """Tell whether the losses ``(N,)`` are lower with a change, by as much as is asked for."""
+    return bool((without_N - with_N).mean() > _least(without_N, with_N, min_improvement))
+
+
+def _least(without_N: Float64, with_N: Float64, min_improvement: MinImprovement) -> float:
+    standard_error = (without_N - with_N).std() / math.sqrt(len(without_N))
+    return float(max(min_improvement.standard_errors * standard_error, min_improvement.relative * without_N.mean()))

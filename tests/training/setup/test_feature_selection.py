@@ -274,3 +274,17 @@ def test_what_is_ignored_has_no_weights() -> None:
     assert fewer.inputs == (tuple(index for index in range(numeric) if index != 1), (), (1,))
     assert fewer.ignored_features == (1, numeric) and fewer.one_hot_groups == ((1,),)
     assert ModelConfig.from_dict(fewer.to_dict()) == fewer
+
+
+def test_columns_that_each_say_a_little_are_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Some raise the loss of the very rows that they are judged by; to leave them out helps on those rows alone."""
+    rng = np.random.default_rng(1)
+    parts_NC = rng.normal(size=(2_300, 100))
+    late_N = parts_NC @ rng.normal(0, 0.15, 100) > rng.logistic(size=len(parts_NC))
+    columns = {f"part_{index}": part_N for index, part_N in enumerate(parts_NC.T)}
+    pq.write_table(pa.table({**columns, "late": late_N.astype(np.int8)}), tmp_path / "rows.parquet")
+    prepare(tmp_path / "rows.parquet", tmp_path / "data", PrepareConfig(label=("late",), split="94/3/3"))
+    with caplog.at_level(logging.INFO):
+        assert not chosen(tmp_path / "data").ignored_features
+    (line,) = [each.getMessage() for each in caplog.records if each.getMessage().startswith("ignoring part_")]
+    assert ": not used; log loss on unseen rows" in line
