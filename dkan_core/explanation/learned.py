@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,7 +24,7 @@ from dkan_core.explanation.model_answers import ModelAnswers
 from dkan_core.explanation.slopes import add_slopes, measure_slopes
 from dkan_core.explanation.term_tables import TermTable, pairs_of, term_tables
 from dkan_core.model.additive import AdditiveFastKAN
-from dkan_core.model.additive_terms import terms_of
+from dkan_core.model.additive_terms import AdditiveTerms, terms_of
 from dkan_core.model.architecture import ModelConfig
 from dkan_core.model.base import TabularModel
 from dkan_core.model.saved_model import SavedModel
@@ -32,6 +33,9 @@ from dkan_core.utils.torch_resources import best_device, torch_threads
 
 if TYPE_CHECKING:
     from dkan_core.explanation.against import Against
+
+CurveWithErrors = tuple[ReadCurve, Float64 | None]
+"""A curve and its standard error at each point, where that is known."""
 
 INPUTS = ("numeric", "categorical", "sparse")
 """Prepared arrays that a model reads."""
@@ -178,61 +182,38 @@ def read_label(
     device = best_device()
     model = saved.module.to(device)
     place = saved.config.labels.index(label)
-    labels_NL: Array = arrays["labels"][:, [place]]
     columns = _columns(saved)
     by_name = {column.name: column for column in columns}
-    top = min(effort.top, len(columns))
-    terms = terms_of(model) if isinstance(model, AdditiveFastKAN) else None
-    # The pairs of an additive model are known.
-    paired = min(PAIRED, top) if effort.maps and terms is None else 0
-    steps = (0 if effects else len(columns)) + top * (1 + bool(effort.shuffles)) + math.comb(paired, 2) + effort.maps
+    steps = _step_count(model, effort, len(columns), ranked=bool(effects))
     with torch_threads(_threads(model)), progress(f"explaining {label}", steps, "steps") as advance:
         answers = ModelAnswers(model, device, [place], _inputs(arrays))
         check_probabilities(to_probability(answers.scored_NL), saved.config.labels, split)
-        ranked = rank_by_effect(
-            answers, columns, top=effort.top, cells=effort.cells, seed=seed, advance=advance, first=effects
+        reader = _LabelReader(
+            saved=saved,
+            place=place,
+            columns=columns,
+            answers=answers,
+            labels_NL=arrays["labels"][:, [place]],
+            weight_N=arrays.get("weight"),
+            effort=effort,
+            seed=seed,
+            advance=advance,
         )
-        # A curve that is a table has steps and no gradient.
-        if effort.slopes and "numeric" in arrays and terms is None:
-            ranked = add_slopes(ranked, columns, measure_slopes(model, device, _inputs(arrays), [place], effort.cells))
-        names = [importance.name for importance in ranked[:top]] if drawn is None else drawn
+        ranked = reader.rank(effects)
+        names = [importance.name for importance in ranked[: effort.top]] if drawn is None else drawn
         best = [by_name[name] for name in names if name in by_name]
-        if effort.shuffles:
-            ranked = add_precision_drops(
-                answers,
-                labels_NL,
-                arrays.get("weight"),
-                ranked,
-                best,
-                shuffles=effort.shuffles,
-                cells=effort.cells,
-                seed=seed,
-                advance=advance,
-            )
+        ranked = reader.with_precision_drops(ranked, best)
         ids = [read_ids(answers, column, effort.curve_rows) for column in columns if column.listed is not None]
         # Ids have no order that a curve could be drawn along, and are no column of a pair.
         best = [column for column in best if column.listed is None]
-        if isinstance(model, AdditiveFastKAN):
-            curves = _curves_of_terms(model, answers, best, saved, place, advance)
-        else:
-            # Shared out evenly: the last curve is as exact as the first one.
-            read = _read_curves(answers, best, effort.curve_rows, effort.cells / top, advance)
-            curves = _described(read, saved, labels_NL[:, 0], answers.log_odds_NL[:, 0], arrays.get("weight"))
+        curves = reader.curves(best)
+        terms = reader.terms
         tables = term_tables(terms, saved.preprocessor, place) if terms is not None and effort.maps else None
-        pairs = pairs_of(tables or ()) or find_interactions(
-            answers,
-            best[:paired],
-            bins=PAIR_BINS,
-            rows=PAIR_ROWS,
-            cells=effort.cells,
-            advance=advance,
-        )
-        shown = [(by_name[pair.first], by_name[pair.second]) for pair in pairs[: effort.maps]]
-        maps = _maps(model, answers, shown, saved.config, effort.cells / max(1, effort.maps), advance)
-    precision = macro_average_precision(labels_NL, answers.log_odds_NL, arrays.get("weight"))
+        pairs = pairs_of(tables or ()) or reader.interactions(best)
+        maps = reader.maps([(by_name[pair.first], by_name[pair.second]) for pair in pairs[: effort.maps]])
     return LabelExplanation(
         label=label,
-        average_precision=None if np.isnan(precision) else precision,
+        average_precision=reader.average_precision(),
         importance=ranked,
         curves=curves,
         interactions=pairs,
@@ -243,49 +224,142 @@ def read_label(
     )
 
 
-def _read_curves(
-    answers: ModelAnswers, columns: Sequence[Column], rows: int, cells: float, advance: Advance
-) -> list[ReadCurve]:
-    """Return the curves of columns, each from ``rows`` rows and ``cells`` stored values at most."""
-    read = []
-    for column in columns:
-        read.append(read_curve(answers, column, rows=rows, cells=cells))
-        advance(1)
-    return read
+def _paired(model: TabularModel, effort: Effort, columns: int) -> int:
+    """Return of how many columns every pair is measured."""
+    # The pairs of an additive model are known.
+    return min(PAIRED, effort.top, columns) if effort.maps and not isinstance(model, AdditiveFastKAN) else 0
 
 
-def _curves_of_terms(
-    model: AdditiveFastKAN,
-    answers: ModelAnswers,
-    columns: Sequence[Column],
-    saved: SavedModel,
-    place: int,
-    advance: Advance,
-) -> list[Curve]:
-    """Return the terms of an additive model with the bands of its members, and formulas."""
-    terms, counts = AdditiveCurves(model), saved.preprocessor.counts or {}
-    read = [read_term(terms, answers, column, label=place) for column in columns]
-    advance(len(columns))
-    return [describe_curve(curve, error_P, counts.get(curve.grid.column.name)) for curve, error_P in read]
+def _step_count(model: TabularModel, effort: Effort, columns: int, *, ranked: bool) -> int:
+    """Return how many steps ``read_label`` takes, ``ranked`` if the columns' effects are known."""
+    pairs = math.comb(_paired(model, effort, columns), 2)
+    top = min(effort.top, columns)
+    return (0 if ranked else columns) + top * (1 + bool(effort.shuffles)) + pairs + effort.maps
 
 
-def _maps(
-    model: TabularModel,
-    answers: ModelAnswers,
-    pairs: Sequence[tuple[Column, Column]],
-    config: ModelConfig,
-    cells: float,
-    advance: Advance,
-) -> list[PairMap]:
-    """Return the maps of those pairs of which both columns vary, each from ``cells`` stored values at most."""
-    factor = AdditiveCurves(model).error_factor if isinstance(model, AdditiveFastKAN) else None
-    maps = []
-    for first, second in pairs:
-        if all(is_varied(side, answers.arrays, PAIR_BINS) for side in (first, second)):
-            bins = _map_bins(config, first, second)
-            maps.append(map_pair(answers, first, second, bins=bins, rows=PAIR_ROWS, cells=cells, error_factor=factor))
-        advance(1)
-    return maps
+@dataclass(frozen=True, kw_only=True)
+class _LabelReader:
+    """Reads the parts of the explanation of a label."""
+
+    saved: SavedModel
+    place: int
+    """The label's, among those of the model."""
+
+    columns: Sequence[Column]
+    """All that the model reads."""
+
+    answers: ModelAnswers
+    labels_NL: Array
+    """Of this label alone."""
+
+    weight_N: Array | None
+    effort: Effort
+    seed: int
+    advance: Advance
+
+    @cached_property
+    def terms(self) -> AdditiveTerms | None:
+        """What an additive model adds up; None for another one."""
+        model = self.saved.module
+        return terms_of(model) if isinstance(model, AdditiveFastKAN) else None
+
+    def average_precision(self) -> float | None:
+        """Return that of the rows; None where they are all of one class."""
+        precision = macro_average_precision(self.labels_NL, self.answers.log_odds_NL, self.weight_N)
+        return None if np.isnan(precision) else precision
+
+    def rank(self, effects: Sequence[Importance] | None) -> list[Importance]:
+        """Return the effect of every column, the largest first, with its slope if it has one.
+
+        Args:
+            effects: What ``read_effects`` has found, if it was asked.
+        """
+        arrays, cells = self.answers.arrays, self.effort.cells
+        ranked = rank_by_effect(
+            self.answers,
+            self.columns,
+            top=self.effort.top,
+            cells=cells,
+            seed=self.seed,
+            advance=self.advance,
+            first=effects,
+        )
+        # A curve that is a table has steps and no gradient.
+        if not self.effort.slopes or "numeric" not in arrays or self.terms is not None:
+            return ranked
+        slopes_F = measure_slopes(self.saved.module, best_device(), arrays, self.place, cells)
+        return add_slopes(ranked, self.columns, slopes_F)
+
+    def with_precision_drops(self, ranked: list[Importance], columns: Sequence[Column]) -> list[Importance]:
+        """Return the importances with the permutation importance of ``columns``, if it is wanted."""
+        if not self.effort.shuffles:
+            return ranked
+        return add_precision_drops(
+            self.answers,
+            self.labels_NL,
+            self.weight_N,
+            ranked,
+            columns,
+            shuffles=self.effort.shuffles,
+            cells=self.effort.cells,
+            seed=self.seed,
+            advance=self.advance,
+        )
+
+    def curves(self, columns: Sequence[Column]) -> list[Curve]:
+        """Return the curves of columns, with bands and formulas."""
+        counts = self.saved.preprocessor.counts or {}
+        # Every row is in one bin of each column.
+        train_rows = sum(next(iter(counts.values()), []))
+        model = self.saved.module
+        read = (
+            self._read_terms(model, columns)
+            if isinstance(model, AdditiveFastKAN)
+            else self._read_curves(columns, train_rows)
+        )
+        return [describe_curve(curve, error_P, counts.get(curve.grid.column.name)) for curve, error_P in read]
+
+    def _read_terms(self, model: AdditiveFastKAN, columns: Sequence[Column]) -> Sequence[CurveWithErrors]:
+        """Return the terms of an additive model with the standard errors by its members."""
+        terms = AdditiveCurves(model)
+        read = [read_term(terms, self.answers, column, label=self.place) for column in columns]
+        self.advance(len(columns))
+        return read
+
+    def _read_curves(self, columns: Sequence[Column], train_rows: int) -> Sequence[CurveWithErrors]:
+        """Return curves, with standard errors if the model says how many rows it was trained on."""
+        # Shared out evenly: the last curve is as exact as the first one.
+        cells = self.effort.cells / min(self.effort.top, len(self.columns))
+        read = []
+        for column in columns:
+            read.append(read_curve(self.answers, column, rows=self.effort.curve_rows, cells=cells))
+            self.advance(1)
+        measured = Measured(self.labels_NL[:, 0], self.answers.log_odds_NL[:, 0], self.weight_N, train_rows)
+        errors: Sequence[Float64 | None] = standard_errors(read, measured) if train_rows else []
+        return list(zip(read, errors or [None] * len(read), strict=True))
+
+    def interactions(self, columns: Sequence[Column]) -> list[Interaction]:
+        """Return the pairs of the first few columns, the strongest first."""
+        return find_interactions(
+            self.answers,
+            columns[: _paired(self.saved.module, self.effort, len(self.columns))],
+            bins=PAIR_BINS,
+            rows=PAIR_ROWS,
+            cells=self.effort.cells,
+            advance=self.advance,
+        )
+
+    def maps(self, pairs: Sequence[tuple[Column, Column]]) -> list[PairMap]:
+        """Return the maps of those pairs of which both columns vary."""
+        model, cells = self.saved.module, self.effort.cells / max(1, self.effort.maps)
+        factor = AdditiveCurves(model).error_factor if isinstance(model, AdditiveFastKAN) else None
+        maps = []
+        for pair in pairs:
+            if all(is_varied(side, self.answers.arrays, PAIR_BINS) for side in pair):
+                bins = _map_bins(self.saved.config, *pair)
+                maps.append(map_pair(self.answers, *pair, bins=bins, rows=PAIR_ROWS, cells=cells, error_factor=factor))
+            self.advance(1)
+        return maps
 
 
 def _map_bins(config: ModelConfig, first: Column, second: Column) -> int:
@@ -294,20 +368,3 @@ def _map_bins(config: ModelConfig, first: Column, second: Column) -> int:
     cuts = {each.feature: len(each.cuts) for each in shape.binned} if shape else {}
     fewest = min(cuts.get(column.score_index, 0) for column in (first, second))
     return SHARP_MAP_BINS if fewest > SHARP_TERM_BINS else MAP_BINS
-
-
-def _described(
-    read: Sequence[ReadCurve], saved: SavedModel, labels_N: Array, log_odds_N: Float64, weight_N: Array | None
-) -> list[Curve]:
-    """Return the curves with bands, where the model says how many rows it was trained on, and formulas."""
-    counts = saved.preprocessor.counts or {}
-    errors: Sequence[Float64 | None] = [None] * len(read)
-    # Every row is in one bin of each column.
-    train_rows = sum(next(iter(counts.values()), []))
-    if train_rows:
-        measured = Measured(labels_N, log_odds_N, weight_N, train_rows)
-        errors = standard_errors(read, measured) or errors
-    return [
-        describe_curve(curve, error_P, counts.get(curve.grid.column.name))
-        for curve, error_P in zip(read, errors, strict=True)
-    ]

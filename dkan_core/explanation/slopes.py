@@ -1,6 +1,6 @@
 """Gradient times spread: how steeply the log-odds follow a number's score, times how far the scores spread.
 
-Shape suffixes: N rows, B rows of a chunk, F numeric features, L labels.
+Shape suffixes: N rows, B rows of a chunk, F numeric features.
 """
 
 from collections.abc import Iterator, Sequence
@@ -37,9 +37,7 @@ def add_slopes(ranked: Sequence[Importance], columns: Sequence[Column], slopes_F
     return [replace(importance, slope=slopes.get(importance.name)) for importance in ranked]
 
 
-def measure_slopes(
-    model: TabularModel, device: torch.device, arrays: Arrays, labels: Sequence[int], cells: float
-) -> Float64:
+def measure_slopes(model: TabularModel, device: torch.device, arrays: Arrays, label: int, cells: float) -> Float64:
     """Return the mean absolute gradient of the log-odds by each score, times the scores' standard deviation.
 
     For a term ``w * score`` of a sum, this is the term's standard deviation. The gradient is taken by scores alone, at
@@ -54,17 +52,17 @@ def measure_slopes(
         model: The model in eval mode, on ``device``.
         device: Where to compute.
         arrays: Rows with ``numeric``.
-        labels: The model's labels over which slopes are averaged; log-odds are cut off at ±16, as in ``effect``.
-        cells: Values to read at most; a label's backward pass counts as two forward ones.
+        label: Which of the model's labels; its log-odds are cut off at ±16, as in ``effect``.
+        cells: Values to read at most; the backward pass counts as two forward ones.
 
     Shape:
         - Output: ``(F,)``, in log-odds
     """
-    arrays = first_rows(arrays, affordable_rows(arrays, 1 + 2 * len(labels), cells))
+    arrays = first_rows(arrays, affordable_rows(arrays, 3, cells))
     numeric_NF = torch.from_numpy(arrays["numeric"])
     steepness_F = torch.zeros(numeric_NF.shape[1], dtype=torch.float64, device=device)
     for chunk in _chunks(arrays, device):
-        steepness_F += _summed_gradients(model, chunk, labels)
+        steepness_F += _summed_gradients(model, chunk, label)
     mean_F = steepness_F.cpu() / _present(numeric_NF).sum(dim=0).clamp(min=1)
     slopes_F: Float64 = (mean_F * decode_scores(numeric_NF).double().std(dim=0, correction=0)).numpy()
     return slopes_F
@@ -81,22 +79,19 @@ def _present(numeric_BF: Tensor) -> Tensor:
     return numeric_BF != 0 if numeric_BF.dtype == torch.uint8 else ~numeric_BF.isnan()
 
 
-def _summed_gradients(model: TabularModel, chunk: dict[str, Tensor], labels: Sequence[int]) -> Tensor:
-    """Return the sum over the rows with a value of the absolute gradient, averaged over labels.
+def _summed_gradients(model: TabularModel, chunk: dict[str, Tensor], label: int) -> Tensor:
+    """Return the sum over the rows with a value of the absolute gradient.
 
     Shape:
         - Output: ``(F,)``
     """
     # As floats without NaN, scores pass through the model's own decoding unchanged.
     scores_BF = decode_scores(chunk["numeric"]).requires_grad_()
-    odds_BL = model(scores_BF, chunk.get("categorical"), sparse=chunk.get("sparse")).clamp(-LARGEST, LARGEST)
-    total_BF = torch.zeros_like(scores_BF)
-    # What is looked up in tables has no gradient.
-    of_tables_BFL = model.term_slopes(chunk["numeric"]) if isinstance(model, BlendedFastKAN) else None
-    for label in labels:
-        # Rows do not depend on each other, so the gradient of their sum holds each row's own.
-        (gradient_BF,) = torch.autograd.grad(odds_BL[:, label].sum(), scores_BF, retain_graph=True)
-        if of_tables_BFL is not None:
-            gradient_BF = gradient_BF + of_tables_BFL[:, :, label] * (odds_BL[:, [label]].abs() < LARGEST)
-        total_BF += gradient_BF.abs()
-    return (total_BF * _present(chunk["numeric"])).sum(dim=0, dtype=torch.float64) / len(labels)
+    odds_B = model(scores_BF, chunk.get("categorical"), sparse=chunk.get("sparse"))[:, label].clamp(-LARGEST, LARGEST)
+    # Rows do not depend on each other, so the gradient of their sum holds each row's own.
+    (gradient_BF,) = torch.autograd.grad(odds_B.sum(), scores_BF)
+    if isinstance(model, BlendedFastKAN):
+        # What is looked up in tables has no gradient.
+        of_tables_BF = model.term_slopes(chunk["numeric"])[:, :, label]
+        gradient_BF = gradient_BF + of_tables_BF * (odds_B[:, None].abs() < LARGEST)
+    return (gradient_BF.abs() * _present(chunk["numeric"])).sum(dim=0, dtype=torch.float64)

@@ -215,7 +215,7 @@ def test_slope_is_what_finite_differences_find(rows: tuple[PreparedData, Arrays]
     numeric, step = arrays["numeric"], 0.02
     missing = np.isnan(numeric)
     assert missing[:, 0].any() and not missing[:, 1:].any()
-    measured = measure_slopes(small, CPU, arrays, [0], 1e9)
+    measured = measure_slopes(small, CPU, arrays, 0, 1e9)
     assert measured.shape == (numeric.shape[1],)
     for place, slope in enumerate(measured):
         shift = np.zeros_like(numeric)
@@ -230,17 +230,15 @@ def test_slope_is_the_same_however_rows_are_stored_and_cut(
     rows: tuple[PreparedData, Arrays], small: TabularFastKAN, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, arrays = rows
-    whole = measure_slopes(small, CPU, arrays, [0], 1e9)
+    whole = measure_slopes(small, CPU, arrays, 0, 1e9)
     stored = {**arrays, "numeric": quantize(arrays["numeric"], "uint8")}
-    np.testing.assert_allclose(measure_slopes(small, CPU, stored, [0], 1e9), whole, rtol=0.02)
+    np.testing.assert_allclose(measure_slopes(small, CPU, stored, 0, 1e9), whole, rtol=0.02)
     monkeypatch.setattr(slopes, "CHUNK_ROWS", 300)
-    np.testing.assert_allclose(measure_slopes(small, CPU, arrays, [0], 1e9), whole, rtol=1e-5)
+    np.testing.assert_allclose(measure_slopes(small, CPU, arrays, 0, 1e9), whole, rtol=1e-5)
     first = {name: array[:64] for name, array in arrays.items()}
-    np.testing.assert_array_equal(
-        measure_slopes(small, CPU, arrays, [0], 1), measure_slopes(small, CPU, first, [0], 1e9)
-    )
+    np.testing.assert_array_equal(measure_slopes(small, CPU, arrays, 0, 1), measure_slopes(small, CPU, first, 0, 1e9))
     empty = {**arrays, "numeric": np.full_like(arrays["numeric"], np.nan)}
-    assert (measure_slopes(small, CPU, empty, [0], 1e9) == 0).all()
+    assert (measure_slopes(small, CPU, empty, 0, 1e9) == 0).all()
 
 
 def test_wide_data_takes_fewer_rows() -> None:
