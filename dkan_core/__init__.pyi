@@ -42,10 +42,10 @@ from dkan_core.evaluation.drift.measures import Drift as Drift
 from dkan_core.evaluation.drift.scored_files import measure_drift as measure_drift
 from dkan_core.evaluation.drift.summary import ScoringSummary as ScoringSummary
 from dkan_core.evaluation.drift.summary import summarize_drift as summarize_drift
-from dkan_core.evaluation.evaluate import Evaluation as Evaluation
 from dkan_core.evaluation.evaluate import evaluate as evaluate
 from dkan_core.evaluation.publishing import choose_best as choose_best
 from dkan_core.evaluation.publishing import publish as publish
+from dkan_core.evaluation.result import Evaluation as Evaluation
 from dkan_core.explanation.explain import explain as explain
 from dkan_core.explanation.labels import Explanation as Explanation
 from dkan_core.explanation.rows import ExplainedRow as ExplainedRow

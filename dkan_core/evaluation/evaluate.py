@@ -2,26 +2,25 @@
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pydantic import ConfigDict
 
 from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.data.source.files import source_paths
-from dkan_core.errors import ConfigError, DataError
-from dkan_core.evaluation import column_summary, curves, leakage
+from dkan_core.errors import ConfigError
+from dkan_core.evaluation import column_summary, leakage
 from dkan_core.evaluation import metrics as metric
 from dkan_core.evaluation.comparison import DIFFERENCE, Comparison, compare, known_rows
 from dkan_core.evaluation.intervals import add_intervals, difference_to
 from dkan_core.evaluation.labelled_rows import EvaluationData, RowCollector, open_evaluation_data, score_rows
 from dkan_core.evaluation.page import read_run_history, render_page
 from dkan_core.evaluation.prediction import known_split, probability_column
+from dkan_core.evaluation.result import Evaluation
 from dkan_core.evaluation.slices import TOP_COLUMNS, find_columns, slice_metrics
 from dkan_core.evaluation.worst_errors import ERRORS, find_worst_errors
 from dkan_core.explanation.against import compare_explanations
@@ -29,14 +28,11 @@ from dkan_core.explanation.columns import Column
 from dkan_core.explanation.explain import QUICK, QUICK_ROWS, quick_explanation
 from dkan_core.explanation.labels import Explanation
 from dkan_core.model.model_folder import naming_swapped
-from dkan_core.model.saved_model import SavedModel, Share
-from dkan_core.report.inline import inline_page
-from dkan_core.report.templating import render_html, render_markdown, score
+from dkan_core.model.saved_model import SavedModel
 from dkan_core.tracking.mlflow.evaluation import log_evaluation
 from dkan_core.utils.file_names import METRICS
 from dkan_core.utils.hints import few_rows
-from dkan_core.utils.schemas import Schema, read_json
-from dkan_core.utils.storage.files import read_if_there, write_atomic, write_json
+from dkan_core.utils.storage.files import write_atomic, write_json
 from dkan_core.utils.storage.outputs import check_file_is_ours
 from dkan_core.utils.storage.remote import local_copy
 from dkan_core.utils.storage.staging import staged_folder
@@ -50,76 +46,6 @@ EXPLAINED_LABELS = 4
 WEIGHT_COLUMN = "weight"
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Evaluation:
-    """A model's scores on labelled rows.
-
-    Shape:
-        - labels: ``(N, L)`` uint8, 255 for not measured; probabilities: ``(N, L)``
-    """
-
-    metrics: dict[str, Any]
-    """What ``metrics.json`` holds."""
-
-    labels: npt.NDArray[np.uint8]
-    probabilities: npt.NDArray[np.float32]
-
-    weights: npt.NDArray[np.float32] | None = None
-    """Of the rows, ``(N,)``, which the metrics have; None where every row counts alike."""
-
-    thresholds: dict[str, float]
-    """Operating threshold of each label: the one with the best F1 on validation."""
-
-    report: str = ""
-    """The page that ``report.html`` holds."""
-
-    def __repr__(self) -> str:
-        values = {"average precision": self.metrics["average_precision"], "ROC AUC": self.metrics["roc_auc"]}
-        shown = ", ".join(f"{name} {score(value)}" for name, value in values.items())
-        return f"Evaluation({self.metrics['split']}: {shown}; {self.metrics['rows']:,} rows)"
-
-    def _repr_html_(self) -> str:
-        """Return the metrics as a table and the report below it, which notebooks show."""
-        table = render_html("evaluation_table", split=self.metrics["split"], labels=self.metrics["labels"])
-        return f"{table}{inline_page(self.report)}" if self.report else table
-
-    @property
-    def counted_labels(self) -> npt.NDArray[np.uint8]:
-        """``labels``, of which those of rows of weight 0 are not measured, either."""
-        if self.weights is None:
-            return self.labels
-        return np.where(self.weights[:, None] > 0, self.labels, np.uint8(metric.NOT_MEASURED))
-
-    def scalars(self) -> dict[str, float]:
-        """Return the top-level metrics that are defined, as plain floats."""
-        return {name: float(value) for name, value in metric.finite_numbers(self.metrics).items()}
-
-    def summary(self) -> str:
-        """Return the metrics as Markdown, for where no HTML is shown."""
-        return render_markdown(
-            "evaluation_summary",
-            split=self.metrics["split"],
-            scalars=self.scalars(),
-            thresholds=self.thresholds,
-            labels=self.metrics["labels"],
-            not_compared=self.metrics.get("not_compared", ""),
-        )
-
-    def roc_curve(self) -> tuple[list[float], list[float], list[float]]:
-        """Return false positive rate, true positive rate and thresholds, at most 200 points; labels are pooled."""
-        return curves.roc_points(self.counted_labels.ravel(), self.probabilities.ravel())
-
-    def confusion_matrix(self) -> list[list[int]]:
-        """Return [[TN, FP], [FN, TP]] at the operating thresholds, summed over labels."""
-        labels_NL = self.counted_labels
-        matrices = [
-            curves.confusion_matrix(labels_NL[:, index], self.probabilities[:, index], threshold)
-            for index, threshold in enumerate(self.thresholds.values())
-        ]
-        summed: list[list[int]] = np.sum(matrices, axis=0).tolist()
-        return summed
 
 
 def evaluate(
@@ -230,31 +156,6 @@ def _options(split: str | None, labels: Sequence[str], previous: str | Path | No
     given = [("--split", split), ("--previous", previous and str(previous))]
     given += [("--label", name) for name in labels] + [("--slice", name) for name in slices]
     return [word for name, value in given if value for word in (name, value)]
-
-
-class _EvaluationMetrics(Schema):
-    """What is read of ``metrics.json``; there is more."""
-
-    model_config = ConfigDict(extra="allow")
-
-    average_precision: Share | None
-    split: str | None = None
-    model_fingerprint: str | None = None
-
-
-def read_metrics(where: str | Path) -> dict[str, Any]:
-    """Return the metrics that an evaluation has written.
-
-    Args:
-        where: The file, local or remote.
-
-    Raises:
-        DataError: It cannot be read, or is not a file of metrics.
-    """
-    text = read_if_there(str(where))
-    if text is None:
-        raise DataError(f"{where}: no such file; expected {METRICS} that `dkan evaluate` wrote")
-    return read_json(_EvaluationMetrics, text, str(where)).model_dump()
 
 
 def _score(saved: SavedModel, data: EvaluationData, kept: int) -> tuple[Evaluation, Arrays, Arrays]:

@@ -5,12 +5,13 @@ import shlex
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import dkan_core
 from dkan_core.errors import redact
 from dkan_core.evaluation.comparison import Comparison, comparison_section
 from dkan_core.evaluation.labelled_rows import EvaluationData
+from dkan_core.evaluation.result import Evaluation
 from dkan_core.evaluation.worst_errors import WorstErrors
 from dkan_core.explanation.additive import term_groups
 from dkan_core.explanation.explain import learned_section
@@ -23,14 +24,11 @@ from dkan_core.training.history import HISTORY, read_history
 from dkan_core.utils.hints import some_of
 from dkan_core.utils.storage.files import read_if_there
 
-if TYPE_CHECKING:
-    from dkan_core.evaluation.evaluate import Evaluation
-
 
 def render_page(
     saved: SavedModel,
     data: EvaluationData,
-    evaluation: "Evaluation",
+    evaluation: Evaluation,
     *,
     learned: Explanation | None,
     errors: Mapping[str, WorstErrors],

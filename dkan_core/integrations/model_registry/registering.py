@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 
 import dkan_core
 from dkan_core.errors import ConfigError, redact
-from dkan_core.evaluation.evaluate import read_metrics
 from dkan_core.evaluation.metrics import finite_numbers
+from dkan_core.evaluation.result import read_metrics
 from dkan_core.model.model_folder import CARD, FORMAT_VERSION
 from dkan_core.model.saved_model import SavedModel, are_current
 from dkan_core.utils.extras import require
