@@ -16,6 +16,7 @@ from markupsafe import Markup
 
 from dkan_core.data.format.origin import Origin, overlap
 from dkan_core.errors import DataError, redact
+from dkan_core.evaluation.intervals import difference_to
 from dkan_core.evaluation.labelled_rows import EvaluationData, score_rows
 from dkan_core.evaluation.metrics import compute_metrics
 from dkan_core.model.model_folder import find_model
@@ -95,6 +96,34 @@ def compare(previous: str | Path, data: EvaluationData) -> Comparison:
         logger.warning("%s: %s; its metrics may be too good%s", place, seen, advice)
     metrics = compute_metrics(labels_NL, probabilities_NL, data.labels, weight_N)
     return Comparison(model=place, metrics=metrics, overlap=seen, probabilities=probabilities_NL, saved=saved)
+
+
+def add_comparison(
+    metrics: dict[str, Any],
+    comparison: Comparison,
+    labels_NL: npt.NDArray[np.uint8],
+    probabilities_NL: npt.NDArray[np.float32],
+    weight_N: npt.NDArray[np.float32] | None,
+) -> None:
+    """Add to a model's metrics, as of ``compute_metrics``, how it compares with the earlier model.
+
+    Args:
+        metrics: Of the model; changed in place.
+        comparison: The earlier model, on the same rows.
+        labels_NL: Labels of the rows.
+        probabilities_NL: What the model gives them.
+        weight_N: Weights of the rows; None where all count alike.
+    """
+    metrics["previous_average_precision"] = comparison.metrics.get("average_precision")
+    theirs_NL = comparison.probabilities
+    if theirs_NL is not None:
+        found = difference_to(metrics, comparison.metrics, labels_NL, probabilities_NL, theirs_NL, weight_N)
+        metrics |= {DIFFERENCE: found} if found else {}
+    metrics["previous_model_found"] = int(comparison.is_there)
+    if comparison.why_not:
+        metrics["not_compared"] = f"{comparison.model}: {comparison.why_not}"
+    # A gate that asks for no worse than before lets a first model pass, but not one that could not be compared.
+    metrics["comparable"] = bool(comparison.metrics) or not comparison.is_there
 
 
 def known_rows(saved: SavedModel, data: EvaluationData) -> str:

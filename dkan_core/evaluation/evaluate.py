@@ -15,8 +15,8 @@ from dkan_core.data.source.files import source_paths
 from dkan_core.errors import ConfigError
 from dkan_core.evaluation import column_summary, leakage
 from dkan_core.evaluation import metrics as metric
-from dkan_core.evaluation.comparison import DIFFERENCE, Comparison, compare, known_rows
-from dkan_core.evaluation.intervals import add_intervals, difference_to
+from dkan_core.evaluation.comparison import DIFFERENCE, Comparison, add_comparison, compare, known_rows
+from dkan_core.evaluation.intervals import add_intervals
 from dkan_core.evaluation.labelled_rows import EvaluationData, RowCollector, open_evaluation_data, score_rows
 from dkan_core.evaluation.page import read_run_history, render_page
 from dkan_core.evaluation.prediction import known_split, probability_column
@@ -107,13 +107,10 @@ def evaluate(
             if save_predictions:
                 _check_prediction_columns(rows.labels)
             evaluation, sample, many = _score(saved, rows, QUICK_ROWS if explain else leakage.ROWS)
-            comparison = _compare(previous, rows, evaluation)
+            comparison = _compare(previous, rows, evaluation) if previous else None
             evaluation.metrics["warnings"] = _warnings(saved, rows, evaluation, sample)
             learned = _learned(saved, rows, evaluation, sample, comparison) if explain else None
-            if learned and not sliced:
-                ranked = next(iter(learned.labels.values())).importance
-                levelled = [column.name for column in ranked if column.kind != "ids"]
-                sliced = find_columns(saved, levelled[:TOP_COLUMNS])
+            sliced = sliced or _important_columns(saved, learned)
             evaluation.metrics.update(_slices(saved, rows, evaluation, sliced))
             errors = find_worst_errors(saved, rows, evaluation.counted_labels, evaluation.probabilities, worst_errors)
             report = render_page(
@@ -129,16 +126,14 @@ def evaluate(
                 options=_options(split, columns, previous, slices),
                 history=history,
             )
-        evaluation = replace(evaluation, report=str(report))
         write_atomic(folder / REPORT, report)
         if save_predictions:
-            table = _prediction_table(evaluation, rows.labels)
-            pq.write_table(table, folder / PREDICTIONS)
+            pq.write_table(_prediction_table(evaluation, rows.labels), folder / PREDICTIONS)
         write_json(folder / METRICS, evaluation.metrics)
     found = learned.to_dict() if learned else None
     log_evaluation(model, evaluation.metrics, saved.metrics.get("step", 0), report, found)
     logger.info("%s average precision %s; report in %s/%s", rows.name, _describe(evaluation.metrics), out, REPORT)
-    return evaluation
+    return replace(evaluation, report=str(report))
 
 
 def _describe(metrics: Mapping[str, Any]) -> str:
@@ -220,6 +215,14 @@ def _few_rows(evaluation: Evaluation, labels: Sequence[str]) -> list[str]:
     return [f"few rows of the rarer class ({few}): other rows may give quite different metrics"] if few else []
 
 
+def _important_columns(saved: SavedModel, learned: Explanation | None) -> list[Column]:
+    """Return the columns to report metrics by where none are named: those that matter most to the first label."""
+    if learned is None:
+        return []
+    ranked = next(iter(learned.labels.values())).importance
+    return find_columns(saved, [column.name for column in ranked if column.kind != "ids"][:TOP_COLUMNS])
+
+
 def _slices(
     saved: SavedModel, data: EvaluationData, evaluation: Evaluation, columns: Sequence[Column]
 ) -> dict[str, Any]:
@@ -230,29 +233,12 @@ def _slices(
     return {"slices": {"label": data.labels[place], "columns": found}} if found else {}
 
 
-def _compare(previous: str | Path | None, data: EvaluationData, evaluation: Evaluation) -> Comparison | None:
-    """Compare with the earlier model, if one is named, and add to the metrics what that has found."""
-    if not previous:
-        return None
-    comparison, metrics = compare(previous, data), evaluation.metrics
-    metrics["previous_average_precision"] = comparison.metrics.get("average_precision")
-    # A gate that asks for no worse than before lets a first model pass, but not one that could not be compared.
-    metrics.update(_differences(evaluation, comparison))
-    metrics["previous_model_found"] = int(comparison.is_there)
-    if comparison.why_not:
-        metrics["not_compared"] = f"{comparison.model}: {comparison.why_not}"
-    metrics["comparable"] = bool(comparison.metrics) or not comparison.is_there
-    return comparison
-
-
-def _differences(evaluation: Evaluation, comparison: Comparison) -> dict[str, Any]:
-    """Return intervals of how far metrics are above those of the earlier model, as ``metrics.json`` has them."""
-    theirs_NL = comparison.probabilities
-    if theirs_NL is None:
-        return {}
+def _compare(previous: str | Path, data: EvaluationData, evaluation: Evaluation) -> Comparison:
+    """Compare with the earlier model, and add to the metrics what that has found."""
+    comparison = compare(previous, data)
     ours_NL, labels_NL = evaluation.probabilities, evaluation.labels
-    found = difference_to(evaluation.metrics, comparison.metrics, labels_NL, ours_NL, theirs_NL, evaluation.weights)
-    return {DIFFERENCE: found} if found else {}
+    add_comparison(evaluation.metrics, comparison, labels_NL, ours_NL, evaluation.weights)
+    return comparison
 
 
 def _learned(
