@@ -61,6 +61,8 @@ MAX_VALUE_CODED_COLUMNS = 256
 # Integers up to here, and decimals of so many digits, that differ do so in float64, too.
 MAX_EXACT_INTEGER, MAX_EXACT_DIGITS = 2**53, 15
 
+Useless = Literal["refuse", "leave out"]
+
 
 class _UnusableColumnError(Exception):
     """A column cannot be a feature as it is.
@@ -80,6 +82,27 @@ class _UselessColumnError(_UnusableColumnError):
     """A column says nothing about a row."""
 
 
+class _UnusableColumns:
+    """Collects the columns that cannot be used, so that one message names all of them.
+
+    Args:
+        useless: As of ``fit_preprocessor``.
+    """
+
+    def __init__(self, useless: Useless) -> None:
+        self.errors: list[_UnusableColumnError] = []
+        self._useless = useless
+
+    @contextmanager
+    def collected(self) -> Iterator[None]:
+        """Take an error about a column, or drop it where the column may be left out."""
+        try:
+            yield
+        except _UnusableColumnError as error:
+            if self._useless == "refuse" or not isinstance(error, _UselessColumnError):
+                self.errors.append(error)
+
+
 class _FittedColumn(NamedTuple):
     feature: NumericFeature
     counts: list[int]
@@ -97,7 +120,7 @@ def fit_preprocessor(
     sparse: Sequence[str] = (),
     max_categories: int | None = None,
     value_counts: Mapping[str, pa.Table] = MappingProxyType({}),
-    useless: Literal["refuse", "leave out"] = "refuse",
+    useless: Useless = "refuse",
     advice: Advice = drop_advice,
 ) -> Preprocessor:
     """Choose knots and vocabularies.
@@ -121,52 +144,36 @@ def fit_preprocessor(
         DataError: There are useless columns, and they are to be refused; or float64 cannot tell a column's values
             apart. The message names all of them.
     """
-    unusable: list[_UnusableColumnError] = []
-
-    @contextmanager
-    def tried() -> Iterator[None]:
-        try:
-            yield
-        except _UnusableColumnError as error:
-            if useless == "refuse" or not isinstance(error, _UselessColumnError):
-                unusable.append(error)
-
+    unusable = _UnusableColumns(useless)
     coded: list[CodedFeature] = []
-    rows_by_code: dict[str, list[int]] = {}
+    counts: dict[str, list[int]] = {}
     for name in categorical:
         column = column_named(sample, name, where)
         values = count_texts(column, name, where) if name not in value_counts else value_counts[name]
-        with tried():
+        with unusable.collected():
             feature = _fit_category(values, column, name, max_categories)
             coded.append(feature)
-            rows_by_code[name] = _rows_by_code(values, feature, where)
-    scored: list[NumericFeature] = []
-    counts: dict[str, list[int]] = {}
+            counts[name] = _rows_by_code(values, feature, where)
     parts = [part for name in times for part in time_parts(name, sample.schema.field(name).type)]
     columns = [*((name, None) for name in numeric), *((part.name, part) for part in parts)]
-    with_codes = len(columns) <= MAX_VALUE_CODED_COLUMNS
-
-    def fit_column(column: tuple[str, TimePart | None]) -> _FittedColumn | None:
-        fitted = None
-        with tried():
-            fitted = _fit_column(sample, where, *column, with_codes=with_codes)
-        return fitted
-
-    for each in filter(None, map_columns(fit_column, columns)):
-        scored.append(each.feature)
-        counts[each.feature.name] = each.counts
-        coded += [each.codes] if each.codes is not None else []
+    scored = _fit_columns(sample, where, columns, unusable)
+    coded += [each.codes for each in scored if each.codes is not None]
     lists: list[SparseFeature] = []
     for name in sparse:
         column = column_named(sample, name, where)
         ids = count_ids(column, name, where) if name not in value_counts else value_counts[name]
-        with tried():
+        with unusable.collected():
             lists.append(_fit_sparse(ids, column, name, where, max_categories))
-    if unusable:
+    if unusable.errors:
         places = {name: place for place, name in enumerate(sample.column_names)}
-        raise _refusal(sorted(unusable, key=lambda each: places[each.name]), where, advice)
-    counts |= rows_by_code
-    return Preprocessor(numeric=scored, coded=coded, sparse=lists, numeric_dtype=numeric_dtype, counts=counts)
+        raise _refusal(sorted(unusable.errors, key=lambda each: places[each.name]), where, advice)
+    return Preprocessor(
+        numeric=[each.feature for each in scored],
+        coded=coded,
+        sparse=lists,
+        numeric_dtype=numeric_dtype,
+        counts={each.feature.name: each.counts for each in scored} | counts,
+    )
 
 
 def _refusal(unusable: Sequence[_UnusableColumnError], where: str, advice: Advice) -> DataError:
@@ -177,6 +184,21 @@ def _refusal(unusable: Sequence[_UnusableColumnError], where: str, advice: Advic
         return DataError(f"{where}: column {first.name!r} {first.problem}; {remedy}{leave_out}")
     listed = "; ".join(f"{each.name!r} {each.problem}" for each in unusable[:SHOWN])
     return DataError(f"{where}: {len(unusable):,} columns cannot be used: {listed}; {leave_out}")
+
+
+def _fit_columns(
+    sample: pa.Table, where: str, columns: Sequence[tuple[str, TimePart | None]], unusable: _UnusableColumns
+) -> list[_FittedColumn]:
+    """Fit columns of numbers and parts of those of times, on all cores; those that say something, in their order."""
+    with_codes = len(columns) <= MAX_VALUE_CODED_COLUMNS
+
+    def fit_column(column: tuple[str, TimePart | None]) -> _FittedColumn | None:
+        fitted = None
+        with unusable.collected():
+            fitted = _fit_column(sample, where, *column, with_codes=with_codes)
+        return fitted
+
+    return [fitted for fitted in map_columns(fit_column, columns) if fitted is not None]
 
 
 def _fit_column(
