@@ -13,6 +13,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import Tags, check_consistent_length, check_random_state
 from sklearn.utils.validation import check_is_fitted
 
+from dkan_core.config import TrainConfig
 from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.evaluation.prediction import log_odds
 from dkan_core.integrations.sklearn.editing import EditingMixin
@@ -333,21 +334,36 @@ class FastKANClassifier(EditingMixin, ExplainingMixin, PredictingMixin, SavingMi
             valid_table, valid = table.take(held_out), labelled(labels_NL, weight_N, held_out, keys_N)
         else:
             train = random.permutation(rows)
-            valid_X, valid_y = one_pair(eval_set)
-            valid_table = read_features(self, valid_X, fitting=False, as_ids=reads_ids(table.column_names))
-            valid = {"labels": encode_labels(valid_y, self.classes_, names, "y of eval_set")}
-            check_consistent_length(valid_table, valid["labels"])
-            check_classes(valid["labels"], "eval_set")
-            # Probabilities are calibrated on these rows, and are to be those of the weighted ones.
-            valid_weight_N = with_class_weights(class_weights, valid["labels"], None)
-            valid |= {} if valid_weight_N is None else {"weight": valid_weight_N * mean_weight}
+            as_ids = reads_ids(table.column_names)
+            valid_table, valid = self._read_eval_set(eval_set, names, class_weights, mean_weight, as_ids=as_ids)
         train_table = table.take(train)
         self.preprocessor_ = fit_encoding(train_table, None if initial is None else initial.model.preprocessor)
         arrays = {
             "train": {**self._encode(train_table), **labelled(labels_NL, weight_N, train, keys_N)},
             "valid": {**self._encode(valid_table), **valid},
         }
-        config = train_config(parameters, seed=int(random.integers(2**31)))
+        self._train(arrays, names, initial, train_config(parameters, seed=int(random.integers(2**31))))
+        return self
+
+    def _read_eval_set(
+        self, eval_set: EvalSet, names: list[str], class_weights: Array | None, mean_weight: float, *, as_ids: bool
+    ) -> tuple[pa.Table, Arrays]:
+        """Return the columns of an eval_set, and its labels with weights where there are any."""
+        X, y = one_pair(eval_set)
+        table = read_features(self, X, fitting=False, as_ids=as_ids)
+        labels_NL = encode_labels(y, self.classes_, names, "y of eval_set")
+        check_consistent_length(table, labels_NL)
+        check_classes(labels_NL, "eval_set")
+        # Probabilities are calibrated on these rows, and are to be those of the weighted ones.
+        weight_N = with_class_weights(class_weights, labels_NL, None)
+        return table, {"labels": labels_NL, **({} if weight_N is None else {"weight": weight_N * mean_weight})}
+
+    def _encode(self, table: pa.Table) -> Arrays:
+        check_sparsity(table, self.preprocessor_)
+        return self.preprocessor_.transform(table, "X")
+
+    def _train(self, arrays: dict[str, Arrays], names: list[str], initial: Initial | None, config: TrainConfig) -> None:
+        """Train on encoded rows, and take the result."""
         if initial is not None:
             config, names = initial.complete(config), initial.label_names(names)
         start = None if initial is None else initial.model
@@ -358,11 +374,6 @@ class FastKANClassifier(EditingMixin, ExplainingMixin, PredictingMixin, SavingMi
         self.module_, self.architecture_ = result.model, result.architecture
         self.metrics_ = {**result.metrics, "data": data}
         self._take_history(result.history)
-        return self
-
-    def _encode(self, table: pa.Table) -> Arrays:
-        check_sparsity(table, self.preprocessor_)
-        return self.preprocessor_.transform(table, "X")
 
     def _take_history(self, history: list[dict[str, Any]]) -> None:
         self.history_ = history
