@@ -72,11 +72,11 @@ class ClusterUnreachableError(DkanError):
 
 
 class DeploymentError(DkanError):
-    """A model is not served, though the cluster took it; the message has what the cluster says of it."""
+    """The cluster accepted a model but does not serve it; the message quotes the cluster."""
 
 
 class GateError(DkanError):
-    """A result is not good enough; the message names the limit, and what is beyond it."""
+    """A result is not good enough; the message names the limit and what misses it."""
 
 
 class TrainingError(DkanError):

@@ -39,7 +39,7 @@ class PartRecord(Schema):
 
 
 def score_part(output_uri: str | Path, part: int) -> int:
-    """Score the files of a part; a second call goes on with nothing to do, or after a kill writes the same files.
+    """Score the files of a part; a second call has nothing to do, or after a kill writes the same files.
 
     Args:
         output_uri: Where the plan lies.

@@ -98,12 +98,12 @@ def plan_scoring(
         model: Folder that ``train`` wrote, or its ``model`` folder, or a published model; a path or an fsspec URI.
         sources: Files, folders, globs or fsspec URIs, which every process can read.
         output_uri: Folder or URI that every process can write to: absent or empty, or one that holds what the same
-            plan gave. A file's scores have its name there, below the folder that all files have in common; the sources
-            must not name them.
+            plan gave. Scores get the path of their source file, relative to the folder that all files share; the
+            sources must not include them.
         columns: Source columns to pass through.
-        labels: Source columns to compare the scores with: those of the model's labels, or others in the order of
-            these; of 0, 1 or null, or of the values that the model was trained with.
-        parts: How many parts to share the files out to; where there are fewer files, fewer come.
+        labels: Label columns to compare the scores with, in the order of the model's labels if they have other names.
+            They hold 0, 1 or null, or the values that the model was trained with.
+        parts: How many parts to distribute the files over; fewer if there are fewer files.
         overwrite: Whether the scores of another plan may be replaced, or a scoring that was interrupted be discarded.
 
     Returns:

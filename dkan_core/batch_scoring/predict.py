@@ -76,9 +76,10 @@ def predict(
 
     Args:
         model: Folder that ``train`` wrote, or its ``model`` folder; a path or an fsspec URI.
-        sources: Files, folders, globs or fsspec URIs in the order to be scored; a folder's files by path, and
-            one that is named twice once. Or a frame: pandas, polars or Arrow, whose columns are found by name.
-        out: File to write: ``LABEL_probability`` for each label, in input order. CSV where its name ends in .csv, else
+        sources: Files, folders, globs or fsspec URIs in the order to be scored; a folder's files are sorted by path,
+            and a file that is named twice is scored once. Or a frame of pandas, polars or Arrow, whose columns are
+            found by name.
+        out: File to write: ``LABEL_probability`` for each label, in input order. CSV if its name ends in .csv, else
             Parquet. None for a frame.
         columns: Source columns to pass through.
         reasons: How many of the columns that moved a row's log-odds the most to add, as ``LABEL_reasons``: a list of
@@ -86,10 +87,10 @@ def predict(
         overwrite: Whether an earlier file of scores may be replaced.
 
     Returns:
-        Rows scored; of a frame its scores, as a frame of the same kind and in its order.
+        How many rows were scored; for a frame, its scores, as a frame of the same kind in the same order.
 
     Raises:
-        ConfigError: ``reasons`` is negative, or a file is to be written of a frame, or none of Parquet.
+        ConfigError: ``reasons`` is negative; or ``out`` is given for a frame, or missing for Parquet.
         DataError: A column is missing or of another kind than in training.
         OutputError: ``out`` cannot be written; nothing half-written is left.
     """

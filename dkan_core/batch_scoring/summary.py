@@ -43,7 +43,7 @@ def summarize_scoring(output_uri: str | Path) -> ScoringSummary:
 
 
 def complete_scoring(output_uri: str | Path, *, max_psi: float = 0.0, min_average_precision: float = 0.0) -> int:
-    """Write ``_scoring.json``, which says that the scores are whole and fit to be used, and remove the work.
+    """Write ``_scoring.json``, which says that the scores are complete and accepted, and remove intermediate files.
 
     Args:
         output_uri: Where the plan lies, with all parts scored.
@@ -54,8 +54,8 @@ def complete_scoring(output_uri: str | Path, *, max_psi: float = 0.0, min_averag
         The rows that were scored.
 
     Raises:
-        GateError: A limit is passed. The scores stay as they are, without ``_scoring.json`` unless an earlier call
-            accepted them; with other limits a second call can do so.
+        GateError: A limit is not met. The scores stay as they are, without ``_scoring.json`` unless an earlier call
+            accepted them; a second call with other limits can.
         DataError: A part is not scored yet, or a file has changed since it was written.
     """
     check_max_psi(max_psi)

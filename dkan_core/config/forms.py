@@ -81,7 +81,7 @@ def config_from_form(
 
     Args:
         kind: The config.
-        values: Values by the names of the form; names that are no fields of it are passed over.
+        values: Values by the names of the form; other names than those of its fields are ignored.
         changes: Settings by their own names, which override them.
 
     Returns:
@@ -115,11 +115,11 @@ def _in_form(message: str, shown: Sequence[FormField]) -> str:
 
 
 def training_from_form(values: Mapping[str, Any], changes: Mapping[str, Any]) -> TrainConfig:
-    """Build the settings of a training on one node, whose form has ``num_gpus``, ``gpu_type`` and ``workers`` besides.
+    """Build the settings of a training on one node, whose form also has ``num_gpus``, ``gpu_type`` and ``workers``.
 
     Args:
-        values: Values by the names of the form, those of the pod among them if it is to be checked; names that are no
-            fields of it are passed over.
+        values: Values by the names of the form, including those of the pod if it is to be checked; other names than
+            those of its fields are ignored.
         changes: Settings by their own names, which override them.
 
     Returns:
@@ -150,8 +150,8 @@ def trainings_from_form(values: Mapping[str, Any]) -> list[TrainConfig]:
     """Build the settings of every training on one node that a form asks for.
 
     Args:
-        values: As of ``training_from_form``, with ``settings``, which override the others; or with those of several
-            runs in ``sweep``, no two of which take the same course: their checkpoints would lie in one place.
+        values: As for ``training_from_form``, with ``settings``, which override the others; or with those of several
+            runs in ``sweep``, all different: equal runs would write their checkpoints to the same folder.
 
     Returns:
         The settings, checked.

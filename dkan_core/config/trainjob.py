@@ -40,7 +40,7 @@ OBJECT_RULES = {"node_selector": LABELS_RULE, "labels": LABELS_RULE, "env": VARI
 @reports_config_errors
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class NodesConfig:
-    """The nodes of a TrainJob; texts that are empty leave the choice to the cluster."""
+    """The nodes of a TrainJob; an empty string leaves a choice to the cluster."""
 
     image: str
     """Image of the nodes, the same as the launcher's."""
@@ -132,7 +132,7 @@ class NodesConfig:
         return self.gpus_per_node or self.workers_per_node
 
     def mapping(self, name: str) -> dict[str, str]:
-        """Return a JSON object of texts.
+        """Return a field that holds a JSON object of strings.
 
         >>> NodesConfig(image="dkan", node_selector='{"zone": "a"}').mapping("node_selector")
         {'zone': 'a'}

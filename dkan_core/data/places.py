@@ -45,17 +45,17 @@ def find_local_place(form: Mapping[str, Any], volume_path: str = "") -> str:
 
 
 def resolve_places(form: Mapping[str, Any], volume_path: str = "") -> tuple[str, ...]:
-    """Check, in a pod of Kubeflow Pipelines, the places of a run, and fill in its date; elsewhere any path will do.
+    """Fill in the date in the places of a run; in a pod of Kubeflow Pipelines, check that all pods can reach them.
 
     Args:
         form: Values of a form by name, those of ``DATED`` among them.
         volume_path: Where every step mounts a volume. Default: nowhere.
 
     Returns:
-        Those of ``DATED``, with today's date in UTC, the same in all of them, where they say ``{date}``.
+        Those of ``DATED``, with the same date, today's in UTC, in place of each ``{date}``.
 
     Raises:
-        ConfigError: The pod alone has one, or its scheme is not known.
+        ConfigError: A place is inside this pod, or its scheme is unknown.
     """
     if POD in os.environ and (fault := find_local_place(form, volume_path)):
         raise ConfigError(fault)

@@ -70,15 +70,15 @@ def edit(
     split: str = DEFAULT_SPLIT,
     overwrite: bool = False,
 ) -> EditResult:
-    """Change terms of an additive model and write the result as a model, like any other.
+    """Change terms of an additive model and write the result as a new model.
 
     Args:
-        model: Folder that ``train`` or ``edit`` wrote, with a model additive; a path or an fsspec URI.
+        model: Folder that ``train`` or ``edit`` wrote, with an additive model; a path or an fsspec URI.
         edits: A TOML file of ``[[edit]]`` tables, or the edits themselves.
         out: Folder or URI of the new model.
         data: Prepared folder or URI to measure quality on, before and after.
-        split: "train", "valid" or "test". Metrics and thresholds of the new model are those after the edits where it is
-            "valid", on which they were chosen; else they stay as they were.
+        split: "train", "valid" or "test". With "valid", metrics and thresholds of the new model are computed anew, as
+            they were chosen on that split; else they stay as they were.
         overwrite: Whether an earlier model in ``out`` may be replaced.
 
     Returns:

@@ -80,7 +80,7 @@ class Edit(Schema):
         return self
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what was said, as a model's metrics hold it."""
+        """Return the edit as it was given, in the form that a model's metrics store."""
         return self.model_dump(mode="json", exclude_defaults=True)
 
 

@@ -70,12 +70,12 @@ def evaluate(
             globs or URIs), every row of which is scored.
         out: Folder or URI for the results.
         split: Of prepared data: "train", "valid" or "test". Default: "test".
-        label: Columns of raw Parquet that hold the labels: those of the model's labels, or others in the order of
-            these. Default: called as those.
+        label: Label columns of raw Parquet, in the order of the model's labels if they have other names. Default: the
+            names of the model's labels.
         save_predictions: Also write ``predictions.parquet``: label and probability of each row, in stored order.
         explain: Show what the model learned in the report; takes a few seconds.
-        previous: An earlier model, folder or URI, to be scored on the same rows; none there yet is fine.
-        slices: Columns of the model: metrics of each level. Default: with ``explain``, the most important ones.
+        previous: An earlier model, as a folder or URI, to score on the same rows; it need not exist yet.
+        slices: Columns of the model to report metrics by. Default: with ``explain``, the most important ones.
         worst_errors: Rows of each label to show in the report with the reasons for their score: half of them the
             highest-scored negatives, half the lowest-scored positives. The page then holds rows of data; 0 for none.
         overwrite: Whether an earlier result in ``out`` may be replaced.

@@ -27,15 +27,15 @@ logger = logging.getLogger(__name__)
 
 
 def publish(model: str | Path, to: str | Path, metrics: Mapping[str, Any] | None = None) -> None:
-    """Copy a model to where others fetch it, in the place of an earlier one, which stays until the new one is there.
+    """Copy a model to where others fetch it; an earlier one there is replaced once the new one is complete.
 
     Args:
         model: Folder that ``train`` wrote, or its ``model`` folder; a path or an fsspec URI.
         to: Folder or URI for the model alone, without logs, history and checkpoints.
-        metrics: Test metrics by name, for the model card, in the place of those it has.
+        metrics: Test metrics by name, for the model card; they replace those it has.
 
     Raises:
-        DataError: The model cannot be read, or is not whole.
+        DataError: The model cannot be read, or is incomplete.
         OutputError: ``to`` cannot take it, or holds something else.
     """
     with local_copy(model) as source:
@@ -66,7 +66,7 @@ def choose_best(runs: Sequence[str | Path], out: str | Path) -> int:
         out: Folder for the best one: absent or empty.
 
     Returns:
-        Its place in ``runs``; the first of equals.
+        Its index in ``runs``; the first among equals.
 
     Raises:
         DataError: There are none, or a folder holds no finished run.

@@ -54,7 +54,7 @@ class Evaluation:
 
     @property
     def counted_labels(self) -> npt.NDArray[np.uint8]:
-        """``labels``, of which those of rows of weight 0 are not measured, either."""
+        """``labels``, where those of rows of weight 0 count as not measured."""
         if self.weights is None:
             return self.labels
         return np.where(self.weights[:, None] > 0, self.labels, np.uint8(NOT_MEASURED))

@@ -67,19 +67,21 @@ def explain(
     against: str | Path | None = None,
     overwrite: bool = False,
 ) -> Explanation:
-    """Read what a model learned off a prepared split; write ``explanation.json``, ``explanation.html`` and figures.
+    """Explain what a model learned, from its answers on a prepared split.
+
+    Writes ``explanation.json``, ``explanation.html`` and figures.
 
     Args:
         model: Folder that ``train`` wrote, or its ``model`` folder; a path or an fsspec URI.
         prepared: Folder or URI that ``prepare`` wrote, with the encoding the model was trained with.
         out: Folder or URI for the results.
         split: "train", "valid" or "test".
-        top: Columns that are shuffled and whose curve is drawn.
-        rows: Rows of the split to read, its first ones; ``prepare`` has shuffled them.
-        label: Label to explain. Default: each of them, one after the other.
+        top: How many columns to shuffle, and to draw curves of.
+        rows: How many rows of the split to read: the first ones, as ``prepare`` has shuffled them.
+        label: Label to explain. Default: all.
         seed: Decides the shuffles; the same seed gives the same files.
-        against: An earlier model, folder or URI: its curves stand beside the model's, with the importances and the rows
-            whose scores changed.
+        against: An earlier model, as a folder or URI, to compare with: curves and importances side by side, and the
+            rows whose scores changed.
         overwrite: Whether an earlier result in ``out`` may be replaced.
 
     Returns:

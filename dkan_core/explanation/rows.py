@@ -71,7 +71,7 @@ def explain_rows(
         sources: Files, folders, globs or fsspec URIs; a folder's files by path. The first 200 rows are explained.
         out: Folder or URI for the page.
         label: Label to explain. Default: the one that was most frequent on validation.
-        top: Columns with a step of their own in a row's figure.
+        top: How many columns get a step of their own in a row's figure.
         overwrite: Whether an earlier result in ``out`` may be replaced.
 
     Returns:

@@ -48,7 +48,7 @@ class ColumnFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class Inspection:
-    """What is known of data."""
+    """What is known about a data set."""
 
     where: str
     rows: dict[str, int]
@@ -135,13 +135,14 @@ def inspect_data(sources: str | Path | Sequence[str | Path], config: PrepareConf
 
     Args:
         sources: Files, folders, globs or fsspec URIs of raw Parquet; or one folder or URI that ``prepare`` wrote.
-        config: Roles of the columns and split rule, of raw Parquet; its label may be ``UNLABELLED``. Default: no label.
+        config: For raw Parquet, the roles of the columns and the split rule; its label may be ``UNLABELLED``. Default:
+            no label.
 
     Returns:
-        Rows, classes, and of each column its values, what it becomes, and what is suspicious about it.
+        Rows, classes, and for each column its values, what it is encoded as, and what is suspicious about it.
 
     Raises:
-        ConfigError: Settings are given for prepared data, or are no settings of a fit.
+        ConfigError: Settings are given for prepared data, or ``like`` is one of them.
         DataError: The data are not what was expected; the message names file and column.
     """
     chosen = source_paths(sources)

@@ -128,7 +128,7 @@ class FastKAN(nn.Module):
         grid_max: Position of the last one.
         input_norm: "layer" normalizes the first layer's input row by row as the reference does; "none" does not.
         dropout: Share of each hidden layer's units dropped while training.
-        sketch: Of the first layer's weights; None: they are trained themselves.
+        sketch: Sketch of the first layer's weights. None: the weights themselves are trained.
 
     Shape:
         - Input: ``(B, widths[0])``, without inputs the first layer's output ``(B, widths[1])``; while training maybe

@@ -53,8 +53,9 @@ def export(
     """Write a model as one file that runs without dkan: raw columns in, probabilities out.
 
     The file has an input ``(N, 1)`` for each column, float64 for numbers and string for categories, and one output,
-    ``probabilities`` ``(N, labels)`` float32. A missing number is NaN. What is written was run with onnxruntime
-    before, on rows that reach every boundary of the encoding, and gave the model's probabilities.
+    ``probabilities`` ``(N, labels)`` float32. A missing number is NaN. Before the file is
+    written, onnxruntime runs it on rows that reach every boundary of the encoding; it must give the model's
+    probabilities.
 
     Args:
         model: Folder that ``train`` wrote, or its ``model`` folder; a path or an fsspec URI.
@@ -67,7 +68,7 @@ def export(
 
     Raises:
         ConfigError: The packages for ONNX are not installed.
-        DataError: The model is damaged, or a column of it cannot be expressed; the message names the column.
+        DataError: The model is damaged, or one of its columns cannot be expressed in ONNX; the message names it.
         OutputError: The file does not give the model's probabilities, or ``out`` cannot be written; nothing
             half-written is left.
     """

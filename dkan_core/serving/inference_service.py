@@ -49,26 +49,27 @@ def deploy(
 ) -> str:
     """Serve a published model on the Kubernetes cluster of this process, which has KServe; wait until it is served.
 
-    An InferenceService of that name is changed to this model, and replaced by KServe without a gap. A retry changes
+    An existing InferenceService of that name is switched to this model, by KServe without downtime. A retry changes
     nothing and waits again.
 
     Args:
-        model: A local copy of the model, which says whether the one that is served is another one.
-        name: Of the InferenceService.
+        model: A local copy of the model, which shows whether another one is being served.
+        name: Name of the InferenceService.
         uri: Where KServe finds the model: s3://, gs:// or pvc://CLAIM/FOLDER.
         namespace: Empty for the one that this process runs in, or that its kubeconfig names.
         runtime: ServingRuntime or ClusterServingRuntime of dkan.
-        service_account: Of the server's pods, with what they need to read the model; empty: the namespace's default.
+        service_account: Service account of the server's pods, with the rights to read the model. Empty: the
+            namespace's default.
         timeout_seconds: How long to wait.
 
     Returns:
         Its URL.
 
     Raises:
-        ConfigError: A setting is wrong, or this process knows no cluster or has no right to do that there.
+        ConfigError: A setting is wrong, or this process has no cluster or no permission to do that in it.
         DataError: There is no model.
         ClusterUnreachableError: The cluster does not answer.
-        DeploymentError: The model is not served in time; the message says what KServe says.
+        DeploymentError: The model is not served in time; the message quotes KServe.
     """
     body = inference_service(name, storage_uri(uri), _digest(model), runtime=runtime, service_account=service_account)
     services = _Services(namespace)

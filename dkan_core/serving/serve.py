@@ -23,9 +23,9 @@ KEEP_ALIVE_SECONDS = 65
 
 
 def serve(model: str | Path, config: ServeConfig | None = None) -> None:
-    """Serve a model over HTTP, and over gRPC where a port is named for it, until SIGTERM or SIGINT.
+    """Serve a model over HTTP, and over gRPC if it has a port, until SIGTERM or SIGINT.
 
-    Requests that have begun are answered first. The probabilities are those of ``predict``, to the bit on the same
+    Requests in progress are answered before it ends. The probabilities are those of ``predict``, to the bit on the same
     machine.
 
     Args:

@@ -49,18 +49,18 @@ def train_on_nodes(
         prepared: Folder that ``prepare`` wrote: a URI, or a path on the claim that all nodes mount.
         run: Folder for the run, also there; ``train`` says what it will hold. {run} in it becomes the job's name.
         config: Settings of the training.
-        nodes: What the cluster is to give.
+        nodes: What to ask the cluster for.
         copy_to: Folder that the run without its checkpoints is copied to.
 
     Returns:
         The path of the best model, its validation AP, and the history of evaluations.
 
     Raises:
-        ConfigError: A setting is wrong, nodes cannot reach data or run, this process has no cluster or no right to make
-            jobs in it, or the SDK is missing.
+        ConfigError: A setting is wrong, nodes cannot reach data or run, this process has no cluster or no permission to
+            create jobs in it, or the SDK is missing.
         DataError: There is no prepared data set.
         ClusterUnreachableError: The cluster does not answer.
-        TrainingError: The job failed, was not done in time, or is gone; the message has the end of its log.
+        TrainingError: The job failed, timed out, or was deleted; the message has the end of its log.
     """
     check_config(TrainConfig, config)
     check_config(NodesConfig, nodes)
@@ -87,15 +87,15 @@ def check_training_on_nodes(
     split: str = "",
     prepared: str | Path | None = None,
 ) -> None:
-    """Check what ``train_on_nodes`` is to be given before any data are prepared, which may take hours.
+    """Check the arguments of ``train_on_nodes`` before any data are prepared, which may take hours.
 
     Args:
         run: Folder for the run.
         config: Settings of the training.
-        nodes: What the cluster is to give.
-        sources: As of ``check_training``.
-        labels: As of ``check_training``.
-        split: As of ``check_training``.
+        nodes: What to ask the cluster for.
+        sources: As for ``check_training``.
+        labels: As for ``check_training``.
+        split: As for ``check_training``.
         prepared: Folder that the data will be prepared in. Default: not known.
 
     Raises:

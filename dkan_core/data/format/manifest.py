@@ -135,7 +135,7 @@ class PreparedData(_Manifest):
         }
 
     def with_valid_in_train(self) -> "PreparedData":
-        """Return the same data with the rows of valid at the end of train as well; its fingerprint is another."""
+        """Return the same data with the rows of valid at the end of train as well; its fingerprint differs."""
         splits = {**self.splits, "train": self.splits["train"].joined(self.splits["valid"])}
         return PreparedData(**{**{name: getattr(self, name) for name in type(self).model_fields}, "splits": splits})
 
@@ -221,15 +221,15 @@ def _local_manifest(place: str | Path, stack: ExitStack) -> Path:
 
 
 def save_pointer(folder: str | Path, prepared: PreparedData, location: str) -> None:
-    """Write a manifest alone, which says where the data are.
+    """Write only a manifest, which says where the data are.
 
     Args:
-        folder: Gets the manifest; made where it is missing.
+        folder: Where to write the manifest; created if missing.
         prepared: The data.
         location: Folder or URI where they are.
 
     Raises:
-        DataError: The location holds credentials, which are no part of a file.
+        DataError: The location holds credentials, which must not be written to a file.
     """
     if redact(location) != location:
         raise DataError(f"{location}: holds credentials; give them in the environment instead")

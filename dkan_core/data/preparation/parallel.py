@@ -65,7 +65,7 @@ def plan_preparation(
         prepared_uri: Folder or URI that every process can write to: absent or empty, or one that holds what the same
             sources and settings gave.
         config: Roles of the columns, split rule, storage type and seed.
-        parts: How many parts to cut the rows into, at most 64; where there are fewer row groups, fewer come.
+        parts: How many parts to cut the rows into, at most 64; fewer if there are fewer row groups.
         overwrite: Whether an earlier result of other sources or settings may be replaced, or a preparation that was
             interrupted be discarded. The earlier result stays until the new data are read and checked.
 
@@ -125,7 +125,7 @@ def prepare_part(prepared_uri: str | Path, stage: Stage, part: int) -> int:
         The rows that were read, encoded or written.
 
     Raises:
-        DataError: A source file is not what was expected, or an earlier stage is not through.
+        DataError: A source file is not what was expected, or an earlier stage is not finished.
         OutputError: ``prepared_uri`` cannot be written.
     """
     if stage not in _STAGES:
@@ -171,7 +171,7 @@ def fit_preparation(prepared_uri: str | Path) -> None:
 
 
 def finish_preparation(prepared_uri: str | Path) -> PreparedData:
-    """Check that every shard is there, write the manifest and remove the work.
+    """Check that every shard is there, write the manifest and remove the intermediate files.
 
     Args:
         prepared_uri: Where the plan lies, with all parts assembled; or a whole result, which is left as it is.

@@ -54,12 +54,12 @@ def prepare(
         config: Roles of the columns, split rule, storage type and seed.
         overwrite: Whether an earlier result in ``out`` may be replaced.
         reuse: Whether an earlier result of the same sources and settings may stay as it is.
-        workers: How many parts of the rows to work on at once, in a way that continues after a kill when it is called
-            again, and reuses an earlier result; the bytes are the same. 0 prepares all rows in one go. Either way all
-            cores are used. Default: 0, but 1 where rows times features are ``RESUMABLE_VALUES`` or more.
+        workers: How many parts of the rows to prepare at once. With 1 or more, a repeated call continues one that was
+            killed, and reuses an earlier result; 0 prepares all rows in one pass. The bytes are the same, and all cores
+            are used either way. Default: 0, or 1 if rows times features are at least ``RESUMABLE_VALUES``.
 
     Returns:
-        The manifest that lies there.
+        The manifest of the prepared data.
 
     Raises:
         DataError: The sources are not what was expected; the message names file and column.

@@ -12,7 +12,7 @@ from dkan_core.utils.storage.shared_folder import SharedFolder
 
 
 def prepared_folder(prepared_uri: str, fingerprint: str) -> str:
-    """Return where data of a fingerprint lie under the place that many runs share; without one, that place.
+    """Return the folder for data with a fingerprint, inside one that many runs share; without one, the shared one.
 
     >>> prepared_folder("s3://bucket/prepared/", "ab12"), prepared_folder("s3://bucket/prepared/", "")
     ('s3://bucket/prepared/ab12', 's3://bucket/prepared')

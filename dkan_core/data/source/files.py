@@ -233,12 +233,12 @@ def whole_second(modified: str) -> str:
 def fingerprint_sources(
     sources: str | Path | Sequence[str | Path], settings: str = "", *, model: str | Path | None = None
 ) -> str:
-    """Return a text that changes with the source files: names, sizes and modification stamps; nothing is read.
+    """Return a string that changes with the names, sizes and modification times of source files; none is read.
 
     Args:
         sources: Paths, folders, globs and fsspec URIs; in one text, separated by commas or line ends.
-        settings: What else is to change it.
-        model: Folder or URI whose files are to change it, too.
+        settings: Anything else that is to change it.
+        model: Folder or URI of a model whose files are to change it as well.
 
     Raises:
         DataError: A source does not exist or holds no Parquet file; or there is no such model.
@@ -261,7 +261,7 @@ def _list_files(folder: str) -> list[str]:
 
 
 def split_sources(sources: str | Path | Sequence[str | Path]) -> list[str]:
-    r"""Return sources one by one; a text, such as that of a form, is split at commas and line ends.
+    r"""Return sources as a list; a string, such as a field of a form, is split at commas and line ends.
 
     >>> split_sources("s3://bucket/a, s3://bucket/b\ns3://bucket/c")
     ['s3://bucket/a', 's3://bucket/b', 's3://bucket/c']

@@ -86,7 +86,7 @@ class Drift:
         return max((column.psi for column in self.columns if column.psi is not None), default=None)
 
     def check(self, max_psi: float) -> None:
-        """Raise GateError where a PSI is above a limit, or none is known; 0 sets no limit."""
+        """Raise GateError if a PSI is above its limit, or if no PSI is known; 0 sets no limit."""
         check_max_psi(max_psi)
         if not max_psi:
             return

@@ -26,7 +26,7 @@ TILES = {
 
 @dataclass(frozen=True, kw_only=True)
 class ScoringSummary:
-    """What is known of all scored rows."""
+    """What is known about all scored rows."""
 
     metrics: dict[str, Any] | None
     """As of ``compute_metrics``; None without labels."""

@@ -102,7 +102,7 @@ def register(
     Args:
         model: Folder or URI from which others fetch the model.
         registry: Address of the registry's server, such as ``http://registry.example:8080``.
-        name: Name of the registered model, which is made if there is none. Default: the last part of ``model``.
+        name: Name of the registered model, which is created if missing. Default: the last part of ``model``.
         version: Name of the version. Default: from the fingerprints of the training data and of the model.
         metrics: Test metrics by name, or the ``metrics.json`` that ``evaluate`` wrote.
         run: The pipeline run that the model comes from.
@@ -111,9 +111,9 @@ def register(
         The registered version, as the registry knows it.
 
     Raises:
-        ConfigError: A name or an address is none, the URI holds credentials, the metrics are not of a test of this
+        ConfigError: A name or an address is invalid, the URI holds credentials, the metrics are not of a test of this
             model, the server refuses, or the client library is missing.
-        DataError: The model or the metrics cannot be read, or the model is not whole.
+        DataError: The model or the metrics cannot be read, or the model is incomplete.
         OutputError: The version exists and is of another model or at another place, or the server does not answer.
     """
     check_server(registry)

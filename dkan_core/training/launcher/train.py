@@ -100,20 +100,20 @@ def train(
 ) -> TrainResult:
     """Train on a prepared data set, evaluate it in parallel, keep the best model by validation AP.
 
+    Under torchrun every rank calls this function, and rank 0 writes the run.
+
     Args:
         prepared: Folder or fsspec URI that ``prepare`` wrote.
         run: Folder or URI for ``model/``, ``metrics.json``, ``history.jsonl``, ``logs/`` and ``checkpoints/``.
-        config: Settings; what is None in it is chosen from the data.
+        config: Settings; those that are None are chosen from the data.
         overwrite: Whether an earlier run in ``run`` may be replaced.
 
-    Under torchrun every rank calls it: the one of rank 0 writes the run.
-
     Returns:
-        The path of the best model, its validation AP, and the history of evaluations; of rank 0, also on other ranks.
+        The path of the best model, its validation AP, and the history of evaluations; on every rank, those of rank 0.
 
     Raises:
         UserError: The data, a setting or the output folder is wrong.
-        TrainingError: A process died again and again, or the loss is no finite number; the message says where.
+        TrainingError: A process died repeatedly, or the loss is not finite; the message says where.
         KeyboardInterrupt: Ctrl-C was pressed twice; pressed once, the run ends in order.
     """
     config = config or TrainConfig()

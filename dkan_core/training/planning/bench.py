@@ -90,7 +90,7 @@ def bench_sync(
     rounds: int = ROUNDS,
     device: str = "auto",
 ) -> SyncBench:
-    """Measure what it costs workers to make one of their parameters, by the number of bytes.
+    """Measure what it costs workers to combine their parameters, by their size in bytes.
 
     Every figure is taken from processes that do nothing else: with a parameter server they write to its memory, it
     aggregates and steps the optimizer, and they read; the others sum by torch.distributed, with NCCL where each worker
@@ -107,7 +107,7 @@ def bench_sync(
         The cost of each way and size, in the order given.
 
     Raises:
-        ConfigError: A size or a number makes no sense, or there is no such device.
+        ConfigError: A size or a number is invalid, or there is no such device.
     """
     if not 2 <= workers <= MAX_WORKERS:
         raise ConfigError(f"workers must be from 2 to {MAX_WORKERS}, got {workers}")

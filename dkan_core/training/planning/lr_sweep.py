@@ -115,20 +115,21 @@ def tune_learning_rate(
     steps: int = STEPS,
     repeats: int = REPEATS,
 ) -> TuneResult:
-    """Train shortly with several learning rates, each from the same start, and compare validation AP.
+    """Train briefly with several learning rates, each from the same start, and compare validation AP.
 
     A run is what ``train`` does in as many steps as it gets, warm-up and cosine included, and on the model and batch
     size that it would choose for the whole data: whole epochs at most, or a part of one, then of the first rows. It
     runs inside this process, whatever ``config.workers`` says.
 
-    The spread of the seeds tells chance from merit: ``noise`` is two standard errors of the difference of two rates'
-    mean AP, its variance pooled over the better half of the rates. The best rate is recommended if it beats that of now
-    by more. Short runs like higher rates than long ones do: a rate above that of now is recommended only by runs at
-    least half as long as those of ``train``. Same arguments, same result (but for ``max_seconds``).
+    The spread over seeds shows which differences are chance: ``noise`` is two standard errors of the difference between
+    two rates' mean AP, its variance pooled over the better half of the rates. The best rate is recommended if it beats
+    the present one by more than that. Short runs favour higher rates than long ones: a rate above the present one is
+    recommended only if the runs are at least half as long as those of ``train``. The same arguments give the same
+    result (except with ``max_seconds``).
 
     Args:
         prepared: Folder or fsspec URI that ``prepare`` wrote.
-        config: Settings; what is None in it is chosen as by ``train``.
+        config: Settings; those that are None are chosen as by ``train``.
         factors: Multiples of the rate that ``train`` would take, rounded to three digits.
         steps: Largest number of steps of a run; a run has at least one.
         repeats: Runs of each rate, with seeds from ``config.seed`` on.

@@ -228,10 +228,10 @@ def plan(
 
     Args:
         prepared: Folder or fsspec URI that ``prepare`` wrote.
-        config: Settings; what is None in it is chosen as by ``train``.
+        config: Settings; those that are None are chosen as by ``train``.
         gpus: Workers to plan for besides 1, 2, 4, 8 and 10, and the most to recommend. Default: the GPUs, or the cores.
         link: How the GPUs are linked, "nvlink" or "pcie4".
-        check: Whether to run ``train`` shortly, with as many workers as this machine has devices, and compare.
+        check: Whether to run ``train`` briefly, with as many workers as this machine has devices, and compare.
         device_memory: Memory of one GPU, or of one worker's share of the host, such as "80GB". Default: measured.
         rows_per_second: Rows whose gradient one GPU computes in a second, published or measured elsewhere: plans for
             such GPUs, even where none is visible.

@@ -18,7 +18,7 @@ from dkan_core.training.setup.initial_model import with_architecture
 
 @dataclass(frozen=True, kw_only=True)
 class SlicePlan:
-    """What was measured of each worker's device, and what follows from it."""
+    """What was measured on each worker's device, and what follows from it."""
 
     devices: tuple[str, ...]
     costs: tuple[StepCost, ...]
@@ -29,12 +29,12 @@ class SlicePlan:
     """Rows of a step for each worker, so that all take about the same time."""
 
     def seconds(self, rows: Sequence[float]) -> float:
-        """Return the time of a gradient of a step, which is that of the slowest worker."""
+        """Return the time of a step's gradient, which is that of the slowest worker."""
         return max(cost.seconds(count) for cost, count in zip(self.costs, rows, strict=True))
 
     @property
     def speedup(self) -> float:
-        """How many times as fast as with even slices the gradients of a step are."""
+        """How many times as fast a step's gradients are as with even slices."""
         even = self.batch_size / len(self.devices)
         return self.seconds([even] * len(self.devices)) / self.seconds(self.slice_weights)
 
