@@ -65,7 +65,7 @@ class FastKANLayer(KernelModule):
         inputs: How many inputs, I.
         outputs: How many outputs, O.
         norm: Whether the input is normalized row by row.
-        sketch: Of the weights; None: they are trained themselves.
+        sketch: Sketch of the weights. None: the weights themselves are trained.
         basis: Settings of ``RadialBasis``.
 
     Shape:
@@ -131,8 +131,8 @@ class FastKAN(nn.Module):
         sketch: Sketch of the first layer's weights. None: the weights themselves are trained.
 
     Shape:
-        - Input: ``(B, widths[0])``, without inputs the first layer's output ``(B, widths[1])``; while training maybe
-          keys ``(B,)`` that decide what is dropped (``RowDropout``)
+        - Input: ``(B, widths[0])``, or without inputs the first layer's output ``(B, widths[1])``; in training,
+          optionally keys ``(B,)`` that decide what is dropped (``RowDropout``)
         - Output: ``(B, widths[-1])``
 
     >>> FastKAN([3, 16, 1])(torch.zeros(4, 3)).shape

@@ -56,10 +56,10 @@ class MainResult:
         return f"MainResult({precision}{holdout}, path={self.path!r})"
 
     def predict_proba(self, rows: object) -> npt.NDArray[np.float32]:
-        """Return the best model's probability that a label is 1, for raw rows of the kinds that ``main`` takes.
+        """Return the best model's probability that a label is 1, for raw rows in any form that ``main`` takes.
 
         Shape:
-            - Output: ``(N,)`` of one label, ``(N, L)`` of several
+            - Output: ``(N,)`` for one label, ``(N, L)`` for several
 
         Raises:
             DataError: The features are not those of training: too few, too many, in another order, of another kind.
@@ -79,7 +79,7 @@ def main(
     """Train on one loader and choose the best epoch by average precision on the other.
 
     ``test_loader`` is a validation set: it chooses the epoch, the calibration and the thresholds, so the average
-    precision on it is somewhat better than that on new rows. Give a ``holdout_loader`` for a number that is not.
+    precision on it is somewhat better than that on new rows. Give a ``holdout_loader`` for an unbiased one.
 
     A loader is a torch DataLoader over pairs (features, labels), or such a pair: two arrays, tensors or frames in a
     tuple or a list. A tuple or list of anything else is one of several loaders, whose rows follow each other. NaN in

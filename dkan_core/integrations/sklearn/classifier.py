@@ -61,13 +61,13 @@ class FastKANClassifier(EditingMixin, ExplainingMixin, PredictingMixin, SavingMi
     """FastKAN classifier of tabular rows, for one binary label or several.
 
     Numbers may be on any scale, and values may be missing (NaN, None; infinity counts as missing). Columns of strings,
-    booleans and pandas categories are encoded as categories, by the type of their values: a category of numbers is
-    numbers. Columns that say nothing are left out with a warning: those without any value, and those of strings of
-    which none repeats. The encoding is that of ``dkan prepare``, the training that of ``dkan train`` with one worker,
-    inside this process.
+    booleans and pandas categories are encoded as categories, but a pandas category of numbers is read as numbers.
+    Columns that say nothing are left out with a warning: those without any value, and those of strings that never
+    repeat. The encoding is that of ``dkan prepare``, the training that of ``dkan train`` with one worker, inside this
+    process.
 
-    A part of the rows is held out, on which each epoch is evaluated, to choose the best one by average precision (AP)
-    and to stop early. A setting that is None has its default, which is that of ``TrainConfig``.
+    Part of the rows is held out. Each epoch is evaluated on them, to choose the best one by average precision (AP) and
+    to stop early. A setting that is None has its default, which is that of ``TrainConfig``.
 
     Args:
         model: "auto" extends FastKAN with what suits the data. Default: auto.
@@ -109,19 +109,19 @@ class FastKANClassifier(EditingMixin, ExplainingMixin, PredictingMixin, SavingMi
             model, which had not seen valid. Default: False.
         max_seconds: Stop after this many seconds of training and keep the best model. Default: no limit.
         validation_fraction: Fraction of the rows to hold out, stratified, if ``fit`` gets no ``eval_set``.
-        class_weight: Weight of each class, a dict or "balanced" (inversely to their rows), by which the weights of rows
-            are multiplied; it moves probabilities, as with scikit-learn's own classifiers. For one label; several have
-            ``label_weights`` and ``pos_weight``.
-        threshold: Probability above which ``predict`` says 1, or "best": that of each label with the best F1 on the
-            validation rows.
+        class_weight: Weight of each class, as a dict or "balanced" (inverse to its number of rows); row weights are
+            multiplied by it. It shifts probabilities, as in scikit-learn's own classifiers. For one label only; with
+            several, set ``label_weights`` or ``pos_weight``.
+        threshold: Probability above which ``predict`` returns 1, or "best": for each label, the threshold with the best
+            F1 on the validation rows.
         verbose: Print a line for each evaluation.
         device: Where to compute: auto, cpu, cuda, or a device such as cuda:1; "auto" is CUDA if there is any.
-        n_jobs: Threads that torch may use, counted as joblib does; None, and more than there are: every core this
-            process may run on.
-        random_state: Seed of the rows that are held out, of initialization, batch order and dropout.
+        n_jobs: Threads that torch may use, counted as joblib does. None, or more than there are, means every core that
+            this process may run on.
+        random_state: Seed of held-out rows, initialization, batch order and dropout.
 
     Attributes:
-        classes_: The two classes, in order; of several labels, their indices.
+        classes_: The two classes, in order; with several labels, their indices.
         n_features_in_: Number of columns in ``fit``.
         feature_names_in_: Their names, where all are strings.
         n_iter_: Epochs begun.
@@ -129,7 +129,7 @@ class FastKANClassifier(EditingMixin, ExplainingMixin, PredictingMixin, SavingMi
             labels.
         history_: Loss, average precision and more for each evaluation.
         labels_: Name of each label.
-        thresholds_: Threshold of each label's probability with the best F1 on the validation rows.
+        thresholds_: For each label, the threshold of its probability with the best F1 on the validation rows.
 
     >>> from sklearn.datasets import load_breast_cancer
     >>> X, y = load_breast_cancer(return_X_y=True)
@@ -231,18 +231,18 @@ class FastKANClassifier(EditingMixin, ExplainingMixin, PredictingMixin, SavingMi
         """Train.
 
         Args:
-            X: Frame, array, or scipy sparse matrix; one of other values than zeros and ones is read as an array.
+            X: Frame, array, or scipy sparse matrix; a sparse one with other values than 0 and 1 is read as an array.
             y: The class of each row; or 0, 1 or NaN (not measured) for each of several labels.
-            sample_weight: Weight of each row in the loss and in the calibration of probabilities; a row of weight 0
-                counts as left out everywhere. Validation metrics and thresholds weigh rows as the loss does, also by
-                ``class_weight``; the encoding does not look at weights.
-            eval_set: Rows and labels ``(X, y)`` to validate on, or a list of that one pair, as LightGBM has it; by
-                default a part of the rows is held out.
+            sample_weight: Weight of each row in the loss and in the calibration of probabilities; a row of weight 0 is
+                treated as absent. Validation metrics and thresholds weight rows as the loss does, also by
+                ``class_weight``; the encoding ignores other weights.
+            eval_set: Rows and labels ``(X, y)`` to validate on, or a list of one such pair, as in LightGBM. Default:
+                part of the rows is held out.
             init_model: Fitted classifier, or path or URI of a model folder, whose encoding, architecture and weights to
                 start from. Columns and labels may have been added; all of its columns must be there.
-            groups: Group of each row, such as its patient or user: groups are held out, and not rows; exact values and
-                crosses of columns are chosen across groups, as with ``--group`` of ``dkan prepare``. Those of an
-                ``eval_set`` should be others. Default: every row by itself.
+            groups: Group of each row, such as its patient or user: whole groups are held out, and exact values and
+                crosses of columns are chosen across groups, as with ``--group`` of ``dkan prepare``. An ``eval_set``
+                should hold other groups. Default: each row is a group of its own.
 
         Shape:
             - X: ``(N, F)``; y: ``(N,)`` or ``(N, L)``; sample_weight, groups: ``(N,)``
@@ -265,18 +265,17 @@ class FastKANClassifier(EditingMixin, ExplainingMixin, PredictingMixin, SavingMi
     ) -> Self:
         """Train on further rows for one epoch, from the model as it is; the first call also chooses the encoding.
 
-        Each call is a short training of its own: with warm-up, a new state of the optimizer, and a part of its rows
-        held out, on which probabilities are calibrated anew. The network alone is continued: an additive model that it
-        was blended with is left out, with a warning, as a new one would know the last rows alone.
+        Each call is a short training of its own, with warm-up and a new state of the optimizer; part of its rows is
+        held out, and probabilities are calibrated anew on them. Only the network is continued: an additive model that
+        it was blended with is left out, with a warning, as a new one would know only the last rows.
 
         Args:
             X: Frame or array of rows, with the columns of the first call.
-            y: As of ``fit``; both classes must occur.
-            classes: Both classes; looked at by the first call alone, and not of several labels. Default: those in
-                ``y``.
-            sample_weight: As of ``fit``.
-            eval_set: As of ``fit``.
-            groups: As of ``fit``.
+            y: As for ``fit``; both classes must occur.
+            classes: Both classes; used by the first call only, and only for one label. Default: those in ``y``.
+            sample_weight: As for ``fit``.
+            eval_set: As for ``fit``.
+            groups: As for ``fit``.
 
         Shape:
             - X: ``(N, F)``; y: ``(N,)`` or ``(N, L)``; sample_weight, groups: ``(N,)``
