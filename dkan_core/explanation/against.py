@@ -8,7 +8,7 @@ Shape suffixes: N rows, L labels.
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,13 +22,13 @@ from dkan_core.evaluation.metrics import NOT_MEASURED
 from dkan_core.evaluation.prediction import log_odds
 from dkan_core.explanation.columns import Column, refuse_sparse, source_columns
 from dkan_core.explanation.contributions import explainer_of
-from dkan_core.explanation.curves import Curve
 from dkan_core.explanation.grid import written_value
 from dkan_core.explanation.importance import Importance
 from dkan_core.explanation.labels import Explanation
 from dkan_core.explanation.learned import Effort, LabelExplanation, read_label
 from dkan_core.explanation.model_answers import LARGEST
 from dkan_core.explanation.reading_back import read_back
+from dkan_core.explanation.shifts import LEAST_CHANGE, Against, ColumnShift, ContributionShift, RowShift
 from dkan_core.model.calibration import sigmoid
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.utils.torch_resources import best_device, torch_threads
@@ -37,90 +37,8 @@ logger = logging.getLogger(__name__)
 
 # Rows that are shown, and the columns that are named for each.
 CHANGED_ROWS, CHANGED_REASONS = 10, 3
-# In log-odds; less is rounding.
-LEAST_CHANGE = 5e-4
 # What the contributions are added to: the intercept of an additive model, else the mean over background rows.
 BASELINE = "(baseline)"
-
-
-@dataclass(frozen=True, kw_only=True)
-class ColumnShift:
-    """How much a column counts in both models."""
-
-    name: str
-    effect: float | None
-    """In log-odds, as of ``Importance``; None where the model does not read the column."""
-
-    earlier_effect: float | None
-
-    @property
-    def change(self) -> float:
-        """By how much the effect has grown; a column that is not read has none."""
-        return (self.effect or 0.0) - (self.earlier_effect or 0.0)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ContributionShift:
-    """By how much more a column adds to a row's log-odds than in the earlier model."""
-
-    column: str
-    value: str
-    log_odds: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class RowShift:
-    """A row whose score changed."""
-
-    number: int
-    """Which of the rows read it is, from 0."""
-
-    probability: float
-    earlier_probability: float
-    log_odds: float
-    earlier_log_odds: float
-    reasons: list[ContributionShift]
-    """The strongest ones; empty where a model does not hold the distribution of its training rows."""
-
-    @property
-    def change(self) -> float:
-        """By how much the log-odds have risen."""
-        return self.log_odds - self.earlier_log_odds
-
-
-@dataclass(frozen=True, kw_only=True)
-class Against:
-    """What an earlier model had learned, as the explanation of a newer one holds it."""
-
-    model: str
-    """Where it lies."""
-
-    only_here: list[str]
-    """Columns that the earlier model does not read, or reads as another kind."""
-
-    only_there: list[str]
-    """Columns that the model does not read, or reads as another kind; missing in every row for the earlier one."""
-
-    importance: list[ColumnShift]
-    """All columns of both, the largest change first."""
-
-    curves: list[Curve]
-    """The earlier model's, of those columns whose curves the explanation has."""
-
-    rows: list[RowShift]
-    """The rows whose log-odds changed the most."""
-
-    mean_change: float
-    """Mean absolute change of the log-odds over all rows read."""
-
-    @property
-    def changed(self) -> list[ColumnShift]:
-        """Columns whose effect changed by more than rounding, the largest change first."""
-        return [shift for shift in self.importance if abs(shift.change) >= LEAST_CHANGE]
-
-    def curve_of(self, name: str) -> Curve | None:
-        """Return the earlier curve of a column."""
-        return next((curve for curve in self.curves if curve.name == name), None)
 
 
 def check_earlier(saved: SavedModel, earlier: SavedModel, labels: Sequence[str], where: str) -> None:

@@ -4,7 +4,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -21,6 +20,7 @@ from dkan_core.explanation.ids import ListedIds, read_ids
 from dkan_core.explanation.importance import Advance, Importance, add_precision_drops, first_effects, rank_by_effect
 from dkan_core.explanation.interactions import Interaction, PairMap, find_interactions, is_varied, map_pair
 from dkan_core.explanation.model_answers import ModelAnswers
+from dkan_core.explanation.shifts import Against
 from dkan_core.explanation.slopes import add_slopes, measure_slopes
 from dkan_core.explanation.term_tables import TermTable, pairs_of, term_tables
 from dkan_core.model.additive import AdditiveFastKAN
@@ -30,9 +30,6 @@ from dkan_core.model.base import TabularModel
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.utils.progress import progress
 from dkan_core.utils.torch_resources import best_device, torch_threads
-
-if TYPE_CHECKING:
-    from dkan_core.explanation.against import Against
 
 CurveWithErrors = tuple[ReadCurve, Float64 | None]
 """A curve and its standard error at each point, where that is known."""
@@ -103,7 +100,7 @@ class LabelExplanation:
     terms: list[TermTable] | None = field(default=None, repr=False)
     """All terms of an additive model, the strongest first."""
 
-    against: "Against | None" = field(default=None, repr=False)
+    against: Against | None = field(default=None, repr=False)
     """What an earlier model had learned, where one is given."""
 
     @property
