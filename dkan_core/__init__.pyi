@@ -52,8 +52,8 @@ from dkan_core.explanation.rows import ExplainedRow as ExplainedRow
 from dkan_core.explanation.rows import explain_rows as explain_rows
 from dkan_core.inspection.inspect import Inspection as Inspection
 from dkan_core.inspection.inspect import inspect_data as inspect_data
-from dkan_core.integrations.model_registry.registering import PipelineRun as PipelineRun
-from dkan_core.integrations.model_registry.registering import Registration as Registration
+from dkan_core.integrations.model_registry.entry import PipelineRun as PipelineRun
+from dkan_core.integrations.model_registry.entry import Registration as Registration
 from dkan_core.integrations.model_registry.registering import register as register
 from dkan_core.integrations.notebook.main import MainResult as MainResult
 from dkan_core.integrations.notebook.main import main as main

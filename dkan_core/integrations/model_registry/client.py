@@ -22,7 +22,7 @@ from mr_openapi.exceptions import ApiException, ConflictException, NotFoundExcep
 from pydantic import ValidationError
 
 from dkan_core.errors import ConfigError, OutputError, UserError, redact
-from dkan_core.integrations.model_registry.registering import Registration, RegistryEntry
+from dkan_core.integrations.model_registry.entry import Registration, RegistryEntry
 from dkan_core.utils.retry import RetryPolicy, call_with_retries
 
 AUTHOR = "dkan"

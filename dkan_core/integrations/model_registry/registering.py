@@ -3,7 +3,6 @@
 import importlib
 import logging
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,6 +12,7 @@ import dkan_core
 from dkan_core.errors import ConfigError, redact
 from dkan_core.evaluation.metrics import finite_numbers
 from dkan_core.evaluation.result import read_metrics
+from dkan_core.integrations.model_registry.entry import PipelineRun, Registration, RegistryEntry
 from dkan_core.model.model_folder import CARD, FORMAT_VERSION
 from dkan_core.model.saved_model import SavedModel, are_current
 from dkan_core.utils.extras import require
@@ -32,57 +32,6 @@ NAME_LENGTH = 200
 DESCRIPTION_LENGTH = 8_000
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, kw_only=True)
-class PipelineRun:
-    """The run of Kubeflow Pipelines that a model comes from; a version links to it."""
-
-    id: str
-    name: str = ""
-    namespace: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RegistryEntry:
-    """What a registry is told of a model."""
-
-    name: str
-    """Of the registered model."""
-
-    version: str
-    uri: str
-    description: str
-    format_name: str
-    format_version: str
-
-    identity: dict[str, str]
-    """Properties that tell this model from any other; a version has the same ones for ever."""
-
-    properties: dict[str, str | int | float]
-    """Further properties, its metrics among them."""
-
-    run: PipelineRun | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Registration:
-    """A version in a registry."""
-
-    registry: str
-    name: str
-    version: str
-    uri: str
-    model_id: str
-    version_id: str
-    artifact_id: str
-
-    def __str__(self) -> str:
-        return f"{self.name} {self.version} in {self.registry}: {self.uri}"
-
-    def to_dict(self) -> dict[str, str]:
-        """Return the registration as plain data."""
-        return asdict(self)
 
 
 def register(

@@ -1,0 +1,54 @@
+"""What a registry is told of a model, and what it then knows."""
+
+from dataclasses import asdict, dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class PipelineRun:
+    """The run of Kubeflow Pipelines that a model comes from; a version links to it."""
+
+    id: str
+    name: str = ""
+    namespace: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RegistryEntry:
+    """What a registry is told of a model."""
+
+    name: str
+    """Of the registered model."""
+
+    version: str
+    uri: str
+    description: str
+    format_name: str
+    format_version: str
+
+    identity: dict[str, str]
+    """Properties that tell this model from any other; a version has the same ones for ever."""
+
+    properties: dict[str, str | int | float]
+    """Further properties, its metrics among them."""
+
+    run: PipelineRun | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Registration:
+    """A version in a registry."""
+
+    registry: str
+    name: str
+    version: str
+    uri: str
+    model_id: str
+    version_id: str
+    artifact_id: str
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.version} in {self.registry}: {self.uri}"
+
+    def to_dict(self) -> dict[str, str]:
+        """Return the registration as plain data."""
+        return asdict(self)
