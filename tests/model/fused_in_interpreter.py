@@ -151,9 +151,9 @@ def of_distant_weights() -> list[float]:
 
 def of_lookup(*, of_row: bool) -> list[float]:
     """Return how many rows and keys of ``fused_lookup`` are others."""
-    from dkan_core.training.compute import fused_lookup, row_lookup
+    from dkan_core.training.compute import fused_lookup, row_keys, row_lookup
 
-    rule = row_lookup.KeyRule(12345678901234567890, of_row)
+    rule = row_keys.KeyRule(12345678901234567890, of_row)
     order = torch.randperm(3000, generator=torch.Generator().manual_seed(0))
     arguments = (order, torch.tensor([17]), torch.tensor([1 << 40]), 2 * fused_lookup.BLOCK + 3, rule)
     pairs = zip(fused_lookup.look_up(*arguments), row_lookup.plain_look_up(*arguments), strict=True)

@@ -10,7 +10,7 @@ knobs = pytest.importorskip("triton.knobs", reason="needs a Triton that tells wh
 
 from dkan_core.model.kernels import fused, fused_bytes, fused_hidden  # noqa: E402
 from dkan_core.training.compute import fused_adamw, fused_lookup  # noqa: E402
-from dkan_core.training.compute.row_lookup import KeyRule  # noqa: E402
+from dkan_core.training.compute.row_keys import KeyRule  # noqa: E402
 from dkan_core.training.setup.sizing import CENTERS, FINE_CENTERS  # noqa: E402
 from tests.model.compiled_kernels import compile_instead  # noqa: E402
 

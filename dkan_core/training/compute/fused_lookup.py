@@ -10,8 +10,8 @@ from torch import Tensor
 
 from dkan_core.data.hashing import GOLDEN, MASK
 from dkan_core.model.kernels.fused import OPTIONS
-from dkan_core.training.compute import row_lookup
-from dkan_core.training.compute.row_lookup import KeyRule, signed
+from dkan_core.training.compute import row_keys
+from dkan_core.training.compute.row_keys import KeyRule, signed
 
 BLOCK = 256
 """Rows of a program."""
@@ -48,11 +48,11 @@ def look_up(order_N: Tensor, place: Tensor, epoch: Tensor, count: int, rule: Key
         _look_up[(triton.cdiv(count, BLOCK),)](
             *(order_N, place, epoch, rows_B, keys_B, count, len(order_N), offset),
             OF_ROW=rule.of_row,
-            SHIFT1=row_lookup.FIRST_SHIFT,
-            FACTOR1=signed(row_lookup.FIRST_FACTOR),
-            SHIFT2=row_lookup.SECOND_SHIFT,
-            FACTOR2=signed(row_lookup.SECOND_FACTOR),
-            SHIFT3=row_lookup.THIRD_SHIFT,
+            SHIFT1=row_keys.FIRST_SHIFT,
+            FACTOR1=signed(row_keys.FIRST_FACTOR),
+            SHIFT2=row_keys.SECOND_SHIFT,
+            FACTOR2=signed(row_keys.SECOND_FACTOR),
+            SHIFT3=row_keys.THIRD_SHIFT,
             BLOCK=BLOCK,
             **OPTIONS,
         )

@@ -17,7 +17,8 @@ from dkan_core.data.hashing import salted
 from dkan_core.data.loading.loader import RowReader, row_bytes_in_batch
 from dkan_core.data.loading.order import epoch_order, piece_rows
 from dkan_core.errors import ConfigError
-from dkan_core.training.compute.row_lookup import KeyRule, look_up
+from dkan_core.training.compute.row_keys import KeyRule
+from dkan_core.training.compute.row_lookup import look_up
 
 CHUNK_BYTES = 256 << 20
 """Rows are copied to the device in pieces of this size: what the host holds of them besides the page cache."""

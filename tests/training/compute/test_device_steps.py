@@ -22,7 +22,7 @@ from dkan_core.training.compute.flat_model import Replica
 from dkan_core.training.compute.gradient import constants, decayed_ranges, flatten
 from dkan_core.training.compute.local_steps import HostSteps
 from dkan_core.training.compute.resident_rows import ResidentRows
-from dkan_core.training.compute.row_lookup import mix_keys
+from dkan_core.training.compute.row_keys import mix_keys
 from dkan_core.training.compute.step_graph import WARMUP_STEPS
 from dkan_core.training.setup.defaults import resolve
 from dkan_core.training.state.adamw import AdamState, Rate
