@@ -26,7 +26,7 @@ def describe_preparation(sources: Sequence[str], out: str, config: "PrepareConfi
         UserError: It would be refused.
     """
     from dkan_core.data.format.manifest import CONTENTS, OUTPUTS
-    from dkan_core.data.preparation.prepare import find_task
+    from dkan_core.data.preparation.task import find_task
     from dkan_core.data.source.split_hints import describe_split, split_warnings
     from dkan_core.utils.storage.outputs import check_free
 

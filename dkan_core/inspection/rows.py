@@ -22,10 +22,10 @@ from dkan_core.data.encoding.preprocessor import CodedFeature, NumericFeature, P
 from dkan_core.data.format.manifest import open_prepared
 from dkan_core.data.hashing import salted
 from dkan_core.data.loading.loader import all_batches, open_split
-from dkan_core.data.preparation.prepare import with_time_bounds
 from dkan_core.data.preparation.sampling import BottomK
 from dkan_core.data.preparation.statistics import check_binary, count_others
-from dkan_core.data.preparation.steps import PreparationTask, describe_files, label_values
+from dkan_core.data.preparation.steps import label_values
+from dkan_core.data.preparation.task import PreparationTask, describe_files, with_time_bounds
 from dkan_core.data.source.blocks import side_by_side
 from dkan_core.data.source.column_types import is_number
 from dkan_core.data.source.columns import read_sources

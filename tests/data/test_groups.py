@@ -14,7 +14,7 @@ from dkan_core.config import ResolvedStrategy
 from dkan_core.config.prepare import SPLITS
 from dkan_core.config.resolved import MODEL_PARALLEL
 from dkan_core.data.format.manifest import read_manifest
-from dkan_core.data.preparation import prepare as preparation
+from dkan_core.data.preparation import task
 from dkan_core.data.source.time_split import STRETCHES
 from tests.data.stages import run
 from tests.data.tables import ROWS, contents, make_rows, read, write
@@ -131,7 +131,7 @@ def test_groups_of_another_type_join_those_of_equal_value_or_are_refused(
         append_rows(rows(pa.string(), "texts", slice(2000, len(table))), out)
     # As version 0.2 wrote it.
     with monkeypatch.context() as patch:
-        patch.setattr(preparation, "split_keys", lambda *_: {})
+        patch.setattr(task, "split_keys", lambda *_: {})
         prepare(tmp_path / "old-float-int", tmp_path / "before", settings("group", weight="row"))
     with pytest.raises(DataError, match=r"version 0\.2 prepared the rows there, and splits group column 'site'"):
         append_rows(new["float"], tmp_path / "before")

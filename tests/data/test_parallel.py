@@ -25,7 +25,7 @@ from dkan_core import (
 )
 from dkan_core.data.format import shard_writer
 from dkan_core.data.format.manifest import read_manifest
-from dkan_core.data.preparation import parallel, statistics, steps
+from dkan_core.data.preparation import parallel, statistics, task
 from dkan_core.utils.storage.shared_folder import SharedFolder
 from tests.data.stages import every_call, run
 from tests.data.tables import CONFIG, contents, make_rows, write
@@ -50,7 +50,7 @@ def rich_rows(rows: int) -> pa.Table:
 def small(shard_bytes: int = 20_000, sample: int = 1 << 18) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(shard_writer, "SHARD_BYTES", shard_bytes)
-        for module in (statistics, steps, parallel):
+        for module in (statistics, task, parallel):
             patch.setattr(module, "sample_rows", lambda columns: sample)
         yield
 

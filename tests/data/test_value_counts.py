@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from dkan_core import PrepareConfig, prepare
 from dkan_core.data.encoding import value_counts
 from dkan_core.data.encoding.value_counts import ValueCounts
-from dkan_core.data.preparation import statistics, steps
+from dkan_core.data.preparation import statistics, task
 from dkan_core.integrations.sklearn import rows as sklearn_rows
 from tests.data.stages import run
 from tests.data.tables import write
@@ -81,7 +81,7 @@ def long_tailed(rows: int) -> dict[str, Any]:
 
 @pytest.fixture
 def small_sample(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (statistics, steps, sklearn_rows):
+    for module in (statistics, task, sklearn_rows):
         monkeypatch.setattr(module, "sample_rows", lambda columns: 100)
 
 

@@ -23,19 +23,19 @@ from dkan_core.data.format.manifest import MANIFEST, OUTPUTS, PreparedData, no_m
 from dkan_core.data.format.shard_writer import Shard, ShardWriter, write_shard
 from dkan_core.data.format.split_info import SplitInfo
 from dkan_core.data.preparation.plan import PLAN
-from dkan_core.data.preparation.prepare import find_task, log_prepared
 from dkan_core.data.preparation.reference import read_reference
 from dkan_core.data.preparation.reuse import earlier_result, identity
 from dkan_core.data.preparation.statistics import Counts, check_values, collect_statistics, merge_counts
 from dkan_core.data.preparation.steps import (
-    PreparationTask,
     check_unchanged,
     log_invalid,
     log_labels,
+    log_prepared,
     log_unseen,
     spill_rows,
     with_room,
 )
+from dkan_core.data.preparation.task import PreparationTask, find_task
 from dkan_core.data.source.partition import whole_files
 from dkan_core.errors import ConfigError, DataError, OutputError, redact
 from dkan_core.utils.progress import progress

@@ -27,12 +27,12 @@ from dkan_core.data.preparation.plan import (
     read_plan,
     read_records,
 )
-from dkan_core.data.preparation.prepare import find_task, log_prepared, with_time_bounds
 from dkan_core.data.preparation.reuse import earlier_result, is_reusable
 from dkan_core.data.preparation.sampling import merge_samples
 from dkan_core.data.preparation.stages import assemble, encode, fitted_file, read_fitted, shard_paths, survey
 from dkan_core.data.preparation.statistics import Counts, Statistics, merge_counts, sample_rows
-from dkan_core.data.preparation.steps import PreparationTask, describe, fit, log_unseen
+from dkan_core.data.preparation.steps import describe, fit, log_prepared, log_unseen
+from dkan_core.data.preparation.task import PreparationTask, find_task, with_time_bounds
 from dkan_core.data.source.columns import Footer
 from dkan_core.data.source.partition import cut_parts
 from dkan_core.errors import ConfigError, DataError

@@ -15,7 +15,7 @@ from dkan_core.config import PrepareConfig, build_config
 from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.data.format.manifest import CONTENTS, MANIFEST, OUTPUTS
 from dkan_core.data.preparation.reuse import earlier_result, is_reusable
-from dkan_core.data.preparation.steps import PreparationTask
+from dkan_core.data.preparation.task import PreparationTask
 from dkan_core.data.source.columns import SourceFile
 from dkan_core.data.source.files import stamp, whole_second
 from dkan_core.data.source.partition import Fragment

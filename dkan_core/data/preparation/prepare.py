@@ -2,29 +2,19 @@
 
 import logging
 from collections.abc import Sequence
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
-import pyarrow as pa
-
-from dkan_core.config import PrepareConfig, check_config
+from dkan_core.config import PrepareConfig
 from dkan_core.data.encoding.value_counts import ValueCounts
 from dkan_core.data.format.manifest import CONTENTS, MANIFEST, OUTPUTS, PreparedData
 from dkan_core.data.format.shard_writer import SpillReader
-from dkan_core.data.preparation.reference import read_reference
 from dkan_core.data.preparation.reuse import earlier_result, is_reusable
 from dkan_core.data.preparation.statistics import collect_statistics, merge_counts, sample_limit
-from dkan_core.data.preparation.steps import PreparationTask, describe, describe_files, fit, log_unseen, spill_rows
-from dkan_core.data.source.columns import Footer, read_sources
-from dkan_core.data.source.files import source_paths
-from dkan_core.data.source.folders import FOLDER_TEXT, folder_values
-from dkan_core.data.source.partition import Fragment, whole_files
-from dkan_core.data.source.roles import Schema, assign_roles, split_keys, wanted_columns
-from dkan_core.data.source.split_hints import find_split_hints, split_warnings
-from dkan_core.data.source.time_split import find_time_bounds
+from dkan_core.data.preparation.steps import describe, fit, log_prepared, log_unseen, spill_rows
+from dkan_core.data.preparation.task import find_task, with_time_bounds
+from dkan_core.data.preparation.workers import prepare_in_parts
+from dkan_core.data.source.partition import whole_files
 from dkan_core.errors import ConfigError
-from dkan_core.utils.hints import few_rows
 from dkan_core.utils.progress import progress
 from dkan_core.utils.storage.files import write_json
 from dkan_core.utils.storage.shared_folder import SharedFolder
@@ -78,8 +68,6 @@ def prepare(
     if workers is None:
         workers = int(task.rows * len(task.schema.features) >= RESUMABLE_VALUES)
     if workers:
-        from dkan_core.data.preparation.workers import prepare_in_parts
-
         return prepare_in_parts(task, footers, out, workers=workers, overwrite=overwrite)
     with staged_folder(out, names=OUTPUTS, overwrite=overwrite, contents=CONTENTS) as folder:
         fragments = whole_files(task.files, footers)
@@ -100,90 +88,3 @@ def prepare(
     log_unseen(unseen, task.rows)
     log_prepared(out, prepared)
     return prepared
-
-
-def find_task(
-    sources: str | Path | Sequence[str | Path], config: PrepareConfig
-) -> tuple[PreparationTask, list[Footer]]:
-    """Read every source file's footer and give each column its role.
-
-    Returns:
-        What is to be prepared, and each file's footer.
-
-    Raises:
-        ConfigError: A setting is wrong.
-        DataError: The sources are not what was expected; the message names file and column.
-    """
-    check_config(PrepareConfig, config)
-    chosen = source_paths(sources)
-    if config.extend and config.like is None:
-        raise ConfigError("extend: there is nothing to extend; name a model or prepared data with --like")
-    reference = None if config.like is None else read_reference(config.like)
-    if reference is not None:
-        config = reference.complete(config)
-    found = read_sources(chosen, reference.wanted(config) if reference else wanted_columns(config))
-    files, types, footers = found.files, found.types, found.footers
-    where = describe_files(files)
-    hints = {}
-    if config.splits_at_random:
-        taken = {*config.label, *filter(None, [config.weight]), *found.partial}
-        hints = find_split_hints(types, taken, files[0].path)
-    in_folders = [name for name in folder_values(files[0].path) if name in types]
-    folders = {name: str(types[name]) for name in in_folders}
-    task = partial(PreparationTask, config=config, files=files, grouped=config.has_groups, hints=hints)
-    if reference is None:
-        schema = replace(assign_roles(types, config, where), folders=folders, common=found.common)
-        return task(schema=_with_keys(schema, types, config)), footers
-    known = {name: kind for name, kind in reference.preprocessor.folder_types.items() if name in folders}
-    types |= dict.fromkeys(known, FOLDER_TEXT)
-    schema = replace(reference.assign_roles(types, config, where), folders={**folders, **known}, common=found.common)
-    return task(schema=_with_keys(schema, types, config), encoding=reference.preprocessor), footers
-
-
-def _with_keys(schema: Schema, types: dict[str, pa.DataType], config: PrepareConfig) -> Schema:
-    return replace(schema, **split_keys(types, config, schema.features))
-
-
-def with_time_bounds(task: PreparationTask, fragments: Sequence[Fragment]) -> PreparationTask:
-    """Return the task with where valid and test begin, if rows are split by time.
-
-    Args:
-        task: What is to be prepared.
-        fragments: All rows.
-
-    Raises:
-        DataError: A row has no time, or there are too few different ones.
-    """
-    column = task.config.split_by_time
-    if column is None:
-        return task
-    with progress("reading times", task.rows, "rows") as advance:
-        schema = task.schema
-        bounds = find_time_bounds(fragments, column, task.config.split_percent, advance, schema.folders, schema.common)
-    text = (
-        "%s decides the split and is not a feature; "
-        "to use its month, weekday or hour as features, add a copy under another name"
-    )
-    logger.info(text, column)
-    logger.info("split by %s: %s", column, ", ".join(f"{name} {value}" for name, value in bounds.describe().items()))
-    return replace(task, bounds=bounds)
-
-
-def log_prepared(out: str | Path, prepared: PreparedData) -> None:
-    """Log how many rows each split has."""
-    rows = ", ".join(f"{name} {split.rows:,}" for name, split in prepared.splits.items())
-    logger.info("prepared %s: %s rows", out, rows)
-    for text in [*split_warnings(prepared.split_hints), *_few_rows(prepared)]:
-        logger.warning("%s", text)
-
-
-def _few_rows(prepared: PreparedData) -> list[str]:
-    """Return for which labels valid has so few rows of a class that what is chosen on it is chance."""
-    counts = {label: min(each["0"], each["1"]) for label, each in prepared.splits["valid"].classes.items()}
-    few = few_rows(counts)
-    if not few:
-        return []
-    return [
-        f"valid has few rows of the rarer class ({few}): what is chosen there is partly chance; a larger share "
-        "for it helps (--split)"
-    ]

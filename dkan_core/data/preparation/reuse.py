@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from dkan_core.data.format.manifest import MANIFEST, PreparedData, parse_manifest
-from dkan_core.data.preparation.steps import PreparationTask
+from dkan_core.data.preparation.task import PreparationTask
 from dkan_core.data.source.columns import SourceFile
 from dkan_core.data.source.files import whole_second
 from dkan_core.data.source.split_hints import TIME_BOUNDS

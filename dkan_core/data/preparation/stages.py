@@ -20,7 +20,8 @@ from dkan_core.data.format.shard_writer import record_type, shard_count, shard_n
 from dkan_core.data.preparation.plan import PreparationPlan, read_records, unchanged_fragments
 from dkan_core.data.preparation.sampling import save_row_sample
 from dkan_core.data.preparation.statistics import Counts, check_values, collect_statistics, sample_limit
-from dkan_core.data.preparation.steps import check_unchanged, describe_files, layout_of, present_splits, spill_rows
+from dkan_core.data.preparation.steps import check_unchanged, layout_of, present_splits, spill_rows
+from dkan_core.data.preparation.task import describe_files
 from dkan_core.errors import DataError
 from dkan_core.utils.progress import progress
 from dkan_core.utils.schemas import parse_json

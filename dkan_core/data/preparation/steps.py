@@ -6,7 +6,6 @@ A step works on the rows of some fragments; what comes out of all of them does n
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dkan_core.config import PrepareConfig
 from dkan_core.config.prepare import SPLITS
 from dkan_core.data.encoding.bulk import BulkEncoder
 from dkan_core.data.encoding.column_hints import column_warnings
@@ -29,74 +27,18 @@ from dkan_core.data.format.shard_writer import KEY, Shard, ShardWriter, array_la
 from dkan_core.data.format.split_info import SplitInfo
 from dkan_core.data.hashing import UInt64, salted, splitmix64
 from dkan_core.data.preparation.label_values import log_positive
-from dkan_core.data.preparation.statistics import Counts, Statistics, check_counts, sample_rows
-from dkan_core.data.source.columns import SourceFile
+from dkan_core.data.preparation.statistics import Counts, Statistics, check_counts
+from dkan_core.data.preparation.task import PreparationTask
 from dkan_core.data.source.groups import group_numbers
 from dkan_core.data.source.partition import Fragment
 from dkan_core.data.source.roles import Schema
+from dkan_core.data.source.split_hints import split_warnings
 from dkan_core.data.source.splits import SplitBatch, read_split_batches
-from dkan_core.data.source.time_split import TimeBounds
 from dkan_core.errors import DataError, redact
 from dkan_core.evaluation.metrics import NOT_MEASURED
-from dkan_core.utils.hints import counted, listed_counts
+from dkan_core.utils.hints import counted, few_rows, listed_counts
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, kw_only=True)
-class PreparationTask:
-    """What is to be prepared, and how."""
-
-    config: PrepareConfig
-    files: list[SourceFile]
-    schema: Schema
-    encoding: Preprocessor | None = None
-    """To be taken as it is; None is to be fitted."""
-    bounds: TimeBounds | None = None
-    """Where valid and test begin, of a split by time; None before they are found."""
-    grouped: bool = False
-    """Whether each row gets the number of its group."""
-    hints: Mapping[str, str] = field(default_factory=dict)
-    """Columns by which rows could be split that are split at random, as ``find_split_hints`` returns them."""
-
-    @property
-    def rows(self) -> int:
-        """Rows of all files."""
-        return sum(file.rows for file in self.files)
-
-    @property
-    def counted_columns(self) -> tuple[list[str], list[str]]:
-        """Categorical and sparse columns of whose values every row is counted; none if the sample holds all rows."""
-        if self.rows <= sample_rows(len(self.schema.features)):
-            return [], []
-        known = set() if self.encoding is None else {*self.encoding.columns}
-        categorical, sparse = (
-            [name for name in names if name not in known] for names in (self.schema.categorical, self.schema.sparse)
-        )
-        return categorical, sparse
-
-    @property
-    def where(self) -> str:
-        """The files, as messages call them."""
-        return describe_files(self.files)
-
-    @property
-    def split_rule(self) -> dict[str, Any]:
-        """What decides a row's split, as the manifest has it."""
-        config = self.config
-        group = {} if config.group is None else {"group": config.group}
-        if config.split_column is not None:
-            return {"by": "column", "column": config.split_column, **group}
-        if config.split_by_time is not None:
-            found = {} if self.bounds is None else self.bounds.describe()
-            return {"by": "time", "column": config.split_by_time, "percent": config.split, **found, **group}
-        by = {"by": "group", "column": config.group} if config.group is not None else {"by": config.split_by}
-        return {**by, "percent": config.split, **({"keys": self.schema.keys} if self.schema.keys else {})}
-
-
-def describe_files(files: Sequence[SourceFile]) -> str:
-    """Return how messages call the files."""
-    return files[0].path + (f" and {counted(len(files) - 1, 'more file')}" if len(files) > 1 else "")
 
 
 def fit(task: PreparationTask, statistics: Statistics) -> Preprocessor:
@@ -358,6 +300,26 @@ def describe(
         grouped=task.grouped,
         encoding_from=None if task.encoding is None else task.encoding.digest,
     )
+
+
+def log_prepared(out: str | Path, prepared: PreparedData) -> None:
+    """Log how many rows each split has."""
+    rows = ", ".join(f"{name} {split.rows:,}" for name, split in prepared.splits.items())
+    logger.info("prepared %s: %s rows", out, rows)
+    for text in [*split_warnings(prepared.split_hints), *_few_rows(prepared)]:
+        logger.warning("%s", text)
+
+
+def _few_rows(prepared: PreparedData) -> list[str]:
+    """Return for which labels valid has so few rows of a class that what is chosen on it is chance."""
+    counts = {label: min(each["0"], each["1"]) for label, each in prepared.splits["valid"].classes.items()}
+    few = few_rows(counts)
+    if not few:
+        return []
+    return [
+        f"valid has few rows of the rarer class ({few}): what is chosen there is partly chance; a larger share "
+        "for it helps (--split)"
+    ]
 
 
 def check_unchanged(path: str, split: str, counted: int, written: int) -> None:

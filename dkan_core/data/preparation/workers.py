@@ -19,7 +19,7 @@ from dkan_core.data.preparation.parallel import (
     prepare_part,
 )
 from dkan_core.data.preparation.plan import read_plan
-from dkan_core.data.preparation.steps import PreparationTask
+from dkan_core.data.preparation.task import PreparationTask
 from dkan_core.data.source.columns import Footer
 from dkan_core.errors import DataError, UnreadableError
 from dkan_core.utils.progress import progress

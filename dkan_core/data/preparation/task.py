@@ -1,0 +1,150 @@
+"""What is to be prepared: the source files, what each column is for, and where a split by time begins."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from dkan_core.config import PrepareConfig, check_config
+from dkan_core.data.encoding.preprocessor import Preprocessor
+from dkan_core.data.preparation.reference import read_reference
+from dkan_core.data.preparation.statistics import sample_rows
+from dkan_core.data.source.columns import Footer, SourceFile, read_sources
+from dkan_core.data.source.files import source_paths
+from dkan_core.data.source.folders import FOLDER_TEXT, folder_values
+from dkan_core.data.source.partition import Fragment
+from dkan_core.data.source.roles import Schema, assign_roles, split_keys, wanted_columns
+from dkan_core.data.source.split_hints import find_split_hints
+from dkan_core.data.source.time_split import TimeBounds, find_time_bounds
+from dkan_core.errors import ConfigError
+from dkan_core.utils.hints import counted
+from dkan_core.utils.progress import progress
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreparationTask:
+    """What is to be prepared, and how."""
+
+    config: PrepareConfig
+    files: list[SourceFile]
+    schema: Schema
+    encoding: Preprocessor | None = None
+    """To be taken as it is; None is to be fitted."""
+    bounds: TimeBounds | None = None
+    """Where valid and test begin, of a split by time; None before they are found."""
+    grouped: bool = False
+    """Whether each row gets the number of its group."""
+    hints: Mapping[str, str] = field(default_factory=dict)
+    """Columns by which rows could be split that are split at random, as ``find_split_hints`` returns them."""
+
+    @property
+    def rows(self) -> int:
+        """Rows of all files."""
+        return sum(file.rows for file in self.files)
+
+    @property
+    def counted_columns(self) -> tuple[list[str], list[str]]:
+        """Categorical and sparse columns of whose values every row is counted; none if the sample holds all rows."""
+        if self.rows <= sample_rows(len(self.schema.features)):
+            return [], []
+        known = set() if self.encoding is None else {*self.encoding.columns}
+        categorical, sparse = (
+            [name for name in names if name not in known] for names in (self.schema.categorical, self.schema.sparse)
+        )
+        return categorical, sparse
+
+    @property
+    def where(self) -> str:
+        """The files, as messages call them."""
+        return describe_files(self.files)
+
+    @property
+    def split_rule(self) -> dict[str, Any]:
+        """What decides a row's split, as the manifest has it."""
+        config = self.config
+        group = {} if config.group is None else {"group": config.group}
+        if config.split_column is not None:
+            return {"by": "column", "column": config.split_column, **group}
+        if config.split_by_time is not None:
+            found = {} if self.bounds is None else self.bounds.describe()
+            return {"by": "time", "column": config.split_by_time, "percent": config.split, **found, **group}
+        by = {"by": "group", "column": config.group} if config.group is not None else {"by": config.split_by}
+        return {**by, "percent": config.split, **({"keys": self.schema.keys} if self.schema.keys else {})}
+
+
+def describe_files(files: Sequence[SourceFile]) -> str:
+    """Return how messages call the files."""
+    return files[0].path + (f" and {counted(len(files) - 1, 'more file')}" if len(files) > 1 else "")
+
+
+def find_task(
+    sources: str | Path | Sequence[str | Path], config: PrepareConfig
+) -> tuple[PreparationTask, list[Footer]]:
+    """Read every source file's footer and give each column its role.
+
+    Returns:
+        What is to be prepared, and each file's footer.
+
+    Raises:
+        ConfigError: A setting is wrong.
+        DataError: The sources are not what was expected; the message names file and column.
+    """
+    check_config(PrepareConfig, config)
+    chosen = source_paths(sources)
+    if config.extend and config.like is None:
+        raise ConfigError("extend: there is nothing to extend; name a model or prepared data with --like")
+    reference = None if config.like is None else read_reference(config.like)
+    if reference is not None:
+        config = reference.complete(config)
+    found = read_sources(chosen, reference.wanted(config) if reference else wanted_columns(config))
+    files, types, footers = found.files, found.types, found.footers
+    where = describe_files(files)
+    hints = {}
+    if config.splits_at_random:
+        taken = {*config.label, *filter(None, [config.weight]), *found.partial}
+        hints = find_split_hints(types, taken, files[0].path)
+    in_folders = [name for name in folder_values(files[0].path) if name in types]
+    folders = {name: str(types[name]) for name in in_folders}
+    task = partial(PreparationTask, config=config, files=files, grouped=config.has_groups, hints=hints)
+    if reference is None:
+        schema = replace(assign_roles(types, config, where), folders=folders, common=found.common)
+        return task(schema=_with_keys(schema, types, config)), footers
+    known = {name: kind for name, kind in reference.preprocessor.folder_types.items() if name in folders}
+    types |= dict.fromkeys(known, FOLDER_TEXT)
+    schema = replace(reference.assign_roles(types, config, where), folders={**folders, **known}, common=found.common)
+    return task(schema=_with_keys(schema, types, config), encoding=reference.preprocessor), footers
+
+
+def _with_keys(schema: Schema, types: dict[str, pa.DataType], config: PrepareConfig) -> Schema:
+    return replace(schema, **split_keys(types, config, schema.features))
+
+
+def with_time_bounds(task: PreparationTask, fragments: Sequence[Fragment]) -> PreparationTask:
+    """Return the task with where valid and test begin, if rows are split by time.
+
+    Args:
+        task: What is to be prepared.
+        fragments: All rows.
+
+    Raises:
+        DataError: A row has no time, or there are too few different ones.
+    """
+    column = task.config.split_by_time
+    if column is None:
+        return task
+    with progress("reading times", task.rows, "rows") as advance:
+        schema = task.schema
+        bounds = find_time_bounds(fragments, column, task.config.split_percent, advance, schema.folders, schema.common)
+    text = (
+        "%s decides the split and is not a feature; "
+        "to use its month, weekday or hour as features, add a copy under another name"
+    )
+    logger.info(text, column)
+    logger.info("split by %s: %s", column, ", ".join(f"{name} {value}" for name, value in bounds.describe().items()))
+    return replace(task, bounds=bounds)
