@@ -94,6 +94,20 @@ def test_folders_of_a_part_do_not_import_each_other_in_a_circle(part: str) -> No
     assert not circle_of(found)
 
 
+def module_of(path: Path) -> str:
+    return ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
+
+
+def test_modules_do_not_import_each_other_in_a_circle() -> None:
+    """Neither do imports inside functions, which hide a circle from Python and not from a reader."""
+    modules = {module_of(path) for path in MODULES}
+    found = {
+        module_of(path): {name if name in modules else name.rpartition(".")[0] for name in imports(path)}
+        for path in MODULES
+    }
+    assert not circle_of(found)
+
+
 def test_public_names_are_sorted_and_exist() -> None:
     assert dkan_core.__all__ == sorted(dkan_core.__all__) and len(dkan_core.__all__) > 40
     for name in dkan_core.__all__:
