@@ -62,6 +62,7 @@ from dkan_core.model.fastkan import FastKAN as FastKAN
 from dkan_core.onnx_export.export import ExportResult as ExportResult
 from dkan_core.onnx_export.export import export as export
 from dkan_core.serving.inference_service import deploy as deploy
+from dkan_core.serving.publication import check_publication as check_publication
 from dkan_core.serving.serve import serve as serve
 from dkan_core.training.launcher.train import TrainResult as TrainResult
 from dkan_core.training.launcher.train import train as train

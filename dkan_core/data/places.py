@@ -1,11 +1,12 @@
 """Places in the form of a pipeline: what its steps read, and what they leave for each other or for later."""
 
 import os
+import posixpath
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from dkan_core.data.source.files import split_sources
+from dkan_core.data.source.files import SUFFIXES, split_sources
 from dkan_core.errors import ConfigError
 from dkan_core.utils.storage.paths import is_shared
 
@@ -44,6 +45,15 @@ def find_local_place(form: Mapping[str, Any], volume_path: str = "") -> str:
     return ""
 
 
+def find_unfit_place(form: Mapping[str, Any]) -> str:
+    """Return what is wrong with the first place that does not fit the others, or cannot have the date that it has.
+
+    Args:
+        form: Values of a form by name.
+    """
+    return _misplaced_date(form) or _shared_place(form)
+
+
 def resolve_places(form: Mapping[str, Any], volume_path: str = "") -> tuple[str, ...]:
     """Fill in the date in the places of a run; in a pod of Kubeflow Pipelines, check that all pods can reach them.
 
@@ -55,9 +65,63 @@ def resolve_places(form: Mapping[str, Any], volume_path: str = "") -> tuple[str,
         Those of ``DATED``, with the same date, today's in UTC, in place of each ``{date}``.
 
     Raises:
-        ConfigError: A place is inside this pod, or its scheme is unknown.
+        ConfigError: A place is inside this pod, its scheme is unknown, it may have no date, or two places are the same.
     """
+    if fault := find_unfit_place(form):
+        raise ConfigError(fault)
     if POD in os.environ and (fault := find_local_place(form, volume_path)):
         raise ConfigError(fault)
     today = datetime.now(UTC).date().isoformat()
     return tuple(form[name].replace(DATE, today) for name in DATED)
+
+
+def _misplaced_date(form: Mapping[str, Any]) -> str:
+    """Return what is wrong where a run would take {date} as it stands.
+
+    >>> _misplaced_date({"model_uri": "s3://b/late/{date}"})
+    "parameter 'model_uri' cannot have a date; {date} may be in data_uri, output_uri, publish_uri, registered_version, \
+serving_uri"
+    """
+    for name in (*READ, *WRITTEN, "registered_name"):
+        if name not in DATED and DATE in (form.get(name) or ""):
+            return f"parameter {name!r} cannot have a date; {DATE} may be in {', '.join(DATED)}"
+    return ""
+
+
+def _shared_place(form: Mapping[str, Any]) -> str:
+    """Return what is wrong where a step is to write where the data are, or another step writes.
+
+    >>> _shared_place({"data_uri": "s3://b/flights", "publish_uri": "s3://b/flights/"})
+    "parameter 'publish_uri' must differ from 'data_uri', got 's3://b/flights/'"
+    """
+    taken: dict[str, str] = {}
+    for name in ("data_uri", "model_uri"):
+        taken |= {folder: name for place in split_sources(form.get(name) or "") if (folder := _folder(place))}
+    for name in WRITTEN:
+        place = _in_one_spelling(str(form.get(name) or ""))
+        if place and place in taken:
+            return f"parameter {name!r} must differ from {taken[place]!r}, got {form[name]!r}"
+        taken[place] = name
+    return ""
+
+
+def _folder(source: str) -> str:
+    """Return the folder that a source names, or that its files are in.
+
+    >>> _folder("s3://b/flights/**/*.parquet"), _folder("/mnt/dkan/v1.0/"), _folder("flights.parquet")
+    ('s3://b/flights', '/mnt/dkan/v1.0', '')
+    """
+    place = _in_one_spelling(source)
+    while place.endswith(SUFFIXES) or "*" in posixpath.basename(place):
+        place = posixpath.dirname(place)
+    return place
+
+
+def _in_one_spelling(place: str) -> str:
+    """Return a path or URI without what does not count, empty where there is none.
+
+    >>> _in_one_spelling(" s3://b/x/../late//v1.0/"), _in_one_spelling(" ")
+    ('s3://b/late/v1.0', '')
+    """
+    scheme, separator, path = place.strip().rpartition("://")
+    return f"{scheme}{separator}{posixpath.normpath(path)}" if path else ""

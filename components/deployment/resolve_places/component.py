@@ -1,4 +1,4 @@
-"""Component: places with {date} to the places of one run."""
+"""Component: places with {date} to the places of one run, and a check of what its last steps are given."""
 
 from typing import NamedTuple
 
@@ -21,6 +21,15 @@ def resolve_places(
     checkpoint_uri: str = "",
     run_uri: str = "",
     volume_path: str = "",
+    label: str = "",
+    min_average_precision: float = 0.0,
+    max_psi: float = 0.0,
+    registry_url: str = "",
+    registered_name: str = "",
+    inference_service: str = "",
+    serving_runtime: str = "dkan",
+    serving_account: str = "",
+    serving_timeout: int = 900,
 ) -> NamedTuple(
     "Outputs",
     [
@@ -31,7 +40,7 @@ def resolve_places(
         ("serving_uri", str),
     ],
 ):
-    """Replace {date} by the day on which this step runs, and refuse places that the pods of a run do not share.
+    """Replace {date} by the day on which this step runs; refuse places and settings that later steps would fail on.
 
     Args:
         data_uri: Parquet files, folders or globs, local or s3:// or gs://; several separated by a comma or a new line.
@@ -51,6 +60,17 @@ def resolve_places(
         checkpoint_uri: Folder or bucket for checkpoints: a retried step resumes from there. Empty: none kept.
         run_uri: Folder or bucket for runs and their checkpoints, each in its own folder; a path is on the claim.
         volume_path: Where every step mounts a volume. Empty: places are URIs.
+        label: Label columns. Empty: none, or those of an earlier model.
+        min_average_precision: Minimum average precision; 0 sets no limit.
+        max_psi: Largest population stability index of a column or score; 0 sets no limit.
+        registry_url: Address of a Kubeflow Model Registry that an approved model is registered in; needs publish_uri.
+            Empty: not registered.
+        registered_name: Name of the registered model. Empty: the last part of publish_uri.
+        inference_service: InferenceService, in the namespace of the run, that is updated to this model or created.
+            Empty: not served.
+        serving_runtime: ServingRuntime or ClusterServingRuntime of dkan.
+        serving_account: Service account of the server's pods, which may read the model. Empty: the namespace's default.
+        serving_timeout: Seconds to wait until the model is served.
 
     Returns:
         data_uri: The same with the date, such as 2026-11-21, in UTC.
@@ -60,6 +80,7 @@ def resolve_places(
         serving_uri: The same with the date.
     """
     form = dict(locals())
-    from dkan_core import resolve_places
+    from dkan_core import check_publication, resolve_places
 
+    check_publication(form)
     return resolve_places(form, volume_path)

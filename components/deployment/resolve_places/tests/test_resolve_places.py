@@ -1,4 +1,4 @@
-"""The component gives every place of a run the same day, and refuses those that the pods of a run do not share."""
+"""The component gives every place of a run the same day, and refuses what a later step of the run would fail on."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -65,3 +65,42 @@ def test_place_that_is_lost_with_its_pod_is_refused_on_a_cluster(
 def test_place_that_pods_share_is_let_through(monkeypatch: pytest.MonkeyPatch, places: dict[str, Any]) -> None:
     monkeypatch.setenv("KFP_POD_NAME", "flights-resolve-places")
     assert resolve_places.python_func(**places) == tuple(places.get(name, "") for name in DATED)
+
+
+@pytest.mark.parametrize(
+    ("form", "message"),
+    [
+        ({"inference_service": "Late"}, "'inference_service' must be a name of at most 40 .* got 'Late'"),
+        ({"inference_service": "late", "publish_uri": " "}, "'inference_service' needs 'publish_uri', which is empty"),
+        ({"inference_service": "late", "publish_uri": "/mnt/dkan/late"}, "model /mnt/dkan/late: KServe cannot read it"),
+        ({"serving_runtime": "My runtime"}, "'serving_runtime' must be a name"),
+        ({"serving_account": "A B"}, "'serving_account' must be a name"),
+        ({"serving_timeout": 0}, "'serving_timeout' must be at least 1, got 0"),
+        ({"registry_url": "registry:8080", "publish_uri": "s3://b/m"}, "'registry_url' must be an address such as"),
+        ({"registry_url": "http://registry"}, "'registry_url' needs 'publish_uri', which is empty"),
+        ({"registry_url": "http://r", "publish_uri": "s3://b/{date}"}, "'registered_name' is empty, and would be"),
+        ({"registered_name": "late-{date}"}, "'registered_name' cannot have a date"),
+        ({"min_average_precision": 50.0}, "'min_average_precision' must be from 0 to 1, got 50.0"),
+        ({"min_average_precision": 0.5, "model_uri": "s3://b/m"}, "'min_average_precision' needs 'label'"),
+        ({"max_psi": -1.0}, "'max_psi' must be at least 0, got -1.0"),
+        ({"checkpoint_uri": "s3://b/{date}"}, "'checkpoint_uri' cannot have a date"),
+        ({"data_uri": "s3://b/rows", "publish_uri": "s3://b/rows/"}, "'publish_uri' must differ from 'data_uri'"),
+    ],
+)
+def test_what_would_fail_after_training_is_refused_before_it(form: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        resolve_places.python_func(**form)
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        {"inference_service": "late", "publish_uri": "s3://b/late", "serving_account": "dkan-serving"},
+        {"inference_service": "late", "publish_uri": "/mnt/dkan/late", "serving_uri": "pvc://dkan/late"},
+        {"registry_url": "http://r:8080", "registered_name": "late", "publish_uri": "s3://b/{date}"},
+        {"min_average_precision": 0.5},
+    ],
+    ids=str,
+)
+def test_publication_that_may_succeed_is_let_through(form: dict[str, Any]) -> None:
+    resolve_places.python_func(**form)

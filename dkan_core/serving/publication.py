@@ -1,0 +1,73 @@
+"""What follows training in a pipeline: the gate, and how a model is published, registered and served."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from dkan_core.config.kubernetes import NAME_RULE, Rule, or_empty
+from dkan_core.data.places import DATE
+from dkan_core.errors import ConfigError
+from dkan_core.serving.inference_service import NAME, storage_uri
+
+SERVER = re.compile(r"https?://[^/\s]+(/\S*)?")
+
+
+def within(low: int, high: int | None = None) -> Rule:
+    """Return the rule of a number."""
+    if high is None:
+        return Rule(lambda value: value >= low, f"at least {low}")
+    return Rule(lambda value: low <= value <= high, f"from {low} to {high}")
+
+
+PUBLICATION_RULES = {
+    "min_average_precision": within(0, 1),
+    "max_psi": within(0),
+    "registry_url": or_empty(Rule(SERVER.fullmatch, "an address such as http://registry.example:8080")),
+    "inference_service": or_empty(
+        Rule(NAME.fullmatch, "a name of at most 40 lowercase letters, digits and hyphens that begins with a letter")
+    ),
+    **dict.fromkeys(("serving_runtime", "serving_account"), or_empty(NAME_RULE)),
+    "serving_timeout": within(1),
+}
+"""What the value of each parameter of a form must be."""
+
+
+def check_publication(form: Mapping[str, Any]) -> None:
+    """Check what the last steps of a pipeline are given, before the first ones, which may take hours.
+
+    Args:
+        form: Values of a form by name.
+
+    Raises:
+        ConfigError: A value is none, or one does not fit another one.
+    """
+    if fault := find_unfit_publication(form):
+        raise ConfigError(fault)
+
+
+def find_unfit_publication(form: Mapping[str, Any]) -> str:
+    """Return the first thing that is wrong with the values of a form, each of the type that the form says.
+
+    >>> find_unfit_publication({"inference_service": "late", "publish_uri": ""})
+    "parameter 'inference_service' needs 'publish_uri', which is empty"
+    >>> find_unfit_publication({"inference_service": "late", "publish_uri": "s3://bucket/models/late"})
+    ''
+    """
+    for name, rule in PUBLICATION_RULES.items():
+        if name in form and not rule.holds(form[name]):
+            return f"parameter {name!r} must be {rule.expected}, got {form[name]!r}"
+    place = (form.get("publish_uri") or "").strip()
+    for name in ("registry_url", "inference_service"):
+        if form.get(name) and not place:
+            return f"parameter {name!r} needs 'publish_uri', which is empty"
+    # Of a form with a model, that of scoring, whose rows need no label.
+    if form.get("min_average_precision") and form.get("label") == "" and form.get("model_uri"):
+        return "parameter 'min_average_precision' needs 'label', which is empty"
+    if form.get("registry_url") and not form.get("registered_name") and place.strip("/").endswith(DATE):
+        return f"parameter 'registered_name' is empty, and would be the date, as 'publish_uri' ends with {DATE}"
+    try:
+        if form.get("inference_service"):
+            storage_uri(form.get("serving_uri") or place)
+    except ConfigError as error:
+        return str(error)
+    return ""
