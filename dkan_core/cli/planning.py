@@ -43,9 +43,12 @@ def tune_lr(
     settings: dict[str, Any],
 ) -> None:
     """Compare learning rates by validation AP in short runs, and recommend one."""
+    from dkan_core.data.format.manifest import check_is_prepared
+
     options = {"factors": factor} if factor else {}
     with result_printer(json_file, overwrite=overwrite) as show:
         merged = merged_settings(dkan_core.TrainConfig, config, settings)
+        check_is_prepared(prepared)
         found = dkan_core.tune_learning_rate(prepared, merged, steps=steps, repeats=repeats, **options)
         show(found.to_dict(), found)
 
@@ -97,9 +100,11 @@ def plan(
 
     With several devices, as in --device cuda:0,cpu, recommend how many rows of a step each should take.
     """
+    from dkan_core.data.format.manifest import check_is_prepared
     from dkan_core.training.launcher.fork_server_start import fork_ahead
 
     merged = merged_settings(dkan_core.TrainConfig, config, settings)
+    check_is_prepared(prepared)
     with fork_ahead(), result_printer(json_file, overwrite=overwrite) as show:
         if "," in merged.device:
             if check or not all(given is None for given in (gpus, device_memory, rows_per_second)):

@@ -153,10 +153,13 @@ def train(
 ) -> None:
     """Train a model, evaluating it in parallel, and keep the one with the best validation average precision (AP)."""
     from dkan_core.cli.launching import end_with_torchrun, replace_process, torchrun_command
+    from dkan_core.data.format.manifest import check_is_prepared
     from dkan_core.training.launcher.fork_server_start import fork_ahead
 
     end_with_torchrun()
     merged = merged_settings(dkan_core.TrainConfig, config, settings)
+    # The import of torch takes a second.
+    check_is_prepared(prepared)
     if launch is not None or nproc is not None:
         given = {"--launch": launch, "--json": json_file}
         launched = torchrun_command(prepared, out, merged, nproc, overwrite=overwrite, given=given)

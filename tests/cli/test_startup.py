@@ -24,12 +24,13 @@ main()
 """
 
 
-def run_command(folder: Path, *words: str, **env: str) -> tuple[str, set[str]]:
-    """Run a command; return what it printed, and the modules and packages that it has imported."""
+def run_command(folder: Path, *words: str, code: int = 0, env: dict[str, str] | None = None) -> tuple[str, set[str]]:
+    """Run a command that ends with a code; return what it printed, and the modules and packages that it imported."""
     listed = folder / "modules.json"
     command = [sys.executable, "-c", CODE, str(listed), *words]
-    done = subprocess.run(command, env={**os.environ, **env}, capture_output=True, text=True, check=True)
-    return done.stdout, set(json.loads(listed.read_text()))
+    done = subprocess.run(command, env={**os.environ, **(env or {})}, capture_output=True, text=True, check=False)
+    assert done.returncode == code, done.stderr
+    return done.stdout + done.stderr * bool(code), set(json.loads(listed.read_text()))
 
 
 @pytest.mark.parametrize(
@@ -50,7 +51,7 @@ def test_help_imports_nothing_to_compute_with(tmp_path: Path, words: str, printe
 def test_completion_imports_nothing_to_compute_with(tmp_path: Path, line: str, completed: str) -> None:
     # What bash asks with once `dkan --install-completion` was run.
     asked = {"_DKAN_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(line.count(" "))}
-    output, modules = run_command(tmp_path, **asked)
+    output, modules = run_command(tmp_path, env=asked)
     assert output.split() == [completed]
     assert not modules & (COMPUTING | DATA)
 
@@ -90,6 +91,13 @@ def test_preparing_imports_no_torch(tmp_path: Path) -> None:
     )
     assert (tmp_path / "out/manifest.json").exists()
     assert "pyarrow" in modules
+    assert not modules & COMPUTING
+
+
+@pytest.mark.parametrize("command", ["train {} --out run", "train {} --out run --dry-run", "tune-lr {}", "plan {}"])
+def test_folder_that_is_missing_is_said_before_torch_is_imported(tmp_path: Path, command: str) -> None:
+    output, modules = run_command(tmp_path, *command.format(tmp_path / "prepaerd").split(), code=2)
+    assert f"error: {tmp_path}/prepaerd: no manifest.json there; expected a folder that `dkan prepare` wrote" in output
     assert not modules & COMPUTING
 
 

@@ -210,6 +210,17 @@ def open_prepared(
         yield folder, manifest
 
 
+def check_is_prepared(place: str | Path) -> None:
+    """Check, before what takes longer, that a folder on this machine has a manifest; of a URI nothing is asked.
+
+    Raises:
+        DataError: There is none, or it cannot be read.
+    """
+    check_name(place)
+    if not is_remote(place):
+        _text(local_path(place))
+
+
 def _local_manifest(place: str | Path, stack: ExitStack) -> Path:
     """Return a local folder with the manifest of ``place``: the place itself, or one that goes with ``stack``."""
     check_name(place)
