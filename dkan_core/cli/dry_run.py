@@ -7,7 +7,9 @@ from dkan_core.utils.hints import counted, some_of
 
 if TYPE_CHECKING:
     from dkan_core.config import PrepareConfig, ResolvedTrainConfig, TrainConfig
+    from dkan_core.data.format.manifest import PreparedData
     from dkan_core.data.source.roles import Schema
+    from dkan_core.training.communication.rendezvous import TorchRun
 
 # Columns of each kind.
 SHOWN = 8
@@ -69,7 +71,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def describe_training(prepared: str, out: str, config: "TrainConfig", *, overwrite: bool) -> str:
-    """Return what ``dkan train`` would do; of the data only the manifest is read.
+    """Return what ``dkan train`` would do; of the data only the manifest is read, and the model of ``init_from``.
 
     Args:
         prepared: Folder or URI that ``dkan prepare`` wrote.
@@ -80,15 +82,10 @@ def describe_training(prepared: str, out: str, config: "TrainConfig", *, overwri
     Raises:
         UserError: It would be refused.
     """
-    from dkan_core.data.format.manifest import open_prepared
-    from dkan_core.training.launcher.run_folder import check_run_folder
-    from dkan_core.training.setup.defaults import resolve_for
     from dkan_core.training.state.schedule import Schedule
 
-    check_run_folder(out, config.checkpoint_uri, overwrite=overwrite or config.resume != "never")
-    with open_prepared(prepared, "train", "valid") as (_, manifest):
-        rows = manifest.splits["train"].rows
-        found = resolve_for(config, manifest)
+    manifest, found = resolve_training(prepared, out, config, overwrite=overwrite)
+    rows = manifest.splits["train"].rows
     steps = Schedule.from_config(found, rows).steps
     return "\n".join(
         [
@@ -100,3 +97,31 @@ def describe_training(prepared: str, out: str, config: "TrainConfig", *, overwri
             f"strategy {found.strategy}, {counted(found.workers, 'worker')} on {found.device}",
         ]
     )
+
+
+def resolve_training(
+    prepared: str, out: str, config: "TrainConfig", torchrun: "TorchRun | None" = None, *, overwrite: bool
+) -> "tuple[PreparedData, ResolvedTrainConfig]":
+    """Return the manifest and the settings that a run would begin with, after the checks that it makes before.
+
+    Args:
+        prepared: Folder or URI that ``dkan prepare`` wrote.
+        out: Where the run would go.
+        config: Settings.
+        torchrun: What torchrun would start.
+        overwrite: Whether an earlier run may be replaced.
+
+    Raises:
+        UserError: It would be refused.
+    """
+    from dkan_core.data.format.manifest import open_prepared
+    from dkan_core.training.launcher.run_folder import check_initial_stays, check_run_folder
+    from dkan_core.training.setup.defaults import resolve_for
+    from dkan_core.training.setup.initial_model import take_initial
+    from dkan_core.training.state.checkpoint_store import CHECKPOINTS
+
+    check_run_folder(out, config.checkpoint_uri, overwrite=overwrite or config.resume != "never")
+    check_initial_stays(out, config.init_from)
+    with open_prepared(prepared, "train", "valid") as (_, manifest):
+        asked, _ = take_initial(config, manifest, prepared, f"{out}/{CHECKPOINTS}")
+        return manifest, resolve_for(asked, manifest, torchrun)

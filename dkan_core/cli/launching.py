@@ -82,10 +82,8 @@ def _processes(nproc: int | None) -> int:
 
 def _check(prepared: str, out: str, config: TrainConfig, count: int, *, overwrite: bool) -> None:
     """Refuse here what every rank would refuse: torchrun shows the errors of all, each with a traceback of its own."""
-    from dkan_core.data.format.manifest import open_prepared
+    from dkan_core.cli.dry_run import resolve_training
     from dkan_core.training.communication.rendezvous import TorchRun
-    from dkan_core.training.launcher.run_folder import check_run_folder
-    from dkan_core.training.setup.defaults import resolve_for
 
     place = TorchRun.read(
         {
@@ -94,6 +92,4 @@ def _check(prepared: str, out: str, config: TrainConfig, count: int, *, overwrit
             "MASTER_ADDR": "localhost",
         }
     )
-    check_run_folder(out, config.checkpoint_uri, overwrite=overwrite or config.resume != "never")
-    with open_prepared(prepared, "train", "valid") as (_, manifest):
-        resolve_for(config, manifest, place)
+    resolve_training(prepared, out, config, place, overwrite=overwrite)

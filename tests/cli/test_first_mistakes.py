@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -181,6 +182,40 @@ def test_dry_runs_say_what_would_be_done_and_write_nothing(
     assert re.search(r"would train on \d+ rows.*\n.*\n.*2 epochs of batches of 128", capsys.readouterr().out)
     assert dkan("train", prepared, "--out", "rows", "--dry-run", monkeypatch=monkeypatch) == 2, "as without --dry-run"
     assert sorted(here.rglob("*")) == before
+
+
+@pytest.mark.parametrize("launch", [[], ["--launch", "torchrun", "--nproc", "2"]], ids=["here", "torchrun"])
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--init-from", "nowhere"], "init_from nowhere: no model there; expected a folder that `dkan train` wrote"),
+        (["--init-from", "{model}", "--members", "9"], "members 9: the model of init_from has 4, which stays as it is"),
+        (["--init-from", "run"], "init_from run: is in the folder of this run, which replaces it"),
+    ],
+)
+def test_dry_run_reads_the_model_that_training_would_start_from(
+    words: list[str],
+    message: str,
+    launch: list[str],
+    here: Path,
+    prepared: Path,
+    trained: TrainResult,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Any,
+) -> None:
+    shutil.copytree(Path(trained.model).parent, "run")
+    words = [word.format(model=trained.model) for word in [*TRAIN, *words, "--overwrite", "--device", "cpu"]]
+    assert dkan("train", prepared, *words, *launch, "--dry-run", monkeypatch=monkeypatch) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_dry_run_shows_the_architecture_of_the_model_that_training_would_start_from(
+    here: Path, prepared: Path, trained: TrainResult, monkeypatch: pytest.MonkeyPatch, capsys: Any, caplog: Any
+) -> None:
+    words = [*TRAIN, "--init-from", trained.model, "--quality", "best", "--device", "cpu", "--dry-run"]
+    assert dkan("train", prepared, *words, monkeypatch=monkeypatch) == 0
+    assert "4 networks of 8 hidden units; " in capsys.readouterr().out
+    assert "quality best has no effect: the model of init_from keeps its 4 members" in caplog.text
 
 
 def test_dry_run_of_a_preparation_names_features_of_every_kind(

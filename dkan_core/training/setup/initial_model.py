@@ -30,7 +30,7 @@ from dkan_core.training.setup.weight_transfer import reading_all, transferred_st
 from dkan_core.training.state.adamw import BETA1, BETA2, Float32
 from dkan_core.training.state.checkpoint_store import BEST_FILE, CHECKPOINTS, load_checkpoint, source_of
 from dkan_core.training.state.refit_choices import Choices
-from dkan_core.utils.hints import flag, listed_names
+from dkan_core.utils.hints import counted, flag, listed_names
 from dkan_core.utils.storage.remote import local_copy
 
 # Settings that a model has once and for all.
@@ -127,8 +127,13 @@ def take_initial(
 
 
 def warn_of_kept_shape(initial: InitialModel, config: TrainConfig) -> None:
-    """Say where an additive model keeps other pairs or monotone columns than the settings ask for."""
+    """Say where a model keeps other members, pairs or monotone columns than the settings ask for."""
     shape = initial.architecture.additive
+    if config.quality == "best":  # which is more members
+        logger.warning(
+            "quality best has no effect: the model of init_from keeps its %s",
+            counted(initial.architecture.members, "member"),
+        )
     if shape is None:
         return
     if config.pairs != "auto" and int(config.pairs) < len(shape.pairs):
