@@ -168,6 +168,8 @@ def merged_settings(kind: "type[ConfigT]", config: Path | None, given: dict[str,
         return build_config(kind, given)
     settings = read_settings(config)
     if unknown := [name for name in settings if name not in field_types(kind)]:
+        if isinstance(settings[min(unknown)], dict):
+            raise ConfigError(f"{config}: {min(unknown)!r} is a table; write settings outside of any table")
         raise ConfigError(f"{config}: {unknown_setting(kind, unknown)}")
     try:
         return build_config(kind, {**settings, **given})

@@ -94,9 +94,9 @@ def _named_once(items: list[tuple[str, Any]]) -> dict[str, Any]:
 def read_settings(path: str | Path) -> dict[str, Any]:
     """Read the settings of a TOML or JSON file."""
     path = Path(path)
+    is_json = path.suffix == ".json"
     try:
         text = path.read_text(encoding="utf-8")
-        is_json = path.suffix == ".json"
         settings = json.loads(text, object_pairs_hook=_named_once) if is_json else tomllib.loads(text)
     except FileNotFoundError:
         raise ConfigError(f"config file {path}: no such file") from None
@@ -105,8 +105,11 @@ def read_settings(path: str | Path) -> dict[str, Any]:
         raise ConfigError(f"config file {path}: is a folder; expected a TOML or JSON file") from None
     except RecursionError:
         raise ConfigError(f"config file {path}: is nested too deeply to be read") from None
-    except (OSError, ValueError) as error:
+    except OSError as error:
         raise ConfigError(f"config file {path}: {error}") from None
+    except ValueError as error:
+        kind = "JSON" if is_json else "TOML"
+        raise ConfigError(f"config file {path}: cannot be read as {kind}: {error}") from None
     if not isinstance(settings, dict):
         raise ConfigError(f"config file {path}: expected a table of settings")
     return settings

@@ -147,7 +147,9 @@ def item_type(expected: Any) -> Any:
 def unknown_setting(kind: type, names: list[str]) -> ConfigError:
     """Return the error for settings that a class does not have."""
     known, name = list(field_types(kind)), min(names)
-    return ConfigError(f"unknown setting {name!r}{nearest(name, known)}; expected one of {', '.join(known)}")
+    # There are some sixty: after a guess, their list would only hide it.
+    hint = nearest(name, known) or f"; expected one of {', '.join(known)}"
+    return ConfigError(f"unknown setting {name!r}{hint}")
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

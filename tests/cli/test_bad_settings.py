@@ -215,7 +215,7 @@ CASES: dict[str, Case] = {
         config_file("labels = ['label']"),
         [*LABEL, *CONFIG],
         None,
-        r"settings\.toml: unknown setting 'labels' \(did you mean 'label'\?\); expected one of label",
+        r"settings\.toml: unknown setting 'labels' \(did you mean 'label'\?\)",
     ),
     "setting of another type": (
         config_file("seed = 'one'"),
@@ -224,6 +224,12 @@ CASES: dict[str, Case] = {
         r"seed must be a whole number \(int\), got",
     ),
     "config not TOML": (config_file("seed ="), [*LABEL, *CONFIG], None, r"config file .*settings\.toml: "),
+    "config with a table": (
+        config_file("[prepare]\nseed = 1"),
+        [*LABEL, *CONFIG],
+        None,
+        r"settings\.toml: 'prepare' is a table; write settings outside of any table",
+    ),
     "config missing": (nothing, [*LABEL, *CONFIG], None, r"config file .*settings\.toml: no such file"),
 }
 
