@@ -1,7 +1,6 @@
 """Labels to choose from, where a command is given none: the columns that hold two values."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from dkan_core.data.decimals import to_float64
@@ -11,7 +10,7 @@ from dkan_core.errors import ConfigError
 LOOKED_AT, SHOWN = 20_000, 8
 
 
-def settings_with_label(settings: dict[str, Any], config: Path | None, sources: Sequence[str]) -> dict[str, Any]:
+def settings_with_label(settings: dict[str, Any], config: str | None, sources: Sequence[str]) -> dict[str, Any]:
     """Return the settings; without a label, tell which columns could be one.
 
     Args:

@@ -4,7 +4,6 @@ import functools
 import inspect
 from collections.abc import Callable, Collection
 from dataclasses import Field, fields
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
@@ -56,8 +55,12 @@ JsonFile = Annotated[
     option("--json", help="File to write the result to as JSON; - for standard output. Default: none.", group="Output"),
 ]
 ConfigFile = Annotated[
-    Path | None,
-    option("--config", help="TOML or JSON file of settings; options on the command line override it. Default: none."),
+    str | None,
+    option(
+        "--config",
+        help="TOML or JSON file of settings, or a JSON object itself; options on the command line override it. "
+        "Default: none.",
+    ),
 ]
 
 
@@ -159,22 +162,23 @@ def epilog(examples: list[str]) -> str:
     return "\n\n".join(["Examples:", *(f"$ {example}" for example in examples)])
 
 
-def merged_settings(kind: "type[ConfigT]", config: Path | None, given: dict[str, Any]) -> "ConfigT":
-    """Return a config from the settings of a file, if there is one, and the options, which override it."""
+def merged_settings(kind: "type[ConfigT]", config: str | None, given: dict[str, Any]) -> "ConfigT":
+    """Return a config from the settings of a file or text, if there is one, and the options, which override it."""
     from dkan_core.config import build_config, field_types, read_settings
     from dkan_core.config.schema import unknown_setting
 
     if config is None:
         return build_config(kind, given)
     settings = read_settings(config)
+    place = "--config" if config.startswith("{") else config
     if unknown := [name for name in settings if name not in field_types(kind)]:
         if isinstance(settings[min(unknown)], dict):
-            raise ConfigError(f"{config}: {min(unknown)!r} is a table; write settings outside of any table")
-        raise ConfigError(f"{config}: {unknown_setting(kind, unknown)}")
+            raise ConfigError(f"{place}: {min(unknown)!r} is a table; write settings outside of any table")
+        raise ConfigError(f"{place}: {unknown_setting(kind, unknown)}")
     try:
         return build_config(kind, {**settings, **given})
     except ConfigError as error:
-        raise ConfigError(f"{error} (settings from {config} and the command line)") from None
+        raise ConfigError(f"{error} (settings from {place} and the command line)") from None
 
 
 _CONTEXT = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)

@@ -91,25 +91,35 @@ def _named_once(items: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def read_settings(path: str | Path) -> dict[str, Any]:
-    """Read the settings of a TOML or JSON file."""
-    path = Path(path)
-    is_json = path.suffix == ".json"
+def read_settings(source: str | Path) -> dict[str, Any]:
+    """Read the settings of a TOML or JSON file, or of a JSON object itself.
+
+    >>> read_settings('{"epochs": 3}')
+    {'epochs': 3}
+    """
+    if str(source).startswith("{"):
+        return _parsed(str(source), "settings in JSON", is_json=True)
+    path = Path(source)
+    name = f"config file {path}"
     try:
         text = path.read_text(encoding="utf-8")
-        settings = json.loads(text, object_pairs_hook=_named_once) if is_json else tomllib.loads(text)
     except FileNotFoundError:
-        raise ConfigError(f"config file {path}: no such file") from None
+        raise ConfigError(f"{name}: no such file") from None
     except IsADirectoryError:
         # What an empty name means, too.
-        raise ConfigError(f"config file {path}: is a folder; expected a TOML or JSON file") from None
+        raise ConfigError(f"{name}: is a folder; expected a TOML or JSON file") from None
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{name}: {error}") from None
+    return _parsed(text, name, is_json=path.suffix == ".json")
+
+
+def _parsed(text: str, name: str, *, is_json: bool) -> dict[str, Any]:
+    try:
+        settings = json.loads(text, object_pairs_hook=_named_once) if is_json else tomllib.loads(text)
     except RecursionError:
-        raise ConfigError(f"config file {path}: is nested too deeply to be read") from None
-    except OSError as error:
-        raise ConfigError(f"config file {path}: {error}") from None
+        raise ConfigError(f"{name}: is nested too deeply to be read") from None
     except ValueError as error:
-        kind = "JSON" if is_json else "TOML"
-        raise ConfigError(f"config file {path}: cannot be read as {kind}: {error}") from None
+        raise ConfigError(f"{name}: cannot be read as {'JSON' if is_json else 'TOML'}: {error}") from None
     if not isinstance(settings, dict):
-        raise ConfigError(f"config file {path}: expected a table of settings")
+        raise ConfigError(f"{name}: expected a table of settings")
     return settings

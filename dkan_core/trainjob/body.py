@@ -89,15 +89,7 @@ def settle(config: TrainConfig, nodes: NodesConfig) -> TrainConfig:
     strategy = "allreduce" if config.strategy == "auto" else config.strategy
     # Here, as Kubernetes would start ranks that refuse it again and again.
     check_workers(config, strategy, nodes.workers)
-    settled = replace(config, strategy=strategy, workers=None, device=kind, resume="auto")
-    if len(arguments("prepared", "run", settled)) > MAX_ARGUMENTS:
-        values = {name: value for name, value in vars(settled).items() if isinstance(value, tuple)}
-        longest = max(values, key=lambda name: len(values[name]))
-        raise ConfigError(
-            f"{longest}: {len(values[longest])} values; the command of a TrainJob takes {MAX_ARGUMENTS} arguments in "
-            "all; train on one node"
-        )
-    return settled
+    return replace(config, strategy=strategy, workers=None, device=kind, resume="auto")
 
 
 def job_name(run: str, fingerprint: str, config: TrainConfig, nodes: NodesConfig) -> str:
@@ -122,16 +114,20 @@ def arguments(prepared: str, run: str, config: TrainConfig) -> list[str]:
     ['-m', 'dkan_core', 'train', 's3://b/data', '--out', 's3://b/run', '--hidden=32', '--hidden=16', \
 '--no-blend', '--tensorboard']
     """
-    given = ["-m", "dkan_core", "train", prepared, "--out", run]
-    for field in fields(config):
-        value, option = getattr(config, field.name), f"--{field.name.replace('_', '-')}"
-        if value == field.default:
-            continue
-        if isinstance(value, bool):
-            given.append(option if value else f"--no-{option.removeprefix('--')}")
-        else:
-            given += [f"{option}={each}" for each in (value if isinstance(value, tuple) else (value,))]
-    return given
+    given = [(field, getattr(config, field.name)) for field in fields(config)]
+    changed = {field.name: value for field, value in given if value != field.default}
+    command = ["-m", "dkan_core", "train", prepared, "--out", run]
+    options = [option for name, value in changed.items() for option in _options(name, value)]
+    if len(command) + len(options) > MAX_ARGUMENTS:
+        options = [f"--config={json.dumps(changed)}"]
+    return [*command, *options]
+
+
+def _options(name: str, value: Any) -> list[str]:
+    option = name.replace("_", "-")
+    if isinstance(value, bool):
+        return [f"--{option}" if value else f"--no-{option}"]
+    return [f"--{option}={each}" for each in (value if isinstance(value, tuple) else (value,))]
 
 
 def train_job(name: str, command: list[str], nodes: NodesConfig) -> dict[str, Any]:

@@ -230,6 +230,13 @@ CASES: dict[str, Case] = {
         None,
         r"settings\.toml: 'prepare' is a table; write settings outside of any table",
     ),
+    "config of JSON": (nothing, [*LABEL, "--config", "{seed: 1}"], None, "settings in JSON: cannot be read as JSON"),
+    "unknown setting in JSON": (
+        nothing,
+        [*LABEL, "--config", '{"sead": 1}'],
+        None,
+        r"--config: unknown setting 'sead' \(did you mean 'seed'\?\)",
+    ),
     "config missing": (nothing, [*LABEL, *CONFIG], None, r"config file .*settings\.toml: no such file"),
 }
 
