@@ -71,7 +71,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def describe_training(prepared: str, out: str, config: "TrainConfig", *, overwrite: bool) -> str:
-    """Return what ``dkan train`` would do; of the data only the manifest is read, and the model of ``init_from``.
+    """Return what ``dkan train`` would do; no rows are read, but what it would start or resume from is.
 
     Args:
         prepared: Folder or URI that ``dkan prepare`` wrote.
@@ -82,9 +82,11 @@ def describe_training(prepared: str, out: str, config: "TrainConfig", *, overwri
     Raises:
         UserError: It would be refused.
     """
+    from dkan_core.training.launcher.checkpoints import find_starting_point
     from dkan_core.training.state.schedule import Schedule
 
     manifest, found = resolve_training(prepared, out, config, overwrite=overwrite)
+    find_starting_point(out, found, manifest, overwrite=overwrite)
     rows = manifest.splits["train"].rows
     steps = Schedule.from_config(found, rows).steps
     return "\n".join(
@@ -115,12 +117,12 @@ def resolve_training(
         UserError: It would be refused.
     """
     from dkan_core.data.format.manifest import open_prepared
-    from dkan_core.training.launcher.run_folder import check_initial_stays, check_run_folder
+    from dkan_core.training.launcher.run_folder import OWN_CHECKPOINTS, check_initial_stays, check_run_folder
     from dkan_core.training.setup.defaults import resolve_for
     from dkan_core.training.setup.initial_model import take_initial
     from dkan_core.training.state.checkpoint_store import CHECKPOINTS
 
-    check_run_folder(out, config.checkpoint_uri, overwrite=overwrite or config.resume != "never")
+    check_run_folder(out, config.checkpoint_uri, overwrite=overwrite or config.resume in OWN_CHECKPOINTS)
     check_initial_stays(out, config.init_from)
     with open_prepared(prepared, "train", "valid") as (_, manifest):
         asked, _ = take_initial(config, manifest, prepared, f"{out}/{CHECKPOINTS}")

@@ -209,6 +209,31 @@ def test_dry_run_reads_the_model_that_training_would_start_from(
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--resume", "auto", "--hidden", "9"], "was trained with hidden .*8.*, not .*9"),
+        (["--resume", "nowhere", "--overwrite"], "resume nowhere: there is no checkpoint at nowhere"),
+        (["--resume", "nowhere"], "run: already holds an earlier result; pass --overwrite"),
+    ],
+)
+def test_dry_run_reads_the_checkpoint_that_training_would_resume_from(
+    words: list[str],
+    message: str,
+    here: Path,
+    prepared: Path,
+    trained: TrainResult,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Any,
+) -> None:
+    run = Path(trained.model).parent
+    shutil.copytree(run, "run")
+    for more in (["--dry-run"], []):
+        given = ["--config", run / "config.toml", *words, *more]
+        code = dkan("train", prepared, *TRAIN, *given, monkeypatch=monkeypatch)
+        check(code, capsys.readouterr().err, message)
+
+
 def test_dry_run_shows_the_architecture_of_the_model_that_training_would_start_from(
     here: Path, prepared: Path, trained: TrainResult, monkeypatch: pytest.MonkeyPatch, capsys: Any, caplog: Any
 ) -> None:

@@ -4,13 +4,25 @@ import hashlib
 import json
 import logging
 from dataclasses import asdict
+from pathlib import Path
 
 from dkan_core.config import EXECUTION_SETTINGS, ResolvedTrainConfig, TrainConfig
+from dkan_core.data.format.manifest import PreparedData
 from dkan_core.errors import ConfigError
-from dkan_core.training.launcher.resuming import check_resumable, comparable_settings, log_changes
+from dkan_core.model.model_folder import REFIT_ROWS
+from dkan_core.training.launcher.resuming import (
+    check_architecture,
+    check_resumable,
+    comparable_settings,
+    has_no_time_left,
+    log_changes,
+)
+from dkan_core.training.launcher.run_folder import OWN_CHECKPOINTS, replaces_checkpoints
 from dkan_core.training.state.checkpoint_file import Checkpoint
-from dkan_core.training.state.checkpoint_store import load_checkpoint, source_of
+from dkan_core.training.state.checkpoint_store import CHECKPOINTS, load_checkpoint, source_of
+from dkan_core.utils.file_names import METRICS
 from dkan_core.utils.hints import flag
+from dkan_core.utils.storage.files import read_if_there
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +52,38 @@ def resume_options(config: TrainConfig, folder: str) -> str:
     """
     place = f" {flag('checkpoint-uri', folder)}" if "{run}" in (config.checkpoint_uri or "") else ""
     return f"--resume auto{place}{' --refit' if config.refit else ''}"
+
+
+def find_starting_point(
+    run: str | Path, config: ResolvedTrainConfig, manifest: PreparedData, *, overwrite: bool
+) -> tuple[str, Checkpoint | None, bool]:
+    """Return where a run's checkpoints go, the one it resumes from, and whether those that are there are removed.
+
+    Args:
+        run: Folder or URI of the run.
+        config: Resolved settings.
+        manifest: The data.
+        overwrite: Whether an earlier run may be replaced.
+
+    Raises:
+        ConfigError: The checkpoint that was asked for is not there, or is of other data or settings.
+        DataError: It cannot be read.
+        OutputError: There is a finished run, or checkpoints of another one, that may not be replaced.
+    """
+    where = checkpoint_folder(config, manifest.fingerprint) or f"{run}/{CHECKPOINTS}"
+    checkpoint = find_checkpoint(where, config, manifest.fingerprint, manifest.splits["train"].rows)
+    if checkpoint is not None:
+        check_architecture(checkpoint, manifest, config)
+        if not config.refit and f'"{REFIT_ROWS}"' in (read_if_there(f"{run}/{METRICS}") or ""):
+            logger.warning(
+                "this run used --refit; resuming without it replaces its model with one trained on the train split only"
+            )
+        if has_no_time_left(checkpoint, config):
+            used = checkpoint.ledger.used
+            limit = config.max_seconds
+            logger.warning("no time left: %.1f s of --max-seconds %g already used; no further steps", used, limit)
+    replaces = checkpoint is None or config.resume not in OWN_CHECKPOINTS
+    return where, checkpoint, replaces and replaces_checkpoints(run, where, config, overwrite=overwrite)
 
 
 def find_checkpoint(where: str, config: ResolvedTrainConfig, data: str, rows: int) -> Checkpoint | None:

@@ -18,16 +18,15 @@ from dkan_core.data.format.manifest import PreparedData
 from dkan_core.data.loading.loader import open_split
 from dkan_core.data.loading.tiers import open_data, settle_tier
 from dkan_core.errors import DkanError, TrainingError
-from dkan_core.model.model_folder import REFIT_ROWS
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.tracking.choice import follow_run
 from dkan_core.tracking.tracker import RunEnd, TrackedRun
 from dkan_core.training.communication.rendezvous import TorchRun
 from dkan_core.training.history import HISTORY
-from dkan_core.training.launcher.checkpoints import checkpoint_folder, find_checkpoint, resume_options
+from dkan_core.training.launcher.checkpoints import find_starting_point, resume_options
 from dkan_core.training.launcher.fork_server_client import ForkServer, one_fork_server
 from dkan_core.training.launcher.refit import check_initial, refit
-from dkan_core.training.launcher.resuming import check_architecture, ending_of, has_no_time_left
+from dkan_core.training.launcher.resuming import ending_of
 from dkan_core.training.launcher.run import LOGS, Outcome, architecture_of_run, open_run
 from dkan_core.training.launcher.run_folder import (
     OWN_CHECKPOINTS,
@@ -38,7 +37,6 @@ from dkan_core.training.launcher.run_folder import (
     make_logs_ready,
     make_ready,
     replaced_processes,
-    replaces_checkpoints,
 )
 from dkan_core.training.launcher.run_log import FITTED, LOG, Ending, capture_log
 from dkan_core.training.launcher.torchrun import Ranks, run_following_rank
@@ -52,7 +50,7 @@ from dkan_core.training.state.ledger import ENDINGS
 from dkan_core.training.state.refit_choices import may_refit
 from dkan_core.training.state.schedule import Schedule
 from dkan_core.utils.file_names import METRICS, MODEL_FOLDER
-from dkan_core.utils.storage.files import read_if_there, write_atomic, write_json
+from dkan_core.utils.storage.files import write_atomic, write_json
 from dkan_core.utils.storage.paths import is_remote, local_path
 from dkan_core.utils.storage.staging import output_lock
 
@@ -134,10 +132,7 @@ def train(
             open_split(data, manifest, split).close()
         asked, initial = take_initial(config, manifest, prepared, f"{run}/{CHECKPOINTS}")
         resolved = resolve_for(asked, manifest, torchrun)
-        where = checkpoint_folder(resolved, manifest.fingerprint) or f"{run}/{CHECKPOINTS}"
-        checkpoint = _starting_point(run, where, resolved, manifest)
-        replaces = checkpoint is None or resolved.resume not in OWN_CHECKPOINTS
-        clears = replaces and replaces_checkpoints(run, where, resolved, overwrite=overwrite)
+        where, checkpoint, clears = find_starting_point(run, resolved, manifest, overwrite=overwrite)
         log_choices(asked, resolved)
         start = _Start(
             run=str(run),
@@ -265,24 +260,6 @@ def _log_parts(config: ResolvedTrainConfig, metrics: dict[str, Any], outcome: Ou
             trained,
             metrics["blend"],
         )
-
-
-def _starting_point(
-    run: str | Path, where: str, config: ResolvedTrainConfig, manifest: PreparedData
-) -> Checkpoint | None:
-    """Return the checkpoint that a run resumes from, if there is one."""
-    checkpoint = find_checkpoint(where, config, manifest.fingerprint, manifest.splits["train"].rows)
-    if checkpoint is not None:
-        check_architecture(checkpoint, manifest, config)
-        if not config.refit and f'"{REFIT_ROWS}"' in (read_if_there(f"{run}/{METRICS}") or ""):
-            logger.warning(
-                "this run used --refit; resuming without it replaces its model with one trained on the train split only"
-            )
-        if has_no_time_left(checkpoint, config):
-            used = checkpoint.ledger.used
-            limit = config.max_seconds
-            logger.warning("no time left: %.1f s of --max-seconds %g already used; no further steps", used, limit)
-    return checkpoint
 
 
 def _is_locked(where: str, run: str | Path) -> bool:
