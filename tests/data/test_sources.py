@@ -91,6 +91,21 @@ def test_glob_of_folders_takes_the_files_in_them(tmp_path: Path, place: str) -> 
     assert [path.replace(":///", "://").removeprefix(f"{root}/") for path in found] == [names[0], *names[2:]]
 
 
+@pytest.mark.parametrize("place", ["disk", "bucket"])
+@pytest.mark.parametrize("glob", ["*/*.parquet", "**/*.parquet", "**", "*"])
+def test_wildcards_do_not_stand_for_hidden_folders(tmp_path: Path, place: str, glob: str) -> None:
+    """A job that was killed leaves rows in one, and a Delta table has its log there."""
+    root = str(tmp_path) if place == "disk" else f"memory://hidden-{len(glob)}"
+    fs, _ = fsspec.core.url_to_fs(root)
+    for folder in ("day=1", "_temporary/0", "_delta_log", ".staged"):
+        fs.makedirs(f"{root}/{folder}", exist_ok=True)
+        fs.pipe_file(f"{root}/{folder}/0.parquet", b"PAR1")
+    found = find_parquet([f"{root}/{glob}"])
+    assert [path.replace(":///", "://").removeprefix(f"{root}/") for path in found] == ["day=1/0.parquet"]
+    # What a pattern names is wanted.
+    assert [path.rpartition("/")[2] for path in find_parquet([f"{root}/_temporary/*"])] == ["0.parquet"]
+
+
 def test_what_is_left_out_of_a_folder_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     raw = tmp_path / "raw"
     paths = write(make_rows(), raw, files=4)

@@ -148,10 +148,13 @@ def takes_in(source: str, folder: str, names: Iterable[str]) -> bool:
     if wildcard is None or fs.exists(root):
         return False
     begin = root[: wildcard.start()].rpartition("/")[0]
-    pattern = re.compile(glob_translate(_without_links(fs, begin) + root[len(begin) :]))
+    wanted = _without_links(fs, begin) + root[len(begin) :]
+    pattern = re.compile(glob_translate(wanted))
     # What lies in the folders that a glob matches is listed, too.
     return any(
-        pattern.match(str(above)) and not _is_hidden(str(path.relative_to(above.parent)))
+        pattern.match(str(above))
+        and not _is_hidden_match(str(above), wanted)
+        and not any(map(_is_hidden, path.relative_to(above).parts))
         for path in paths
         for above in (path, *path.parents)
     )
@@ -165,7 +168,7 @@ def _matches(fs: Any, path: str, source: str) -> list[str]:
     """List the files that a glob matches, and those in the folders that it matches."""
     names: dict[str, None] = {}
     for name, info in fs.glob(path, detail=True).items():
-        if _is_hidden(PurePosixPath(name).name):
+        if _is_hidden_match(name, path):
             continue
         # Of a local link nothing but the file system knows what is behind it.
         is_folder = info["type"] != "file" and fs.isdir(name)
@@ -206,6 +209,11 @@ def _is_parquet(fs: Any, name: str) -> bool:
 def _is_hidden(path: str) -> bool:
     """Tell whether a part of a path starts as those do that writers use for unfinished and accompanying files."""
     return any(part.startswith(("_", ".")) for part in path.split("/"))
+
+
+def _is_hidden_match(path: str, pattern: str) -> bool:
+    """Tell whether wildcards stand for a hidden file or folder; what the pattern itself names is wanted."""
+    return any(map(_is_hidden, {*path.split("/")}.difference(pattern.split("/"))))
 
 
 def stamp(uri: str) -> tuple[int, str]:
