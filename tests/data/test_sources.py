@@ -106,6 +106,27 @@ def test_wildcards_do_not_stand_for_hidden_folders(tmp_path: Path, place: str, g
     assert [path.rpartition("/")[2] for path in find_parquet([f"{root}/_temporary/*"])] == ["0.parquet"]
 
 
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("_delta_log/00000000000000000001.json", "Delta Lake"),
+        (".hoodie/hoodie.properties", "Hudi"),
+        ("metadata/v1.metadata.json", "Iceberg"),
+    ],
+)
+def test_table_whose_files_may_be_outdated_is_named(
+    tmp_path: Path, name: str, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """After an update, a row is in the old file and in the new one, and may be in train and in test."""
+    write(make_rows(), tmp_path / "table")
+    find_parquet([tmp_path / "table"])
+    assert not caplog.text
+    (tmp_path / "table" / name).parent.mkdir()
+    (tmp_path / "table" / name).write_text("{}")
+    find_parquet([tmp_path / "table"])
+    assert f"{tmp_path / 'table'}: is a table of {kind}: rows that it no longer has" in caplog.text
+
+
 def test_what_is_left_out_of_a_folder_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     raw = tmp_path / "raw"
     paths = write(make_rows(), raw, files=4)

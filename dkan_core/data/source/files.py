@@ -26,6 +26,8 @@ SUFFIXES = (".parquet", ".parq", ".pq")
 # The first bytes of every Parquet file.
 MAGIC = b"PAR1"
 
+# What is in the folder of a table whose log says which of its files are current: by a part of a path.
+TABLES = {"/_delta_log/": "Delta Lake", "/.hoodie/": "Hudi", ".metadata.json": "Iceberg"}
 # What a folder of prepared data holds.
 PREPARED = ("manifest.json", "train")
 
@@ -178,7 +180,19 @@ def _matches(fs: Any, path: str, source: str) -> list[str]:
 
 def _files_below(fs: Any, folder: str, source: str) -> list[str]:
     names = fs.find(folder) if is_remote(source) else _walk(folder)
+    _warn_of_table(names, source)
     return [name for name in names if not _is_hidden(name.removeprefix(folder))]
+
+
+def _warn_of_table(names: Iterable[str], source: str) -> None:
+    """Say where the files of a folder belong to a table that may have replaced some of them."""
+    for kind in dict.fromkeys(kind for name in names for mark, kind in TABLES.items() if mark in name):
+        logger.warning(
+            "%s: is a table of %s: rows that it no longer has, but that are still in its files, are read, too; "
+            "write the current rows to Parquet first",
+            source,
+            kind,
+        )
 
 
 def _walk(folder: str) -> list[str]:
