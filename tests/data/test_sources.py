@@ -1,8 +1,10 @@
 """The source files of ``prepare``: which are taken, in whatever order, and what happens when they change."""
 
+import itertools
 import logging
 from collections.abc import Callable
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -210,6 +212,23 @@ def test_numbers_may_differ_in_type_between_files(tmp_path: Path, caplog: pytest
     pq.write_table(mixed[2].set_column(x, "x", pa.array(["a"] * 750)), tmp_path / "mixed" / "part-2.parquet")
     with pytest.raises(DataError, match=r"part-2\.parquet: column 'x' is string; .*; write all files with one type"):
         prepare(tmp_path / "mixed", tmp_path / "refused", CONFIG)
+
+
+@pytest.mark.parametrize("kind", [pa.float16(), pa.float32(), pa.float64(), pa.int32(), pa.null()])
+def test_decimals_keep_their_digits_beside_any_other_type(tmp_path: Path, kind: pa.DataType) -> None:
+    """A model reads a file of decimals alone as 64-bit floats: as those of 32 bits, they would be other numbers."""
+    price = pa.array([Decimal(cents).scaleb(-2) for cents in range(7_000_001, 7_000_301)], pa.decimal128(12, 2))
+    pieces = [price, pa.nulls(300, kind), pa.nulls(300)]
+    label = pa.array([0, 1] * 150)
+    found = []
+    for order in itertools.permutations(range(3)):
+        raw = tmp_path / "".join(map(str, order))
+        raw.mkdir()
+        for index, place in enumerate(order):
+            pq.write_table(pa.table({"price": pieces[place], "y": label}), raw / f"{index}.parquet")
+        found.append(prepare(raw, tmp_path / f"out-{raw.name}", PrepareConfig(label=("y",))).preprocessor)
+    for encoding in found:
+        assert {*encoding.numeric[0].knots} <= {*map(float, price.to_pylist())}
 
 
 def test_dropped_columns_may_differ_between_files(tmp_path: Path) -> None:

@@ -140,8 +140,8 @@ def common_type(
             fitting = (is_number, pa.types.is_timestamp, pa.types.is_date, pa.types.is_duration, pa.types.is_time)
             alike = any(fits(earlier) and fits(kind) for fits in fitting)
             alike = alike or pa.types.is_null(earlier) or pa.types.is_null(kind)
-            # Decimals become features as floats, whatever their digits.
-            common = pa.float64() if pa.types.is_decimal(common) else common
+            # Decimals become features as floats, whatever their digits; those of 32 bits would be other numbers.
+            common = pa.float64() if any(map(pa.types.is_decimal, (earlier, kind))) else common
             if alike and _by_alias(str(common)) == common:
                 return common
     raise DataError(f"{differs}; write all files with one type")
