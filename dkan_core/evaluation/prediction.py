@@ -17,7 +17,7 @@ from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.data.loading.loader import RowReader, all_batches
 from dkan_core.data.loading.prefetching import prefetched
 from dkan_core.data.preparation.label_columns import check_label_columns
-from dkan_core.data.source.column_types import column_types, value_types
+from dkan_core.data.source.column_types import column_types, common_type, value_types
 from dkan_core.data.source.columns import open_parquet, read_batches
 from dkan_core.data.source.folders import FOLDER_TEXT, with_whole_numbers
 from dkan_core.data.source.positive import check_positive
@@ -26,6 +26,7 @@ from dkan_core.model.base import TabularModel
 from dkan_core.model.calibration import sigmoid
 from dkan_core.model.model_folder import REFIT_ROWS
 from dkan_core.model.saved_model import SavedModel
+from dkan_core.utils.hints import first_line
 from dkan_core.utils.torch_resources import map_of_threads
 
 # Bounds the memory of scoring; batches of more rows were no faster.
@@ -277,9 +278,22 @@ def output_batch(
         found_NL: Their probabilities.
         columns: Columns to pass through.
         schema: Of the output.
+
+    Raises:
+        DataError: The type of all files does not hold a value of a column to pass through.
     """
-    passed = [batch.column(name).cast(schema.field(name).type) for name in columns]
+    passed = [_cast(batch.column(name), schema.field(name)) for name in columns]
     return pa.record_batch([*passed, *map(pa.array, found_NL.T)], schema=schema)
+
+
+def _cast(column: pa.Array, field: pa.Field) -> pa.Array:
+    try:
+        return column.cast(field.type)
+    except pa.ArrowInvalid as error:
+        raise DataError(
+            f"column {field.name!r} is {column.type} in one file, and {field.type}, which does not hold all of its "
+            f"values, in all ({first_line(error)}); write all files with one type"
+        ) from error
 
 
 def check_no_clash(columns: Iterable[str], added: Iterable[str], clash: str) -> None:
@@ -321,7 +335,7 @@ def output_schema(
         folder_types: As of ``scored_batches``.
 
     Raises:
-        DataError: A file lacks a column, or a column to pass through has another type than in an earlier file.
+        DataError: A file lacks a column, or no type holds the values of a column to pass through in all files.
     """
     predicted = [probability_column(label) for label in saved.config.labels]
     check_no_clash(columns, predicted, "the prediction has that name")
@@ -335,10 +349,7 @@ def output_schema(
                 raise DataError(
                     f"{path}: column {name!r} does not exist, so it cannot be copied to the output (--column)"
                 )
-            if passed.get(name, pa.null()) == pa.null():
-                passed[name] = types[name]
-            elif types[name] not in (passed[name], pa.null()):
-                raise DataError(f"{path}: column {name!r} is {types[name]}; in earlier files it is {passed[name]}")
+            passed[name] = _passed_type(name, types[name], passed.get(name, pa.null()), path, paths[0])
         check_features(
             saved.preprocessor, value_types(path, parquet, saved.preprocessor.source_types), path, because=TRAINED_WITH
         )
@@ -349,3 +360,12 @@ def output_schema(
         name: pa.type_for_alias(read_as.get(name, "string")) for name, kind in passed.items() if kind == FOLDER_TEXT
     }
     return pa.schema([*passed.items(), *((name, pa.float32()) for name in predicted)]), rows
+
+
+def _passed_type(name: str, kind: pa.DataType, earlier: pa.DataType, path: str, first: str) -> pa.DataType:
+    """Return the type that holds a column to pass through as it is in a file and in earlier ones."""
+    if earlier == pa.null() or kind in (earlier, pa.null()):
+        return kind if earlier == pa.null() else earlier
+    if any(map(pa.types.is_decimal, (earlier, kind))):
+        raise DataError(f"{path}: column {name!r} is {kind}; in earlier files it is {earlier}")
+    return common_type(name, kind, earlier, path, first, zone="UTC")

@@ -122,6 +122,53 @@ def test_file_may_have_no_value_in_a_column_to_pass_through(
         assert found[name].to_pylist() == [None] * 20 + noted[name] + [None] * 20
 
 
+KEYS = pa.array([1, 2, 3])
+TIMES = KEYS.cast(pa.timestamp("s"))
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "kind"),
+    [
+        (KEYS, KEYS.cast(pa.int32()), pa.int64()),
+        (KEYS.cast(pa.uint8()), KEYS.cast(pa.int16()), pa.int16()),
+        (KEYS, pa.array([1, None, 2.5]), pa.float64()),
+        (TIMES, TIMES.cast(pa.timestamp("us")), pa.timestamp("us")),
+        (TIMES.cast(pa.timestamp("s", "Europe/Oslo")), TIMES.cast(pa.timestamp("s", "Asia/Tokyo")), None),
+    ],
+)
+def test_column_to_pass_through_may_differ_in_width_between_files(
+    trained: TrainResult, table: pa.Table, tmp_path: Path, first: pa.Array, second: pa.Array, kind: pa.DataType | None
+) -> None:
+    (tmp_path / "raw").mkdir()
+    for index, column in enumerate((first, second)):
+        pq.write_table(table.slice(0, 3).append_column("key", column), tmp_path / f"raw/{index}.parquet")
+    found = scored(trained, tmp_path / "raw", tmp_path / "scores.parquet", columns=["key"])
+    assert found.schema.field("key").type == (kind or pa.timestamp("ms", "UTC"))
+    assert found["key"].to_pylist() == first.to_pylist() + second.to_pylist()
+
+
+@pytest.mark.parametrize(
+    ("second", "message"),
+    [
+        (pa.array([2**53 + 1, 0, 1]), "does not hold all of its values"),
+        (pa.array(["1", "2", "3"]), "column 'key' is string; in .*0.parquet it is double"),
+        (
+            pa.array([1, 2, 3], pa.decimal128(20, 2)),
+            r"column 'key' is decimal128\(20, 2\); in earlier files it is double",
+        ),
+    ],
+)
+def test_column_to_pass_through_is_copied_exactly_or_refused(
+    trained: TrainResult, table: pa.Table, tmp_path: Path, second: pa.Array, message: str
+) -> None:
+    (tmp_path / "raw").mkdir()
+    for index, column in enumerate((pa.array([1.5, 2, 3]), second)):
+        pq.write_table(table.slice(0, 3).append_column("key", column), tmp_path / f"raw/{index}.parquet")
+    with pytest.raises(DataError, match=message):
+        predict(trained.model, tmp_path / "raw", tmp_path / "scores.parquet", columns=["key"])
+    assert not (tmp_path / "scores.parquet").exists()
+
+
 def test_only_what_the_model_reads_is_needed_and_probabilities_are_probabilities(
     trained: TrainResult, table: pa.Table, tmp_path: Path
 ) -> None:
