@@ -20,6 +20,7 @@ from dkan_core.evaluation.prediction import (
 )
 from dkan_core.explanation.reasons import ReasonFinder
 from dkan_core.model.saved_model import SavedModel
+from dkan_core.utils.hints import hint
 from dkan_core.utils.torch_resources import best_device
 
 # What messages call it.
@@ -62,7 +63,10 @@ def _read(saved: SavedModel, frame: Any, columns: Sequence[str]) -> pa.Table:
     there = column_names(frame)
     for name in columns:
         if name not in there:
-            raise DataError(f"{FRAME}: column {name!r} does not exist, so it cannot be copied to the output (columns)")
+            meant = hint(str(name), map(str, there), [*map(str, there)], cutoff=0.6)
+            raise DataError(
+                f"{FRAME}: column {name!r} does not exist, so it cannot be copied to the output (columns); {meant}"
+            )
     counts = Counter(there)
     read = [name for name in saved.preprocessor.columns if name in counts]
     # A frame of pandas may have them, and then gives all of that name; others of the same name are not read.

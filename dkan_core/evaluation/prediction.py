@@ -26,7 +26,7 @@ from dkan_core.model.base import TabularModel
 from dkan_core.model.calibration import sigmoid
 from dkan_core.model.model_folder import REFIT_ROWS
 from dkan_core.model.saved_model import SavedModel
-from dkan_core.utils.hints import first_line
+from dkan_core.utils.hints import first_line, hint
 from dkan_core.utils.torch_resources import map_of_threads
 
 # Bounds the memory of scoring; batches of more rows were no faster.
@@ -347,7 +347,8 @@ def output_schema(
         for name in columns:
             if name not in types:
                 raise DataError(
-                    f"{path}: column {name!r} does not exist, so it cannot be copied to the output (--column)"
+                    f"{path}: column {name!r} does not exist, so it cannot be copied to the output (--column); "
+                    f"{hint(name, types, [*types], cutoff=0.6)}"
                 )
             passed[name] = _passed_type(name, types[name], passed.get(name, pa.null()), path, paths[0])
         check_features(

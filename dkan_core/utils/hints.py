@@ -30,12 +30,22 @@ def hint(name: str, known: Iterable[str], shown: Sequence[str], *, cutoff: float
     >>> hint("Agee", ["age", "hours"], ["age", "hours"]), hint("z", ["age"], ["age"]), hint("z", [], [])
     ("did you mean 'age'?", "expected one of 'age'", 'there is none')
     """
-    folded = {each.casefold(): each for each in known}
-    if close := difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=cutoff):
-        return f"did you mean {folded[close[0]]!r}?"
+    if (meant := spelt_alike(name, known, cutoff=cutoff)) is not None:
+        return f"did you mean {meant!r}?"
     if not shown:
         return "there is none"
     return f"expected one of {some_of([*map(repr, shown)], SHOWN)}"
+
+
+def spelt_alike(name: str, known: Iterable[str], *, cutoff: float = 0.7) -> str | None:
+    """Return the name that is spelt most like another one, in capitals or not; None where none is near.
+
+    >>> spelt_alike("Agee", ["age", "hours"]), spelt_alike("z", ["age"])
+    ('age', None)
+    """
+    folded = {each.casefold(): each for each in known}
+    close = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=cutoff)
+    return folded[close[0]] if close else None
 
 
 def some_of(names: Sequence[str], count: int = 3, separator: str = ", ") -> str:

@@ -69,6 +69,8 @@ def test_mistakes_name_the_column_or_the_setting(trained: TrainResult, table: pa
             predict(trained.model, repeated)
     with pytest.raises(DataError, match="the frame: column 'key' does not exist, so it cannot be copied to the output"):
         predict(trained.model, frame, columns=["key"])
+    with pytest.raises(DataError, match=r"column 'Site' does not exist, .*; did you mean 'site'\?"):
+        predict(trained.model, frame, columns=["Site"])
     with pytest.raises(DataError, match="'label_probability' cannot be copied to the output"):
         predict(trained.model, frame.assign(label_probability=1), columns=["label_probability"])
     with pytest.raises(DataError, match="'label_reasons' cannot be copied to the output: the reasons have that name"):

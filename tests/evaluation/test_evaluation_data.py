@@ -153,6 +153,16 @@ REFUSED: dict[str, tuple[Callable[[pa.Table], pa.Table], list[str], str]] = {
         ["{raw}"],
         r"b\.parquet: column 'mean_radius' is missing; the model was trained with it .also missing: 'mean_t",
     ),
+    "label of another spelling": (
+        lambda table: table.rename_columns(["Labels" if name == "label" else name for name in table.schema.names]),
+        ["{raw}"],
+        r"label column 'label' does not exist; did you mean 'Labels'\? If not, name it with --label: candidates are",
+    ),
+    "feature of another spelling": (
+        lambda table: table.rename_columns(["Sites" if name == "site" else name for name in table.schema.names]),
+        ["{raw}"],
+        r"b\.parquet: column 'site' is missing; the model was trained with it; rename 'Sites', if it is that; where",
+    ),
     "no such label": (same, ["{raw}", "--label", "nothing"], r"label column 'nothing' does not exist.* candidates"),
     "a feature as label": (same, ["{raw}", "--label", "site"], r"label site: is a feature of the model"),
     "two labels": (

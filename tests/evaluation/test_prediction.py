@@ -193,12 +193,17 @@ def as_text(table: pa.Table, name: str) -> pa.Table:
     ("change", "columns", "message"),
     [
         (lambda t: t.drop_columns("mean_area"), [], "'mean_area' is missing; the model was trained with it"),
-        (lambda t: t, ["nothing"], "'nothing' does not exist, so it cannot be copied to the output"),
+        (
+            lambda t: t,
+            ["nothing"],
+            "'nothing' does not exist, so it cannot be copied to the output .*; expected one of",
+        ),
+        (lambda t: t, ["Sit"], "'Sit' does not exist, so it cannot be copied to the output .*; did you mean 'site'?"),
         (lambda t: as_text(t, "mean_area"), [], "'mean_area' is string; the model was trained with numbers"),
         (lambda t: t.append_column("site", t["row"]), [], "'site' occurs 2 times"),
         (lambda t: t.drop_columns("site").append_column("site", t["row"]), [], "'site' is int64; .* categories"),
     ],
-    ids=["missing", "missing to pass", "text", "twice", "number"],
+    ids=["missing", "missing to pass", "misspelt to pass", "text", "twice", "number"],
 )
 def test_other_columns_are_named_with_their_file_and_nothing_is_left(
     trained: TrainResult, table: pa.Table, tmp_path: Path, change: Any, columns: list[str], message: str

@@ -7,7 +7,7 @@ from dkan_core.data.source.column_types import is_number, is_text
 from dkan_core.data.source.folders import FOLDER_TEXT
 from dkan_core.data.source.times import expected, fits_zone, is_duration
 from dkan_core.errors import DataError
-from dkan_core.utils.hints import listed_names
+from dkan_core.utils.hints import listed_names, spelt_alike
 
 
 def check_features(preprocessor: Preprocessor, types: dict[str, pa.DataType], where: str, *, because: str) -> None:
@@ -25,8 +25,12 @@ def check_features(preprocessor: Preprocessor, types: dict[str, pa.DataType], wh
     missing = [name for name in preprocessor.columns if name not in types]
     if missing:
         also = f" (also missing: {listed_names(missing[1:])})" if len(missing) > 1 else ""
+        known = {*preprocessor.columns}
+        alike = spelt_alike(missing[0], [name for name in types if name not in known])
+        renamed = "" if alike is None else f"rename {alike!r}, if it is that; "
         raise DataError(
-            f"{where}: column {missing[0]!r} is missing; {because} it{also}; where its values are not known, give nulls"
+            f"{where}: column {missing[0]!r} is missing; {because} it{also}; {renamed}where its values are not known, "
+            "give nulls"
         )
     numeric = {feature.name for feature in preprocessor.numeric}
     for name, zone in preprocessor.times.items():

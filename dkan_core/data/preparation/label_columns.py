@@ -9,7 +9,7 @@ from dkan_core.data.preparation.statistics import check_binary
 from dkan_core.data.source.column_types import is_number, is_text
 from dkan_core.data.source.positive import with_nulls, with_positive
 from dkan_core.errors import ConfigError, DataError
-from dkan_core.utils.hints import counted, listed_names
+from dkan_core.utils.hints import counted, listed_names, spelt_alike
 
 
 def label_columns(labels: Sequence[str], columns: Sequence[str]) -> tuple[str, ...]:
@@ -60,7 +60,9 @@ def check_label_columns(
             candidates = (
                 f"candidates are {listed_names(others)}" if others else "every column is a feature of the model"
             )
-            raise DataError(f"{path}: label column {name!r} does not exist; name it with --label: {candidates}")
+            alike = spelt_alike(name, others)
+            meant = f"did you mean {alike!r}? If not, " if alike is not None else ""
+            raise DataError(f"{path}: label column {name!r} does not exist; {meant}name it with --label: {candidates}")
         if not any(fit(types[name]) for fit in fits):
             raise DataError(f"{path}: label column {name!r} is {types[name]}; expected 0, 1 or null")
 
