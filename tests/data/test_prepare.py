@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -22,7 +23,8 @@ from dkan_core.data.format import shard_writer
 from dkan_core.data.format.manifest import read_manifest
 from dkan_core.data.hashing import splitmix64
 from dkan_core.data.preparation import sampling, statistics
-from dkan_core.data.source import columns
+from dkan_core.data.source import columns, row_groups
+from dkan_core.data.source.blocks import read_blocks, side_by_side
 from tests.data.tables import CONFIG, ROWS, contents, make_rows, read, row_numbers, write
 
 
@@ -47,12 +49,26 @@ def test_row_groups_read_whole_or_in_pieces_give_the_same_bytes(tmp_path: Path, 
     [source] = write(make_rows(5000).drop_columns("city"), tmp_path / "raw", row_group_size=2500)
     found, names = [], ["x", "age", "y", "row"]
     for most, sizes in ((1 << 20, [2500, 2500]), (2000, [1024, 1024, 1024, 1024, 904])):
-        monkeypatch.setattr(columns, "WHOLE_GROUP_BYTES", most)
+        monkeypatch.setattr(row_groups, "WHOLE_GROUP_BYTES", most)
         monkeypatch.setattr(columns, "BATCH_BYTES", most)
         assert [batch.num_rows for batch in columns.read_batches(str(source), names)] == sizes
         prepare(source, tmp_path / f"out-{most}", CONFIG)
         found.append(contents(tmp_path / f"out-{most}"))
     assert found[0] == found[1]
+
+
+def test_tiny_row_groups_are_read_together(tmp_path: Path) -> None:
+    [source] = write(make_rows().drop_columns("city"), tmp_path / "raw", row_group_size=10)
+    assert pq.ParquetFile(source).num_row_groups == 300
+    [whole] = columns.read_batches(str(source), ["x", "age"])
+    assert whole.num_rows == ROWS
+    [part] = columns.read_batches(str(source), ["x", "age"], groups=(100, 200))
+    assert part.equals(whole.slice(1000, 1000))
+    [blocks] = read_blocks(str(source), ["y"], ["x", "age"], (100, 200))
+    assert side_by_side(blocks.blocks()).equals(part)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(row_groups, "JOINED_ROWS", 25)
+        assert [batch.num_rows for batch in columns.read_batches(str(source), ["x"], groups=(0, 5))] == [20, 20, 10]
 
 
 def test_rows_are_shuffled_even_when_the_input_is_sorted_by_label(tmp_path: Path) -> None:

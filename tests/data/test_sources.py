@@ -26,7 +26,7 @@ from dkan_core import (
     train,
 )
 from dkan_core.data.preparation import prepare as preparation
-from dkan_core.data.source import columns
+from dkan_core.data.source import columns, row_groups
 from dkan_core.data.source.files import find_parquet
 from tests.data.tables import CONFIG, ROWS, contents, make_rows, replace_unnoticed, write
 
@@ -297,7 +297,7 @@ def test_what_reading_holds_in_memory_does_not_grow_with_the_file(
     place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     groups, rows = 40, 20_000
-    monkeypatch.setattr(columns, "RUN_BYTES", 400_000)
+    monkeypatch.setattr(row_groups, "RUN_BYTES", 400_000)
     rng = np.random.default_rng(0)
     path = tmp_path / "rows.parquet"
     with pq.ParquetWriter(path, pa.schema([("text", pa.string()), ("number", pa.float64())])) as writer:

@@ -13,15 +13,14 @@ import pyarrow.parquet as pq
 
 from dkan_core.data.source.column_types import column_types, with_common
 from dkan_core.data.source.columns import (
-    are_small,
     next_batch,
     open_groups,
     open_parquet,
     plain_schema,
     read_batches,
-    whole_groups,
 )
 from dkan_core.data.source.folders import add_folder_columns
+from dkan_core.data.source.row_groups import small_runs, whole_groups
 from dkan_core.utils.resources import available_cores
 from dkan_core.utils.storage.paths import is_remote
 
@@ -70,15 +69,16 @@ def read_blocks(
     parquet, wanted = open_groups(path, groups, footer)
     types, every = with_common(column_types(path, parquet.schema_arrow), common), [*dict.fromkeys([*columns, *others])]
     # From a bucket each read is a request: fewer and longer ones are faster.
-    if is_remote(path) or not are_small(parquet.metadata, wanted, plain_schema(types, every)):
+    runs = None if is_remote(path) else small_runs(parquet.metadata, wanted, plain_schema(types, every))
+    if runs is None:
         for batch in read_batches(path, every, None, groups, footer, folder_types=folder_types, common=common):
             yield RowBlocks(batch.num_rows, batch.select(columns), partial(_one_block, batch.select(others)))
         return
     parquet = open_parquet(path, whole_groups=True, metadata=parquet.metadata)
     file = _File(path, parquet, types, folder_types or {})
-    for group in wanted:
-        count = parquet.metadata.row_group(group).num_rows
-        read = partial(_read_group, file, group, count)
+    for run in runs:
+        count = sum(parquet.metadata.row_group(group).num_rows for group in run)
+        read = partial(_read_groups, file, run, count)
         if count:
             yield RowBlocks(count, read(columns), partial(map, read, _in_blocks(file, others, count)))
 
@@ -105,10 +105,10 @@ def _in_blocks(file: _File, names: Sequence[str], rows: int) -> list[Sequence[st
     return [names[start : start + size] for start in range(0, len(names), size)]
 
 
-def _read_group(file: _File, group: int, rows: int, names: Sequence[str]) -> pa.RecordBatch:
-    """Read some columns of a row group."""
+def _read_groups(file: _File, run: list[int], rows: int, names: Sequence[str]) -> pa.RecordBatch:
+    """Read some columns of row groups."""
     plain = plain_schema(file.types, names)
-    batch = next_batch(whole_groups(file.parquet, [group], plain.names), plain, file.path) if len(plain) else None
+    batch = next_batch(whole_groups(file.parquet, [run], plain.names), plain, file.path) if len(plain) else None
     if batch is None:
         # Of rows without columns, their number would be lost.
         batch = pa.record_batch([pa.nulls(rows)], names=[""])

@@ -20,15 +20,14 @@ from dkan_core.data.decimals import to_float64
 from dkan_core.data.source.column_types import (
     column_types,
     common_type,
-    is_bytes,
     is_id_list,
     is_text,
-    is_uuid,
     value_types,
     with_common,
 )
 from dkan_core.data.source.files import find_partitioned, stamp
 from dkan_core.data.source.folders import FOLDER_TEXT, add_folder_columns, folder_values, infer_type
+from dkan_core.data.source.row_groups import runs_to_fetch, small_runs, whole_groups
 from dkan_core.data.source.wanted import Wanted
 from dkan_core.errors import DataError, UnreadableError
 from dkan_core.utils import schemas
@@ -41,11 +40,6 @@ from dkan_core.utils.storage.paths import filesystem, is_remote
 BATCH_BYTES = 64 << 20
 # Per column of the row group that is read: with 1,000 columns 256 MB. Less would mean more and shorter reads.
 READ_BYTES = 1 << 18
-# Of decoded numbers: row groups up to here, which are those of most writers, are read as one batch. That takes half the
-# processor time of reading them in pieces, since each piece starts every column's decoder again.
-WHOLE_GROUP_BYTES = 160 << 20
-# Of consecutive row groups in a file, as it has them: what is fetched from a bucket at once.
-RUN_BYTES = 160 << 20
 # Behind the metadata in the footer of a file with encrypted columns: a nonce and a tag.
 SIGNATURE_BYTES = 28
 
@@ -261,16 +255,17 @@ def read_batches(
     parquet, wanted = open_groups(path, groups, footer)
     plain = plain_schema(with_common(column_types(path, parquet.schema_arrow), common), columns)
     own = plain.names
-    if are_small(parquet.metadata, wanted, plain):
+    runs = small_runs(parquet.metadata, wanted, plain)
+    if runs is not None:
         parquet = open_parquet(path, whole_groups=True, metadata=parquet.metadata)
-        batches = whole_groups(parquet, wanted, own)
+        batches = whole_groups(parquet, runs, own)
     else:
         # At least so many rows that a call of Arrow costs less than its work, at most so many that progress is seen.
         rows = max(1024, min(65536, BATCH_BYTES // (8 * max(1, len(columns)))))
         # Batch by batch, as a row group of some writers is as large as the file.
         batches = chain.from_iterable(
             parquet.iter_batches(batch_size=rows, columns=own, row_groups=run)
-            for run in _in_runs(parquet.metadata, wanted)
+            for run in runs_to_fetch(parquet.metadata, wanted)
         )
     while (batch := next_batch(batches, plain, path)) is not None:
         yield batch if len(own) == len(columns) else add_folder_columns(batch, columns, path, folder_types or {})
@@ -298,42 +293,6 @@ def open_groups(path: str, groups: tuple[int, int] | None, footer: str | None) -
 def plain_schema(types: Mapping[str, pa.DataType], columns: Sequence[str]) -> pa.Schema:
     """Return the types, as of ``column_types``, of some columns, without those in the names of folders."""
     return pa.schema([(name, types[name]) for name in columns if types[name] != FOLDER_TEXT])
-
-
-def are_small(metadata: pq.FileMetaData, groups: Sequence[int], plain: pa.Schema) -> bool:
-    """Tell whether each row group may be read at once: of strings and lists, it is not known how long they are."""
-    # A column without any value has no type, and no width.
-    kinds = [kind.storage_type if is_uuid(kind) else kind for kind in plain.types if not pa.types.is_null(kind)]
-    if any(is_text(kind) or pa.types.is_nested(kind) or _has_no_width(kind) for kind in kinds):
-        return False
-    row_bits = sum(kind.bit_width for kind in kinds)
-    rows = max((metadata.row_group(index).num_rows for index in groups), default=0)
-    return bool(rows * row_bits // 8 <= WHOLE_GROUP_BYTES)
-
-
-def _has_no_width(kind: pa.DataType) -> bool:
-    return is_bytes(kind) and not pa.types.is_fixed_size_binary(kind)
-
-
-def _in_runs(metadata: pq.FileMetaData, groups: Sequence[int]) -> Iterator[list[int]]:
-    """Cut row groups into runs to read at once: what is fetched of one from a bucket stays in memory to its end."""
-    run: list[int] = []
-    held = 0
-    for group in groups:
-        size = metadata.row_group(group).total_byte_size
-        if run and held + size > RUN_BYTES:
-            yield run
-            run, held = [], 0
-        run.append(group)
-        held += size
-    if run:
-        yield run
-
-
-def whole_groups(parquet: pq.ParquetFile, groups: Sequence[int], columns: list[str]) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of row groups that are small, one batch for each."""
-    for group in groups:
-        yield from parquet.read_row_group(group, columns=columns).combine_chunks().to_batches()
 
 
 def source_changed(path: str) -> DataError:
