@@ -1,5 +1,6 @@
 """What newcomers do wrong first: each message says what was found, and what to do instead; nothing is written."""
 
+import gzip
 import re
 import shlex
 import shutil
@@ -134,17 +135,38 @@ def test_message_says_what_to_do_instead(
     assert {path: path.read_bytes() for path in here.rglob("*") if path.is_file()} == before
 
 
-@pytest.mark.parametrize("name", ["texts/rows.csv", 'it\'s $1 "new".TSV', "as.csv.d/ünï.csv"])
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("texts/rows.csv", "x,late\n1.5,0\n"),
+        ('it\'s $1 "new".TSV', "x\tlate\n1.5\t0\n"),
+        ("as.csv.d/ünï.csv", '"x";"late"\n1.5;0\n'),
+        ("decimal commas.csv", '"x";late\n1,5;0\n'),
+        ("tabs.csv", "x\tlate\n1.5\t0\n"),
+        ("bars.csv.gz", "x|late\n1.5|0\n"),
+    ],
+)
 def test_command_that_converts_text_makes_parquet_beside_it(
-    name: str, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+    name: str, text: str, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     (here / name).parent.mkdir(exist_ok=True)
-    (here / name).write_text("x,late\n1,0\n".replace(",", "\t" if name.endswith("TSV") else ","))
+    content = text.encode()
+    (here / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
     assert dkan("inspect", name, monkeypatch=monkeypatch) == 2
     words = shlex.split(capsys.readouterr().err.partition("convert it first: ")[2])
     assert words[:2] == ["python", "-c"]
     subprocess.run([sys.executable, *words[1:]], check=True)
-    assert pq.read_table((here / name).with_suffix(".parquet")).to_pylist() == [{"x": 1, "late": 0}]
+    made = (here / name.removesuffix(".gz")).with_suffix(".parquet")
+    assert pq.read_table(made).to_pylist() == [{"x": 1.5, "late": 0}]
+
+
+@pytest.mark.parametrize("content", [b"", b"no gzip", gzip.compress(b"x;late\n" * 1000)[:20]])
+def test_text_that_cannot_be_read_is_refused_as_text(
+    content: bytes, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    (here / "rows.csv.gz").write_bytes(content)
+    code = dkan("inspect", "rows.csv.gz", monkeypatch=monkeypatch)
+    check(code, capsys.readouterr().err, "is text, not Parquet; convert it first: python -c")
 
 
 @pytest.mark.parametrize(

@@ -1,17 +1,26 @@
-"""Files of comma-separated values, which are not read: how to make Parquet of them."""
+"""Files of separated values, which are not read: how to make Parquet of them."""
 
 import json
+import re
 import shlex
+import zlib
+from contextlib import suppress
 from pathlib import Path
 
 from dkan_core.errors import DataError
+from dkan_core.utils.storage.paths import filesystem, is_remote
 
 # As they are most often given instead of Parquet.
 TEXTS = (".csv", ".csv.gz", ".tsv", ".tsv.gz")
+SEPARATORS = ",;\t|"
+# Of the text, as much as a header and some rows of wide data take.
+BEGIN_BYTES = 1 << 18
+QUOTED = re.compile(r'"[^"]*"')
+DECIMAL_COMMA = re.compile(r"-?\d+,\d+")
 
 
 def refuse_text(source: str) -> None:
-    """Raise DataError where a name is that of a text file; what is in it is not looked at."""
+    """Raise DataError where a name is that of a text file, with a command that converts it."""
     if source.lower().endswith(TEXTS):
         raise DataError(f"{source}: is text, not Parquet; convert it first: {_conversion(source)}")
 
@@ -26,10 +35,40 @@ def csv_hint(source: str) -> str:
 
 
 def _conversion(source: str) -> str:
-    """Return a command that makes Parquet of a file of comma-separated values."""
+    """Return a command that makes Parquet of a file of separated values, in this folder if that is in a bucket."""
     suffix = next(each for each in TEXTS if source.lower().endswith(each))
-    options = ', parse_options=c.ParseOptions(delimiter="\\t")' if suffix.startswith(".tsv") else ""
+    header, *lines = _begin(source).splitlines() or [""]
+    separator = _separator(header, "\t" if suffix.startswith(".tsv") else ",")
+    options = "" if separator == "," else f", parse_options=c.ParseOptions(delimiter={json.dumps(separator)})"
+    fields = [field.strip('" ') for line in lines[:100] for field in line.split(separator)]
+    if separator != "," and any(map(DECIMAL_COMMA.fullmatch, fields)):
+        options += ', convert_options=c.ConvertOptions(decimal_point=",")'
+    made = f"{source[: -len(suffix)]}.parquet"
     # Strings of JSON are those of Python.
-    read, made = (json.dumps(name, ensure_ascii=False) for name in (source, f"{source[: -len(suffix)]}.parquet"))
-    code = f"import pyarrow.csv as c, pyarrow.parquet as p; p.write_table(c.read_csv({read}{options}), {made})"
+    read = json.dumps(source, ensure_ascii=False)
+    packages = "pyarrow.csv as c, pyarrow.parquet as p"
+    if is_remote(source):
+        read, made = f'f.open({read}, compression="infer").open()', made.rpartition("/")[2]
+        packages += ", fsspec as f"
+    code = f"import {packages}; p.write_table(c.read_csv({read}{options}), {json.dumps(made, ensure_ascii=False)})"
     return f"python -c {shlex.quote(code)}"
+
+
+def _begin(source: str) -> str:
+    """Return the first lines of a text; nothing where it cannot be read, which the command will say."""
+    fs, path = filesystem(source)
+    content = b""
+    with suppress(OSError, EOFError, zlib.error), fs.open(path, "rb", compression="infer") as file:
+        content = file.read(BEGIN_BYTES)
+    return content.decode(errors="replace")
+
+
+def _separator(header: str, usual: str) -> str:
+    """Return what separates the names in a header.
+
+    >>> _separator("place;price, without tax;late", ","), _separator("late", ",")
+    (';', ',')
+    """
+    names = QUOTED.sub("", header)
+    most = max(SEPARATORS, key=names.count)
+    return most if most in names else usual
