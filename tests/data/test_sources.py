@@ -214,6 +214,34 @@ def test_numbers_may_differ_in_type_between_files(tmp_path: Path, caplog: pytest
         prepare(tmp_path / "mixed", tmp_path / "refused", CONFIG)
 
 
+@pytest.mark.parametrize("empty", [(0, 1), (2,), (0, 2)])
+def test_texts_of_a_file_without_any_may_be_floats(tmp_path: Path, empty: tuple[int, ...]) -> None:
+    """As pandas reads an empty column of a CSV."""
+    table = make_rows()
+    plain, mixed = [], []
+    for index in range(3):
+        rows = table.slice(index * 1000, 1000)
+        floats = rows.set_column(2, "city", pa.nulls(1000, pa.float64()))
+        plain.append(floats.set_column(2, "city", pa.nulls(1000, pa.string())) if index in empty else rows)
+        mixed.append(floats if index in empty else rows)
+    fingerprints = []
+    for name, pieces in (("plain", plain), ("mixed", mixed)):
+        (tmp_path / name).mkdir()
+        for index, piece in enumerate(pieces):
+            pq.write_table(piece, tmp_path / name / f"{index}.parquet")
+        fingerprints.append(prepare(tmp_path / name, tmp_path / f"{name}-out", CONFIG).fingerprint)
+    assert fingerprints[0] == fingerprints[1]
+
+
+def test_floats_with_a_value_are_no_texts(tmp_path: Path) -> None:
+    table = make_rows()
+    (tmp_path / "raw").mkdir()
+    for index, value in enumerate((None, 1.0, "Oslo")):
+        pq.write_table(table.set_column(2, "city", pa.array([value] * ROWS)), tmp_path / f"raw/{index}.parquet")
+    with pytest.raises(DataError, match=r"2\.parquet: column 'city' is string; in .*0\.parquet it is double"):
+        prepare(tmp_path / "raw", tmp_path / "out", CONFIG)
+
+
 @pytest.mark.parametrize("kind", [pa.float16(), pa.float32(), pa.float64(), pa.int32(), pa.null()])
 def test_decimals_keep_their_digits_beside_any_other_type(tmp_path: Path, kind: pa.DataType) -> None:
     """A model reads a file of decimals alone as 64-bit floats: as those of 32 bits, they would be other numbers."""

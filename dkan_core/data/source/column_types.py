@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 
 import pyarrow as pa
@@ -45,15 +45,21 @@ def value_types(path: str, parquet: pq.ParquetFile, wanted: Mapping[str, pa.Data
         DataError: Two columns have the same name.
     """
     types = column_types(path, parquet.schema_arrow)
-    footer = parquet.metadata
     texts = {name for name, kind in wanted.items() if pa.types.is_string(kind)}
-    for place in range(footer.num_columns if footer.num_rows else 0):
+    floats = {name for name in texts if name in types and pa.types.is_floating(types[name])}
+    return types | dict.fromkeys(without_values(parquet.metadata, floats), pa.null())
+
+
+def without_values(footer: pq.FileMetaData, names: Collection[str]) -> set[str]:
+    """Return which of some columns hold nothing but nulls, as the statistics in a file say."""
+    found = set()
+    for place in range(footer.num_columns if names else 0):
         name = footer.schema.column(place).path
-        if name in texts and name in types and pa.types.is_floating(types[name]):
+        if name in names:
             chunks = (footer.row_group(group).column(place) for group in range(footer.num_row_groups))
             if all(chunk.statistics and chunk.statistics.null_count == chunk.num_values for chunk in chunks):
-                types[name] = pa.null()
-    return types
+                found.add(name)
+    return found
 
 
 def with_common(types: dict[str, pa.DataType], common: Mapping[str, str] | None) -> dict[str, pa.DataType]:

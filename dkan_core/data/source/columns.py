@@ -5,7 +5,7 @@ import io
 import logging
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import chain
@@ -24,6 +24,7 @@ from dkan_core.data.source.column_types import (
     is_text,
     value_types,
     with_common,
+    without_values,
 )
 from dkan_core.data.source.files import find_partitioned, stamp
 from dkan_core.data.source.folders import FOLDER_TEXT, add_folder_columns, folder_values, infer_type
@@ -163,14 +164,15 @@ def read_sources(sources: Sequence[str], wanted: Wanted | None = None) -> Source
         DataError: A file is missing, broken or empty of columns, or differs from the first in a column.
     """
     wanted = wanted or Wanted()
-    files, footers, reference, reference_path, differing = [], [], {}, "", set[str]()
-    unnamed, without_values, partial = set[str](), set[str](), set[str]()
+    files, footers = list[SourceFile](), list[Footer]()
+    reference, reference_path, differing = dict[str, pa.DataType](), "", set[str]()
+    unnamed, empty_texts, partial = set[str](), set[str](), set[str]()
     found = find_partitioned(sources)
     for path, folders in found.items():
         parquet = open_parquet(path)
         types = column_types(path, parquet.schema_arrow)
         empty = {name for name, kind in value_types(path, parquet, wanted.types).items() if kind != types[name]}
-        without_values |= empty
+        empty_texts |= empty
         types |= dict.fromkeys(empty, pa.string())
         # Above a source, folders have what is known to be wanted alone: elsewhere their names may mean anything.
         read = {*folders, *wanted.types, *wanted.needed}
@@ -182,8 +184,12 @@ def read_sources(sources: Sequence[str], wanted: Wanted | None = None) -> Source
         _check_names(path, types, reference_path, reference, wanted)
         partial |= {*types} ^ {*reference}
         reference |= {name: kind for name, kind in types.items() if name not in reference}
-        for name in (name for name, kind in types.items() if kind != reference[name] and wanted.uses(name)):
-            differing.add(name)
+        here = [name for name, kind in types.items() if kind != reference[name] and wanted.uses(name)]
+        differing.update(here)
+        types |= dict.fromkeys(_empty_floats([path], types, reference, here), pa.null())
+        earlier = (file.path for file in files)
+        reference |= dict.fromkeys(_empty_floats(earlier, reference, types, here), pa.null())
+        for name in here:
             reference[name] = common_type(
                 name, types[name], reference[name], path, reference_path, zone=wanted.zone(name)
             )
@@ -200,8 +206,21 @@ def read_sources(sources: Sequence[str], wanted: Wanted | None = None) -> Source
         logger.info("column %r is the index of a pandas frame, without a name, and is left out", name)
     for name in sorted(differing):
         logger.info("column %r differs in type between files, and is read as %s", name, reference[name])
-    common = {name: str(reference[name]) for name in reference if name in differing | without_values}
+    common = {name: str(reference[name]) for name in reference if name in differing | empty_texts}
     return Sources(files=files, types=reference, common=common, footers=footers, partial=partial)
+
+
+def _empty_floats(
+    paths: Iterable[str], ours: Mapping[str, pa.DataType], theirs: Mapping[str, pa.DataType], names: Sequence[str]
+) -> set[str]:
+    """Return the columns of floats that hold no value in any of some files, and texts in others.
+
+    Frames make numbers of a column that is empty.
+    """
+    found = {name for name in names if pa.types.is_floating(ours[name]) and is_text(theirs[name])}
+    for path in paths if found else ():
+        found = without_values(open_parquet(path).metadata, found)
+    return found
 
 
 def _folder_types(paths: Sequence[str], names: Sequence[str]) -> dict[str, pa.DataType]:
