@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dkan_core import DataError, FastKANClassifier, PrepareConfig, prepare
-from dkan_core.data.encoding.column_hints import is_row_number, stored_as_text
+from dkan_core.data.encoding.column_hints import is_identifier, stored_as_text
 
 ROWS = 1000
 RNG = np.random.default_rng(0)
@@ -72,7 +72,17 @@ def test_what_text_holds(name: str) -> None:
     ids=["numbers", "steps of ten", "nulls", "one repeats", "far apart", "few", "floats"],
 )
 def test_integers_that_number_rows(values: Any, numbers_rows: bool) -> None:
-    assert is_row_number(pa.array(values)) is numbers_rows
+    assert is_identifier(pa.array(values)) is numbers_rows
+
+
+@pytest.mark.parametrize(
+    ("name", "is_named_so"),
+    [("id", True), ("order_id", True), ("orderId", True), ("Order ID", True), ("ROWKEY", False), ("paid", False)],
+)
+def test_integers_far_apart_are_identifiers_where_the_name_says_so(name: str, is_named_so: bool) -> None:
+    far_apart = RNG.choice(10**9, ROWS, replace=False)
+    assert is_identifier(pa.array(far_apart), name) is is_named_so
+    assert not is_identifier(pa.array(np.append(far_apart, far_apart[0])), name)
 
 
 def frame() -> tuple[pd.DataFrame, np.ndarray]:

@@ -1,5 +1,6 @@
 """Columns that hold something else than their type says: quantities or dates as text, identifiers as quantities."""
 
+import re
 from collections.abc import Sequence
 
 import pyarrow as pa
@@ -30,6 +31,7 @@ MIN_SHARE = 0.95
 # As many different integers as a sample has rows, drawn from this many, differ by chance in one of 22,000 samples.
 MAX_RANGE_BY_SQUARE = 1 / 20
 MIN_ROWS = 100
+ID_NAME = re.compile(r"(?i:(.*[\W_])?(id|uuid|key))|.*[a-z](Id|ID|Key)", re.DOTALL)
 SPLIT_NAMES = {"train", "training", "valid", "validation", "val", "dev", "test", "holdout"}
 
 REMEDIES = {
@@ -70,19 +72,25 @@ def _share(values: pa.Array, pattern: str) -> float:
     return float(pc.mean(pc.match_substring_regex(values, pattern)).as_py() or 0)
 
 
-def is_row_number(column: pa.ChunkedArray | pa.Array) -> bool:
-    """Tell whether integers number their rows: no two are equal, though they lie so close that some would be by chance.
+def is_identifier(column: pa.ChunkedArray | pa.Array, name: str = "") -> bool:
+    """Tell whether integers stand for rows: no two are equal, though they lie so close that some would be by chance.
 
-    >>> is_row_number(pa.array(range(5_000, 6_000))), is_row_number(pa.array([1, 2, 3] * 100))
+    Those of a column that is called an ID may be far apart.
+
+    >>> is_identifier(pa.array(range(5_000, 6_000))), is_identifier(pa.array([1, 2, 3] * 100))
     (True, False)
+    >>> cubes = pa.array([row**3 for row in range(1_000)])
+    >>> is_identifier(cubes, "volume"), is_identifier(cubes, "order_id")
+    (False, True)
     """
     rows = len(column) - column.null_count
     if not pa.types.is_integer(column.type) or rows < MIN_ROWS:
         return False
     ends = pc.min_max(column).as_py()
     # In a smaller range some must repeat.
-    near = rows <= ends["max"] - ends["min"] + 1 < MAX_RANGE_BY_SQUARE * rows**2
-    return bool(near and pc.count_distinct(column, mode="only_valid").as_py() == rows)
+    span = ends["max"] - ends["min"] + 1
+    likely = rows <= span and (span < MAX_RANGE_BY_SQUARE * rows**2 or ID_NAME.fullmatch(name))
+    return bool(likely and pc.count_distinct(column, mode="only_valid").as_py() == rows)
 
 
 def names_splits(column: pa.ChunkedArray | pa.Array) -> bool:
@@ -113,7 +121,7 @@ def column_warnings(rows: pa.RecordBatch | pa.Table, names: Sequence[str]) -> li
     if splits := [name for name in names if names_splits(rows.column(name))]:
         shown = listed_names(splits)
         found.append(f"names of splits become a feature: {shown}; set the split column to use them, or leave it out")
-    if numbered := [name for name in names if is_row_number(rows.column(name))]:
+    if numbered := [name for name in names if is_identifier(rows.column(name), name)]:
         shown = listed_names(numbered)
         found.append(f"integers of which none repeats look like identifiers, which say nothing about new rows: {shown}")
     return found
