@@ -8,6 +8,7 @@ from base64 import b64encode
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pyarrow as pa
 import pytest
@@ -175,15 +176,21 @@ CASES: dict[str, Case] = {
     "several columns without use": (
         both(
             lambda t: put(
-                put(put(t, "k", list(range(2**60, 2**60 + ROWS))), "a z", pa.nulls(ROWS, pa.string())),
+                put(put(t, "k", list(range(2**60, 2**60 + ROWS))), "a z", [str(uuid4()) for _ in range(ROWS)]),
                 "n",
                 [float("nan")] * ROWS,
             )
         ),
         LABEL,
         None,
-        r"3 columns cannot be used: 'k' has .* floats; 'n' holds no value in \d+ rows of train; 'a z' holds .*; leave "
-        r"them out with --drop k --drop n --drop 'a z'",
+        r"3 columns cannot be used: 'k' has .* floats; 'n' holds no value in \d+ rows of train; 'a z' looks like .*; "
+        r"leave them out with --drop k --drop n --drop 'a z'",
+    ),
+    "several columns without a value": (
+        both(lambda t: put(put(t, "n", pa.nulls(ROWS, pa.int8())), "a z", pa.nulls(ROWS, pa.string()))),
+        LABEL,
+        None,
+        r"2 columns hold no value in any row: 'n', 'a z'; leave them out with --drop n --drop 'a z'",
     ),
     "several columns of other types": (
         both(lambda t: put(put(t, "b", [b"z"] * ROWS), "z", LISTS)),

@@ -113,7 +113,7 @@ def find_task(
     folders = {name: str(types[name]) for name in in_folders}
     task = partial(PreparationTask, config=config, files=files, grouped=config.has_groups, hints=hints)
     if reference is None:
-        schema = replace(assign_roles(types, config, where), folders=folders, common=found.common)
+        schema = replace(assign_roles(types, config, where, found.empty), folders=folders, common=found.common)
         return task(schema=_with_keys(schema, types, config)), footers
     known = {name: kind for name, kind in reference.preprocessor.folder_types.items() if name in folders}
     types |= dict.fromkeys(known, FOLDER_TEXT)

@@ -57,9 +57,13 @@ def without_values(footer: pq.FileMetaData, names: Collection[str]) -> set[str]:
         name = footer.schema.column(place).path
         if name in names:
             chunks = (footer.row_group(group).column(place) for group in range(footer.num_row_groups))
-            if all(chunk.statistics and chunk.statistics.null_count == chunk.num_values for chunk in chunks):
+            if all(map(_has_no_value, chunks)):
                 found.add(name)
     return found
+
+
+def _has_no_value(chunk: pq.ColumnChunkMetaData) -> bool:
+    return bool(not chunk.num_values or (chunk.statistics and chunk.statistics.null_count == chunk.num_values))
 
 
 def with_common(types: dict[str, pa.DataType], common: Mapping[str, str] | None) -> dict[str, pa.DataType]:

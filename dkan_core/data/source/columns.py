@@ -85,6 +85,9 @@ class Sources:
     partial: set[str]
     """The columns that only some files have, none of which is used."""
 
+    empty: set[str]
+    """Columns that hold nothing but nulls, as far as the statistics in all files say so."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Footer:
@@ -166,14 +169,14 @@ def read_sources(sources: Sequence[str], wanted: Wanted | None = None) -> Source
     wanted = wanted or Wanted()
     files, footers = list[SourceFile](), list[Footer]()
     reference, reference_path, differing = dict[str, pa.DataType](), "", set[str]()
-    unnamed, empty_texts, partial = set[str](), set[str](), set[str]()
+    unnamed, empty_texts, partial, empty = set[str](), set[str](), set[str](), set[str]()
     found = find_partitioned(sources)
     for path, folders in found.items():
         parquet = open_parquet(path)
         types = column_types(path, parquet.schema_arrow)
-        empty = {name for name, kind in value_types(path, parquet, wanted.types).items() if kind != types[name]}
-        empty_texts |= empty
-        types |= dict.fromkeys(empty, pa.string())
+        texts = {name for name, kind in value_types(path, parquet, wanted.types).items() if kind != types[name]}
+        empty_texts |= texts
+        types |= dict.fromkeys(texts, pa.string())
         # Above a source, folders have what is known to be wanted alone: elsewhere their names may mean anything.
         read = {*folders, *wanted.types, *wanted.needed}
         types = {name: kind for name, kind in types.items() if kind != FOLDER_TEXT or name in read}
@@ -195,6 +198,7 @@ def read_sources(sources: Sequence[str], wanted: Wanted | None = None) -> Source
             )
         size, modified = stamp(path)
         metadata = parquet.metadata
+        empty = without_values(metadata, empty if files else {*types})
         files.append(SourceFile(path=path, rows=metadata.num_rows, bytes=size, modified=modified))
         groups = [metadata.row_group(index).num_rows for index in range(metadata.num_row_groups)]
         footers.append(Footer(groups=groups, digest=footer_digest(parquet)))
@@ -207,7 +211,7 @@ def read_sources(sources: Sequence[str], wanted: Wanted | None = None) -> Source
     for name in sorted(differing):
         logger.info("column %r differs in type between files, and is read as %s", name, reference[name])
     common = {name: str(reference[name]) for name in reference if name in differing | empty_texts}
-    return Sources(files=files, types=reference, common=common, footers=footers, partial=partial)
+    return Sources(files=files, types=reference, common=common, footers=footers, partial=partial, empty=empty)
 
 
 def _empty_floats(

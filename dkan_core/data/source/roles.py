@@ -1,6 +1,6 @@
 """The roles of columns: features by kind, labels, and what decides weight and split."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -11,7 +11,7 @@ from dkan_core.data.source.column_types import is_bytes, is_number, is_sparse, i
 from dkan_core.data.source.times import is_duration, is_time, time_parts
 from dkan_core.data.source.wanted import Wanted
 from dkan_core.errors import DataError
-from dkan_core.utils.hints import SHOWN, Advice, drop_advice, hint
+from dkan_core.utils.hints import SHOWN, Advice, drop_advice, hint, listed_names
 
 # Settings that name a column which is neither label nor feature.
 ROLES = ("group", "split_column", "split_by_time", "weight")
@@ -73,13 +73,16 @@ class Schema:
         return [*self.numeric, *self.times, *self.categorical, *self.sparse]
 
 
-def assign_roles(types: dict[str, pa.DataType], config: PrepareConfig, where: str) -> Schema:
+def assign_roles(
+    types: dict[str, pa.DataType], config: PrepareConfig, where: str, empty: Collection[str] = ()
+) -> Schema:
     """Give every column its role.
 
     Args:
         types: Type of each column.
         config: Which columns are labels, group, split, weight or dropped.
         where: The files, as messages should call them.
+        empty: Columns that are known to hold no value, none of which may be a feature.
 
     Raises:
         DataError: A named column does not exist, or a feature has a type that is no feature.
@@ -88,6 +91,10 @@ def assign_roles(types: dict[str, pa.DataType], config: PrepareConfig, where: st
     taken = {*config.label, *config.drop, *special_columns(config).values()}
     features = feature_columns({name: kind for name, kind in types.items() if name not in taken}, where)
     _check_split_by_content(features.sparse, config, where)
+    if useless := [name for name in types if name in empty and name not in taken]:
+        what = f"column {useless[0]!r} holds" if len(useless) == 1 else f"{len(useless):,} columns hold"
+        listed = "" if len(useless) == 1 else f": {listed_names(useless)}"
+        raise DataError(f"{where}: {what} no value in any row{listed}; {drop_advice(useless)}")
     return Schema(**features._asdict(), **special_columns(config), labels=config.label, positive=config.positive_values)
 
 
