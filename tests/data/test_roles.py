@@ -10,7 +10,7 @@ import pytest
 
 from dkan_core import DataError, PrepareConfig
 from dkan_core.data.preparation.task import find_task
-from dkan_core.data.source.roles import feature_columns
+from dkan_core.data.source.roles import check_roles, feature_columns
 
 
 def test_kinds_of_many_columns_are_told_in_proportional_time() -> None:
@@ -46,3 +46,9 @@ def test_column_without_any_value_is_refused_before_rows_are_read(
         assert find_task(tmp_path, config)[0].schema.categorical == ("city",)
     assert find_task(tmp_path, PrepareConfig(label=("y",), drop=("city",)))[0].schema.features == ["x"]
     assert find_task(tmp_path, PrepareConfig(label=("y",), group="city"))[0].schema.features == ["x"]
+
+
+def test_split_column_that_does_not_exist_is_named_once() -> None:
+    config = PrepareConfig(label=("y",), split_column="spilt")
+    with pytest.raises(DataError, match=r"^rows: split column 'spilt' does not exist; did you mean 'split'\?"):
+        check_roles({"y": pa.int8(), "split": pa.string()}, config, "rows")

@@ -140,7 +140,8 @@ def check_roles(types: dict[str, pa.DataType], config: PrepareConfig, where: str
     ]:
         if name is not None and name not in types:
             meant = hint(name, types, list(types), cutoff=0.6)
-            raise DataError(f"{where}: {setting} column {name!r} does not exist; {meant}")
+            role = setting.removesuffix("_column")
+            raise DataError(f"{where}: {role} column {name!r} does not exist; {meant}")
     _check_types(types, config, where)
 
 
