@@ -59,7 +59,7 @@ def _environment() -> "Environment":
     )
     environment.filters |= {"count": "{:,}".format, "score": score, "text": _text}
     environment.filters |= {"headings": headings, "anchored": anchored, "hash_source": hash_source}
-    environment.filters |= {"digits": digits_of}
+    environment.filters |= {"digits": digits_of, "brief": brief}
     return environment
 
 
@@ -145,6 +145,15 @@ def score(value: float | None, digits: int = 4) -> str:
     if value is None:
         return "–"
     return f"{value:.{digits - 1}g}" if 0 < abs(value) < 10.0 ** (1 - digits) else f"{value:.{digits}f}"
+
+
+def brief(text: str, length: int = 120) -> str:
+    """Cut a value of the data, of which a row of a table would fill pages.
+
+    >>> brief("a" * 120) == "a" * 120, brief("abcdef", 5)
+    (True, 'abcd…')
+    """
+    return text if len(text) <= length else text[: length - 1] + "…"
 
 
 def _text(value: Any) -> str:

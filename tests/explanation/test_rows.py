@@ -103,6 +103,14 @@ def test_first_rows_are_shown_and_the_page_says_so(
     assert f"The first 3 of {ROWS} rows" in (tmp_path / "out/rows.html").read_text()
 
 
+def test_long_value_is_cut_where_it_is_shown() -> None:
+    reason = Reason(column="notes", value="word " * 400, log_odds=1.0)
+    row = ExplainedRow(number=0, probability=0.5, baseline=-1.0, reasons=[reason])
+    page = rows_module._render([row], "often", 12, 1, "column")
+    shown = re.sub(r'aria-label="[^"]*"|<title>[^<]*', "", page)
+    assert shown.count("word word") > 2 and "word " * 30 not in shown
+
+
 def test_command_replaces_its_page_and_nothing_else(
     many: tuple[Path, Path],
     some: Path,
