@@ -17,8 +17,9 @@ from dkan_core.explanation.scales import WEEKDAYS, Scale, written_time
 
 # As many bars with names as are legible in a figure of 3.7 inches; a month of the year fits.
 MAX_LEVELS = 12
-# More marks than these cover the curve.
-MAX_MARKS = 16
+# More marks than these cover the curve. Rows of other frequent values are read at the nearest point of the line: where
+# they are more than this share, it passes through such values, which may be all there are for a long stretch.
+MAX_MARKS, MAX_UNMARKED = 16, 0.1
 # The even ones draw the curve, the quantiles put more points where the rows are: together at most 40 values to set.
 EVEN_POINTS, QUANTILE_POINTS = 24, 16
 # Half a percent at each end is not shown: one outlier would squeeze all other rows into a corner.
@@ -73,7 +74,8 @@ def make_grid(column: Column, arrays: Arrays) -> Grid:
     """Choose the points of a column's curve from the rows' values.
 
     A number gets levels where it has at most 12 distinct values; else points evenly over the middle 99% of the rows and
-    at their quantiles, or all values where most are frequent. Frequent values amid others are marks beside the curve.
+    at their quantiles, or all values where most are frequent. A few frequent values amid others are marks beside the
+    curve.
     A category gets its 12 most frequent levels. Rows without a value are a point of their own.
     """
     return (
@@ -152,14 +154,17 @@ def _curve_points(column: Column, present: Float64, low: float, high: float, sca
     frequent = column.frequent[(column.frequent >= low) & (column.frequent <= high)]
     if len(column.knots) <= EXACT_KNOTS and (not len(frequent) or 2 * len(column.frequent) >= len(column.knots)):
         return np.unique(inside), np.empty(0)
-    # Most values are not frequent: points of the curve's own choice, and the frequent values beside it as marks.
+    # Too many values for a point each: points of the curve's own choice, and frequent values beside it as marks.
     even = scale.even(low, high, EVEN_POINTS)
     ranks = np.quantile(inside, np.linspace(0, 1, QUANTILE_POINTS), method="nearest")
     points = np.unique(np.concatenate([column.rounded(even), ranks]))
     counts = np.array([np.count_nonzero(inside == value) for value in frequent])
-    marks = np.sort(frequent[np.argsort(-counts, kind="stable")][:MAX_MARKS][: np.count_nonzero(counts)])
+    order = np.argsort(-counts, kind="stable")[: np.count_nonzero(counts)]
+    marks = np.sort(frequent[order[:MAX_MARKS]])
     uncoded = points[~np.isin(points, column.frequent)]
-    return (uncoded, marks) if len(uncoded) > 1 else (np.unique(np.concatenate([points, frequent])), np.empty(0))
+    if len(uncoded) > 1 and counts[order[MAX_MARKS:]].sum() <= MAX_UNMARKED * len(inside):
+        return uncoded, marks
+    return np.unique(np.concatenate([points, marks])), np.empty(0)
 
 
 def shown_range(present: Float64) -> tuple[float, float]:

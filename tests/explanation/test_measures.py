@@ -207,6 +207,23 @@ def test_values_that_stand_for_unknown_are_on_no_axis(share: float, dtype: Any, 
     assert min(shown.first.edges) >= 10 and max(shown.first.edges) <= 200
 
 
+def test_line_passes_through_the_frequent_values_of_counts(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    x, spikes = np.floor(rng.lognormal(3.5, 1.3, 6000)), rng.integers(1, 16, 6000) * 10.0
+    spiked = np.where(rng.random(6000) < 0.5, spikes, rng.uniform(0, 200, 6000))
+    pq.write_table(pa.table({"x": x, "spiked": spiked, "y": rng.integers(0, 2, 6000)}), tmp_path / "rows.parquet")
+    manifest = prepare(tmp_path / "rows.parquet", tmp_path / "data", PrepareConfig(label=("y",), split="98/1/1"))
+    arrays = read_rows(tmp_path / "data", manifest, "train", 6000)
+    counts, other = columns_named(manifest, "x", "spiked")
+    assert len(counts.frequent) > 16 and len(other.frequent) == 15
+    grid = make_grid(counts, arrays)
+    assert {*grid.roles_P} == {"curve"} and grid.rows_P.sum() == len(arrays["labels"])
+    assert grid.rows_P.max() < 0.1 * grid.rows_P.sum(), "no stretch of values is left out"
+    amid = make_grid(other, arrays)
+    assert amid.roles_P.count("mark") == 15
+    assert not np.isin(amid.values_P[[role == "curve" for role in amid.roles_P]], other.frequent).any()
+
+
 CPU = torch.device("cpu")
 
 
