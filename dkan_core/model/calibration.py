@@ -1,8 +1,8 @@
 """Calibration: log-odds stretched and shifted so that probabilities mean what they say.
 
-The method is Platt's (1999, "Probabilistic outputs for support vector machines"). The targets of the rarer class are
-his, which hold back where it has few rows; those of the other class make the mean that of the labels. The map rises, so
-the order of the rows, and with it average precision, stays as it is.
+The method is Platt's (1999, "Probabilistic outputs for support vector machines"), with a normal prior of the scale
+around 1 instead of his targets: few rows do not change a model much, and many outweigh it. The mean probability
+is that of the labels. The map rises, so the order of the rows, and with it average precision, stays as it is.
 
 Shape suffixes: N rows, L labels.
 """
@@ -14,6 +14,8 @@ import numpy.typing as npt
 
 from dkan_core.evaluation.metrics import NOT_MEASURED
 
+# Standard deviation of the prior of the scale (docs/benchmarks/experiments.md).
+SCALE_STD = 0.5
 # Usually five to ten are enough; of log-odds of hundreds, as many as these are large. The limit is for rows that two
 # classes split exactly, where no step is the last.
 NEWTON_STEPS = 200
@@ -58,25 +60,22 @@ def _fit(
 ) -> tuple[float, float]:
     kept_N = weight_N > 0
     positive_N, weight_N, input_N = labels_N[kept_N] == 1, weight_N[kept_N], log_odds_N[kept_N].astype(np.float64)
-    if not kept_N.any():
+    if positive_N.all() or not positive_N.any():
         return 1.0, 0.0
-    # The targets below count rows: the scale of the weights must not change them.
+    # The prior is held against a number of rows: the scale of the weights must not change it.
     weight_N = weight_N / weight_N.mean()
-    positives, negatives = weight_N[positive_N].sum(), weight_N[~positive_N].sum()
-    if not positives or not negatives:
-        return 1.0, 0.0
-    # What is held back from one class goes to the other: of few positives, Platt's targets would raise the mean.
-    held_back = min(positives / (positives + 2), negatives / (negatives + 2))
-    target_N = np.where(positive_N, 1 - held_back / positives, held_back / negatives)
     center, spread = input_N.mean(), input_N.std() + 1e-6
     # Standardized, so that slope and level depend little on each other, and Newton's steps of at most 1 are far enough.
     design_N2 = np.stack([(input_N - center) / spread, np.ones_like(input_N)], axis=1)
     slope_and_level = np.array([spread, center])
+    precision = (SCALE_STD * spread) ** -2
     for _ in range(NEWTON_STEPS):
         probability_N = sigmoid(design_N2 @ slope_and_level)
         curvature_N = weight_N * probability_N * (1 - probability_N)
-        curvature = design_N2.T @ (design_N2 * curvature_N[:, None]) + 1e-6 * np.eye(2)
-        step = np.linalg.solve(curvature, design_N2.T @ (weight_N * (target_N - probability_N))).clip(-1, 1)
+        curvature = design_N2.T @ (design_N2 * curvature_N[:, None]) + np.diag([precision, 1e-6])
+        gradient = design_N2.T @ (weight_N * (positive_N - probability_N))
+        gradient[0] -= precision * (slope_and_level[0] - spread)
+        step = np.linalg.solve(curvature, gradient).clip(-1, 1)
         slope_and_level += step
         is_found = bool(np.abs(step).max() < 1e-7)
         if is_found:
@@ -85,18 +84,18 @@ def _fit(
     scale = float(np.clip(slope / spread, MIN_SCALE, MAX_SCALE))
     # The level belongs to the slope that was found: with a limited one, it is found anew.
     if scale != slope / spread or not is_found:
-        level = _level(target_N, scale * (input_N - center), weight_N)
+        level = _level(positive_N, scale * (input_N - center), weight_N)
     return scale, float(level - scale * center)
 
 
 def _level(
-    target_N: npt.NDArray[np.float64], stretched_N: npt.NDArray[np.float64], weight_N: npt.NDArray[np.float64]
+    positive_N: npt.NDArray[np.bool_], stretched_N: npt.NDArray[np.float64], weight_N: npt.NDArray[np.float64]
 ) -> float:
-    """Return the shift with which the mean probability is that of the targets, by bisection."""
+    """Return the shift with which the mean probability is the share of positives, by bisection."""
     low, high = -stretched_N.max() - MAX_LEVEL, -stretched_N.min() + MAX_LEVEL
     for _ in range(BISECTIONS):
         middle = (low + high) / 2
-        excess = (weight_N * (sigmoid(stretched_N + middle) - target_N)).sum()
+        excess = (weight_N * (sigmoid(stretched_N + middle) - positive_N)).sum()
         low, high = (low, middle) if excess > 0 else (middle, high)
     return float((low + high) / 2)
 

@@ -7,9 +7,9 @@ from dkan_core.evaluation.metrics import average_precision, compute_metrics
 from dkan_core.model.calibration import MAX_SCALE, MIN_SCALE, fit_calibration
 
 
-def draw(rows: int, shift: float = -2.0) -> tuple[np.ndarray, np.ndarray]:
+def draw(rows: int, shift: float = -2.0, spread: float = 2.0) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(0)
-    truth = rng.normal(size=(rows, 1)) * 2 + shift
+    truth = rng.normal(size=(rows, 1)) * spread + shift
     return (rng.random((rows, 1)) < 1 / (1 + np.exp(-truth))).astype(np.uint8), truth
 
 
@@ -80,3 +80,15 @@ def test_log_odds_of_any_size_are_calibrated(center: float, spread: float) -> No
     labels = (rng.random((2000, 1)) < 1 / (1 + np.exp((center - log_odds) / spread))).astype(np.uint8)
     scale, shift = fit_calibration(labels, log_odds)
     assert np.mean(1 / (1 + np.exp(-(scale * log_odds + shift)))) == pytest.approx(labels.mean(), abs=1e-3)
+
+
+def test_few_rows_leave_a_model_that_is_right_much_as_it_is() -> None:
+    """Also those of 30 rows that happen to be in order, which would have any scale."""
+    labels, truth = draw(20_000, shift=0.0, spread=6.0)
+
+    def log_loss(log_odds: np.ndarray) -> float:
+        return float(np.logaddexp(0, np.where(labels == 1, -log_odds, log_odds)).mean())
+
+    fitted = [fit_calibration(labels[rows], truth[rows]) for rows in np.split(np.arange(6000), 200)]
+    losses = [log_loss(truth * scale + shift) for scale, shift in fitted]
+    assert np.mean(losses) < 1.2 * log_loss(truth)
