@@ -117,10 +117,10 @@ def resolve_training(
         UserError: It would be refused.
     """
     from dkan_core.data.format.manifest import open_prepared
-    from dkan_core.training.launcher.run_folder import OWN_CHECKPOINTS, check_initial_stays, check_run_folder
+    from dkan_core.training.launcher.run_folder import check_initial_stays, check_run_folder
     from dkan_core.training.setup.defaults import resolve_for
     from dkan_core.training.setup.initial_model import take_initial
-    from dkan_core.training.state.checkpoint_store import CHECKPOINTS
+    from dkan_core.training.state.checkpoint_store import CHECKPOINTS, OWN_CHECKPOINTS
 
     check_run_folder(out, config.checkpoint_uri, overwrite=overwrite or config.resume in OWN_CHECKPOINTS)
     check_initial_stays(out, config.init_from)

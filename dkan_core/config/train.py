@@ -303,7 +303,7 @@ class TrainConfig:
     )
     """Where to resume from: "auto" (newest checkpoint), "best" (that of the best evaluation), or a path or URI.
 
-    "auto" starts a new run if there is no checkpoint.
+    "auto" starts a new run if there is no checkpoint. A path is that of a run, of its checkpoints, or of one of them.
     """
 
     tensorboard: bool = setting(False, "Output")

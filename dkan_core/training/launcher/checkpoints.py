@@ -17,9 +17,9 @@ from dkan_core.training.launcher.resuming import (
     has_no_time_left,
     log_changes,
 )
-from dkan_core.training.launcher.run_folder import OWN_CHECKPOINTS, replaces_checkpoints
+from dkan_core.training.launcher.run_folder import replaces_checkpoints
 from dkan_core.training.state.checkpoint_file import Checkpoint
-from dkan_core.training.state.checkpoint_store import CHECKPOINTS, load_checkpoint, source_of
+from dkan_core.training.state.checkpoint_store import CHECKPOINTS, OWN_CHECKPOINTS, load_source, source_of
 from dkan_core.utils.file_names import METRICS
 from dkan_core.utils.hints import flag
 from dkan_core.utils.storage.files import read_if_there
@@ -101,11 +101,10 @@ def find_checkpoint(where: str, config: ResolvedTrainConfig, data: str, rows: in
     """
     if config.resume == "never":
         return None
-    source = source_of(config.resume, where)
-    found = load_checkpoint(source)
+    found = load_source(config.resume, where)
     if found is None:
         if config.resume != "auto":
-            raise ConfigError(f"resume {config.resume}: there is no checkpoint at {source}")
+            raise ConfigError(f"resume {config.resume}: there is no checkpoint at {source_of(config.resume, where)}")
         logger.info("no checkpoint in %s: training from the start", where)
         return None
     uri, checkpoint = found

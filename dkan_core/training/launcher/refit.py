@@ -18,12 +18,12 @@ from dkan_core.training.launcher.checkpoints import find_checkpoint
 from dkan_core.training.launcher.fork_server_client import ForkServer
 from dkan_core.training.launcher.resuming import ending_of
 from dkan_core.training.launcher.run import Outcome, architecture_of_run, open_run
-from dkan_core.training.launcher.run_folder import OWN_CHECKPOINTS, REFIT, make_logs_ready, make_ready
+from dkan_core.training.launcher.run_folder import REFIT, make_logs_ready, make_ready
 from dkan_core.training.launcher.run_log import Ending
 from dkan_core.training.setup.architecture import settled
 from dkan_core.training.setup.initial_model import InitialModel
 from dkan_core.training.state.checkpoint_file import Checkpoint
-from dkan_core.training.state.checkpoint_store import clear_checkpoints
+from dkan_core.training.state.checkpoint_store import OWN_CHECKPOINTS, clear_checkpoints
 from dkan_core.training.state.ledger import ENDINGS
 from dkan_core.training.state.refit_choices import Choices
 from dkan_core.utils.file_names import MODEL_FOLDER

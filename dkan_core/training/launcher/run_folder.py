@@ -29,8 +29,6 @@ from dkan_core.utils.storage.scratch import scratch_folder
 SETTINGS = "config.toml"
 # The folder of a second training, which goes with its end.
 REFIT = "refit"
-# Values of ``resume`` by which a run resumes in its own folder.
-OWN_CHECKPOINTS = ("auto", "best")
 WRITTEN = (MODEL_FOLDER, HISTORY, LOGS, TENSORBOARD, RECORD, REFIT, SETTINGS, METRICS)
 OUTPUTS = (CHECKPOINTS, *WRITTEN)
 # What a killed process leaves: a folder of a model that is not whole, or that was being replaced.
@@ -110,7 +108,9 @@ def replaces_checkpoints(run: str | Path, where: str, config: TrainConfig, *, ov
             )
         # There was none. One that a killed pod was still sending to the bucket may have come since, and does no harm.
         return False
-    if config.resume not in ("auto", "never") and lies_in(config.resume, where):
+    # The folder of a run stands for the checkpoints in it.
+    sources = () if config.resume in ("auto", "never") else (config.resume, f"{config.resume}/{CHECKPOINTS}")
+    if any(lies_in(source, where) for source in sources):
         return False
     if not overwrite:
         check_no_checkpoints(where)

@@ -29,7 +29,6 @@ from dkan_core.training.launcher.refit import check_initial, refit
 from dkan_core.training.launcher.resuming import ending_of
 from dkan_core.training.launcher.run import LOGS, Outcome, architecture_of_run, open_run
 from dkan_core.training.launcher.run_folder import (
-    OWN_CHECKPOINTS,
     SETTINGS,
     check_initial_stays,
     check_run_folder,
@@ -45,7 +44,7 @@ from dkan_core.training.setup.defaults import log_choices, resolve_for
 from dkan_core.training.setup.initial_model import InitialModel, take_initial
 from dkan_core.training.setup.sizing import needs_no_gradients
 from dkan_core.training.state.checkpoint_file import Checkpoint
-from dkan_core.training.state.checkpoint_store import CHECKPOINTS, clear_checkpoints, save_checkpoint
+from dkan_core.training.state.checkpoint_store import CHECKPOINTS, OWN_CHECKPOINTS, clear_checkpoints, save_checkpoint
 from dkan_core.training.state.ledger import ENDINGS
 from dkan_core.training.state.refit_choices import may_refit
 from dkan_core.training.state.schedule import Schedule

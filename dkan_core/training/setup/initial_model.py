@@ -28,7 +28,13 @@ from dkan_core.training.setup.model_parts import learning_rate_factors
 from dkan_core.training.setup.monotone import parse_monotone
 from dkan_core.training.setup.weight_transfer import reading_all, transferred_state, widened_architecture
 from dkan_core.training.state.adamw import BETA1, BETA2, Float32
-from dkan_core.training.state.checkpoint_store import BEST_FILE, CHECKPOINTS, load_checkpoint, source_of
+from dkan_core.training.state.checkpoint_store import (
+    BEST_FILE,
+    CHECKPOINTS,
+    OWN_CHECKPOINTS,
+    load_checkpoint,
+    load_source,
+)
 from dkan_core.training.state.refit_choices import Choices
 from dkan_core.utils.hints import counted, flag, listed_names
 from dkan_core.utils.storage.remote import local_copy
@@ -319,10 +325,10 @@ def _complete(config: TrainConfig, architecture: Mapping[str, Any]) -> TrainConf
 def _as_checkpoint_says(config: TrainConfig, checkpoints: str) -> TrainConfig:
     """Return the settings of a run that resumes, whose checkpoint holds what the model of ``init_from`` gave it."""
     missing = DataError(f"init_from {config.init_from}: no model there; expected a folder that `dkan train` wrote")
-    place = source_of(config.resume, (config.checkpoint_uri or checkpoints).rstrip("/"))
-    if config.resume == "never" or "{run}" in place:
+    place = (config.checkpoint_uri or checkpoints).rstrip("/")
+    if config.resume == "never" or (config.resume in OWN_CHECKPOINTS and "{run}" in place):
         raise missing
-    found = load_checkpoint(place.rstrip("/"))
+    found = load_source(config.resume, place)
     if found is None:
         raise missing
     settings = found[1].settings

@@ -19,6 +19,9 @@ from dkan_core.utils.storage.staging import staged_file
 # A run's folder for them, unless another is named.
 CHECKPOINTS = "checkpoints"
 
+# Values of ``resume`` by which a run resumes in its own folder.
+OWN_CHECKPOINTS = ("auto", "best")
+
 # The checkpoint of the best evaluation's step, beside those of the newest steps.
 BEST_FILE = "best.safetensors"
 
@@ -133,6 +136,26 @@ def load_checkpoint(uri: str) -> tuple[str, Checkpoint] | None:
             logger.warning("%s; using the one before", error)
     best = load_checkpoint(f"{uri}/{BEST_FILE}")
     return best if best is not None and best[1].ledger.step else None
+
+
+def load_source(resume: str, where: str) -> tuple[str, Checkpoint] | None:
+    """Read the checkpoint that a run is to resume from; what is named may be the folder of a run, too.
+
+    Args:
+        resume: Of the settings, and not "never".
+        where: Folder or URI of the run's own checkpoints.
+
+    Returns:
+        Its path or URI as well; None where there is none.
+
+    Raises:
+        DataError: The folder cannot be reached, or none of its checkpoints is whole.
+    """
+    source = source_of(resume, where).rstrip("/")
+    found = load_checkpoint(source)
+    if found is None and resume not in OWN_CHECKPOINTS and not source.endswith(".safetensors"):
+        found = load_checkpoint(f"{source}/{CHECKPOINTS}")
+    return found
 
 
 def source_of(resume: str, where: str) -> str:

@@ -214,6 +214,15 @@ def test_run_of_other_data_is_not_gone_on_with(prepared: Path, trained: TrainRes
     assert asdict(again)["average_precision"] == trained.average_precision
 
 
+@pytest.mark.parametrize("resume", ["{run}", "{run}/", "{run}/checkpoints/"])
+def test_run_resumes_from_the_folder_of_another_one(tmp_path: Path, resume: str) -> None:
+    save_checkpoint(str(tmp_path / "run/checkpoints"), checkpoint_of(25))
+    config = replace(CONFIG, resume=resume.format(run=tmp_path / "run"))
+    found = find_checkpoint(str(tmp_path / "other/checkpoints"), config, DATA, ROWS)
+    assert found is not None and found.ledger.step == 25
+    assert found.source == str(tmp_path / "run/checkpoints/step-000000000025.safetensors")
+
+
 def test_digest_of_data_and_settings_keeps_runs_apart() -> None:
     """What does not change a run's course may be another when it is started again: its checkpoints are found."""
     config = TrainConfig(checkpoint_uri="s3://bucket/late/{run}/", batch_size=64)
