@@ -17,6 +17,7 @@ from dkan_core.cli.results import fail
 from dkan_core.cli.verification import verify
 from dkan_core.cli.workflow import app, evaluate, explain, export, predict, prepare, serve, train
 from dkan_core.errors import DkanError
+from dkan_core.utils.hints import first_line
 from dkan_core.utils.signals import exit_on_hangup, exit_once
 
 __all__ = [
@@ -73,3 +74,8 @@ def main() -> None:
         fail(error, error.exit_code)
     except BrokenPipeError:
         sys.exit(1)
+    except Exception as error:
+        # pydantic turns what the handler raises while a class is built, as at the start, into an error of its own.
+        if signal.getsignal(signal.SIGTERM) is signal.SIG_IGN:
+            fail(f"SIGTERM or SIGHUP: {first_line(error)}", 128 + signal.SIGTERM)
+        raise

@@ -151,3 +151,25 @@ def test_closed_streams_change_nothing(tmp_path: Path, rows: str, expected: int)
     command = ["sh", "-c", '"$@" <&- >&- 2>&-', "sh", *words, "--label", "label"]
     assert subprocess.run(command, check=False).returncode == expected
     assert (tmp_path / "out" / "manifest.json").exists() == (expected == 0)
+
+
+TERMINATED = """
+import signal
+from dkan_core import cli
+
+def build_class():
+    # pydantic does so where the signal comes while it builds the class of the settings.
+    try:
+        signal.raise_signal(signal.SIGTERM)
+    except SystemExit as error:
+        raise TypeError(f"Error building validator: {error!r}") from None
+
+cli.app = build_class
+cli.main()
+"""
+
+
+def test_command_that_is_terminated_while_it_starts_ends_as_at_any_other_time() -> None:
+    done = subprocess.run([sys.executable, "-c", TERMINATED], capture_output=True, text=True, check=False)
+    assert done.returncode == 143, done.stderr
+    assert done.stderr == "error: SIGTERM or SIGHUP: Error building validator: SystemExit(143)\n"
