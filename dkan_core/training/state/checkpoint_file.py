@@ -18,7 +18,7 @@ import numpy as np
 from pydantic import ConfigDict, Field
 
 from dkan_core.config import TrainConfig
-from dkan_core.errors import DataError
+from dkan_core.errors import DataError, redact
 from dkan_core.model.model_folder import MODEL_FILES
 from dkan_core.training.history import Amount, Count, HistoryEntry
 from dkan_core.training.state.adamw import Float32
@@ -151,8 +151,12 @@ class _Header(Schema):
 
 
 def run_facts(data: str, architecture: dict[str, Any], config: TrainConfig) -> dict[str, Any]:
-    """Return what every checkpoint of a run has in common."""
-    return {"data": data, "architecture": architecture, "settings": json.loads(json.dumps(asdict(config)))}
+    """Return what every checkpoint of a run has in common, without the credentials of URIs."""
+    settings = json.loads(json.dumps(asdict(config)))
+    # They say where a run was, and not what it did: one that resumes from elsewhere is no other run.
+    for name in ("checkpoint_uri", "resume"):
+        settings[name] = settings[name] and redact(settings[name])
+    return {"data": data, "architecture": architecture, "settings": settings}
 
 
 def encode(checkpoint: Checkpoint) -> list[bytes | memoryview]:

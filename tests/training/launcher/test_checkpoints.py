@@ -14,9 +14,9 @@ from fsspec.implementations.memory import MemoryFileSystem
 from dkan_core import ConfigError, DataError, OutputError, TrainConfig, TrainResult, train
 from dkan_core.config import ResolvedTrainConfig
 from dkan_core.training.launcher.checkpoints import checkpoint_folder, find_checkpoint
-from dkan_core.training.launcher.resuming import ending_of, waiting_snapshots, with_ending
+from dkan_core.training.launcher.resuming import check_resumable, ending_of, waiting_snapshots, with_ending
 from dkan_core.training.state import checkpoint_store
-from dkan_core.training.state.checkpoint_file import encode
+from dkan_core.training.state.checkpoint_file import encode, run_facts
 from dkan_core.training.state.checkpoint_store import (
     KEPT_FILES,
     check_no_checkpoints,
@@ -45,6 +45,14 @@ def test_what_was_saved_is_found_and_only_the_newest_are_kept(tmp_path: Path) ->
     assert np.array_equal(waits.state_KP, expected.state_KP)
     assert len(os.listdir(tmp_path)) == KEPT_FILES
     assert load_checkpoint(str(tmp_path / "none")) is None
+
+
+def test_checkpoint_holds_no_credentials_of_the_uris_that_the_settings_name() -> None:
+    config = replace(CONFIG, checkpoint_uri="ftp://key:hidden@host/{run}", resume="ftp://key:hidden@host/other")
+    checkpoint = replace(checkpoint_of(25), **run_facts(DATA, {"hidden": [8]}, config))
+    assert b"hidden@" not in b"".join(encode(checkpoint))
+    assert checkpoint.settings["checkpoint_uri"] == "ftp://***@host/{run}"
+    check_resumable(checkpoint, config, DATA, ROWS)
 
 
 def test_state_is_written_as_it_lies_in_memory() -> None:
