@@ -1,5 +1,6 @@
 """Scores of a frame in memory, as a frame of the same kind."""
 
+import logging
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -10,6 +11,7 @@ from dkan_core.data.encoding.source_check import check_features
 from dkan_core.data.source.column_types import column_types
 from dkan_core.data.source.frames import cast_columns, column_names, frame_table, without_empty_types
 from dkan_core.errors import DataError
+from dkan_core.evaluation.drift.unseen import UnseenValues
 from dkan_core.evaluation.prediction import (
     SCORING_ROWS,
     TRAINED_WITH,
@@ -25,6 +27,8 @@ from dkan_core.utils.torch_resources import best_device
 
 # What messages call it.
 FRAME = "the frame"
+
+logger = logging.getLogger(__name__)
 
 
 def score_frame(saved: SavedModel, frame: Any, columns: Sequence[str], reasons: int) -> Any:
@@ -47,13 +51,17 @@ def score_frame(saved: SavedModel, frame: Any, columns: Sequence[str], reasons: 
     check_no_clash(columns, names, "the prediction has that name")
     check_no_clash([*columns, *names], dict(fields), "the reasons have that name")
     table = _read(saved, frame, columns)
-    parts = []
+    parts, unseen = [], UnseenValues(saved.preprocessor)
     for start in range(0, len(table), SCORING_ROWS):
         rows = table.slice(start, SCORING_ROWS)
-        found_NL = score(saved.module, saved.preprocessor.transform(rows, FRAME), device)
+        arrays = saved.preprocessor.transform(rows, FRAME)
+        unseen.count(arrays)
+        found_NL = score(saved.module, arrays, device)
         check_probabilities(found_NL, saved.config.labels, FRAME, start)
         why = finder.find(rows, reasons, FRAME) if finder else []
         parts.append(pa.table([*map(pa.array, found_NL.T), *why], names=[*names, *dict(fields)]))
+    for text in unseen.warnings():
+        logger.warning("%s: %s", FRAME, text)
     kinds = [*((name, pa.float32()) for name in names), *fields]
     return _like(frame, columns, pa.concat_tables(parts) if parts else pa.schema(kinds).empty_table())
 

@@ -80,3 +80,15 @@ def test_mistakes_name_the_column_or_the_setting(trained: TrainResult, table: pa
     with pytest.raises(ConfigError, match="out is not given"):
         predict(trained.model, "rows.parquet")  # type: ignore[call-overload]
     assert isinstance(predict(trained.model, frame), pd.DataFrame)
+
+
+def test_values_that_the_model_does_not_know_are_counted(
+    trained: TrainResult, table: pa.Table, caplog: pytest.LogCaptureFixture
+) -> None:
+    predict(trained.model, table)
+    assert not caplog.records
+    predict(trained.model, table.to_pandas().assign(site="elsewhere"))
+    (text,) = [record.getMessage() for record in caplog.records]
+    assert text.startswith(
+        "the frame: column 'site': 80 of 80 rows (100.00%) hold a value that the model does not know"
+    )

@@ -53,6 +53,8 @@ class UnseenValues:
             return []
         found = []
         for category, unseen in zip(self._categories, self._unseen.tolist(), strict=True):
+            if not unseen:
+                continue
             counts = expected_counts(category, self._trained.get(category.name) or [0] * category.cardinality)
             share, expected = unseen / self._rows, counts[UNSEEN] / max(1, counts.sum())
             error = math.sqrt(expected * (1 - expected) * (1 / self._rows + 1 / max(1, counts.sum())))
@@ -60,11 +62,20 @@ class UnseenValues:
                 rows = f"{unseen:,} of {self._rows:,} rows ({share:.2%})"
                 text = f"column {category.name!r}: {rows} hold a value that the model does not know"
                 found.append((unseen, f"{text}; {expected:.2%} expected from training"))
+        # Rows differ in their number of ids about as much as it is large: a few short rows say nothing.
+        few = min(FEW_IDS, 1 - MIN_ERRORS / math.sqrt(self._rows))
         for feature, known in zip(self._sparse, self._ids.tolist(), strict=True):
             ones = known / self._rows
-            if ones < FEW_IDS * feature.ones:
+            if ones < few * feature.ones:
                 text = f"column {feature.name!r}: rows have {ones:.2g} IDs that the model knows, on average"
                 found.append((self._rows, f"{text}; {feature.ones:.2g} in training"))
         texts = [text for _, text in sorted(found, key=lambda pair: -pair[0])]
         more = len(texts) - MAX_NAMED
         return texts[:MAX_NAMED] + [f"such values are in {counted(more, 'more column')}"] * (more > 0)
+
+
+def unseen_warnings(preprocessor: Preprocessor, arrays: Arrays) -> list[str]:
+    """Return the warnings of rows that are all encoded at once."""
+    found = UnseenValues(preprocessor)
+    found.count(arrays)
+    return found.warnings()

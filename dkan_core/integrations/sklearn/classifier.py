@@ -15,6 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from dkan_core.config import TrainConfig
 from dkan_core.data.format.shard_writer import Arrays
+from dkan_core.evaluation.drift.unseen import unseen_warnings
 from dkan_core.evaluation.prediction import log_odds
 from dkan_core.integrations.sklearn.editing import EditingMixin
 from dkan_core.integrations.sklearn.explaining import ExplainingMixin
@@ -55,6 +56,9 @@ NOT_BLENDED = (
     "partial_fit continues the network alone: the additive model that it was blended with is left out, and scores may "
     "be worse; blend=False fits what partial_fit continues"
 )
+
+# From where rows are scored up to the code that called ``predict`` or another method of this kind.
+OF_CALLER_OF_PREDICT = 3
 
 
 class FastKANClassifier(EditingMixin, ExplainingMixin, PredictingMixin, SavingMixin, ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -383,6 +387,8 @@ class FastKANClassifier(EditingMixin, ExplainingMixin, PredictingMixin, SavingMi
         """Return the log-odds of each label, (N, L)."""
         check_is_fitted(self)
         arrays = self._encode(read_features(self, X, fitting=False))
+        for text in unseen_warnings(self.preprocessor_, arrays):
+            warnings.warn(f"X: {text}", stacklevel=OF_CALLER_OF_PREDICT)
         module, device = self.module_.to(self._device), self._device
         with torch_threads(thread_count(self.n_jobs)):
             log_odds_NL: npt.NDArray[np.float32] = log_odds(module, arrays, device).cpu().numpy()
