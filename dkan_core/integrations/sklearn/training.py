@@ -27,6 +27,9 @@ from dkan_core.training.setup.initial_model import InitialModel, check_transfer,
 from dkan_core.training.state.refit_choices import Choices, may_refit
 from dkan_core.utils.storage.remote import local_copy
 
+# What messages call a model to continue: ``init_model`` of ``fit``, or in ``partial_fit`` the classifier's own.
+START = "the model to start from"
+
 
 @dataclass(frozen=True)
 class Initial:
@@ -41,7 +44,7 @@ class Initial:
         Raises:
             ConfigError: A setting contradicts it.
         """
-        return settings_from(config, self.model.architecture, self.weights)
+        return settings_from(config, self.model.architecture, self.weights, START)
 
     def label_names(self, names: list[str]) -> list[str]:
         """Return the names of labels: of a single one it is the model's, as a ``y`` need not have any."""
@@ -119,7 +122,7 @@ def train_on_arrays(
     )
     if initial is not None:
         check_transfer(initial, prepared, "X", None)
-        warn_of_kept_shape(initial, config)
+        warn_of_kept_shape(initial, config, START)
     _check_model_reads(preprocessor, config.model)
     resolved = resolve_for(config, prepared, from_scratch=initial is None)
     result = train_single(ArraysReader(train), ArraysReader(valid), prepared, resolved, initial, on_evaluation)

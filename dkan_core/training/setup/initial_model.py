@@ -56,6 +56,9 @@ ARCHITECTURE_SETTINGS = (
 
 EMBEDDINGS = "encoder.embeddings"
 
+# What messages call the model; callers of a classifier give it by another name.
+OF_INIT_FROM = "the model of init_from"
+
 logger = logging.getLogger(__name__)
 
 
@@ -132,32 +135,32 @@ def take_initial(
     return settings_from(config, initial.architecture, saved.files.read(WEIGHTS)), initial
 
 
-def warn_of_kept_shape(initial: InitialModel, config: TrainConfig) -> None:
-    """Say where a model keeps other members, pairs or monotone columns than the settings ask for."""
+def warn_of_kept_shape(initial: InitialModel, config: TrainConfig, model: str = OF_INIT_FROM) -> None:
+    """Say where a model, which messages call ``model``, keeps other members, pairs or monotone columns than asked."""
     shape = initial.architecture.additive
     if config.quality == "best":  # which is more members
         logger.warning(
-            "quality best has no effect: the model of init_from keeps its %s",
-            counted(initial.architecture.members, "member"),
+            "quality best has no effect: %s keeps its %s", model, counted(initial.architecture.members, "member")
         )
     if shape is None:
         return
     if config.pairs != "auto" and int(config.pairs) < len(shape.pairs):
-        logger.warning("pairs %s has no effect: the model of init_from keeps its %d", config.pairs, len(shape.pairs))
+        logger.warning("pairs %s has no effect: %s keeps its %d", config.pairs, model, len(shape.pairs))
     names = [feature.name for feature in initial.preprocessor.numeric]
     if config.monotone and {*parse_monotone(config.monotone, names)} != {*shape.monotone}:
         kept = ", ".join(f"{names[feature]}:{'+' if sign > 0 else '-'}" for feature, sign in shape.monotone) or "none"
         asked = ", ".join(config.monotone)
-        logger.warning("monotone %s has no effect: the model of init_from keeps its own, %s", asked, kept)
+        logger.warning("monotone %s has no effect: %s keeps its own, %s", asked, model, kept)
 
 
-def settings_from(config: TrainConfig, known: ModelConfig, weights: bytes) -> TrainConfig:
+def settings_from(config: TrainConfig, known: ModelConfig, weights: bytes, model: str = OF_INIT_FROM) -> TrainConfig:
     """Return settings with the architecture of a model, ``init_from`` being a digest of its weights.
 
     Args:
         config: The settings.
         known: The model's architecture.
         weights: Its file of weights.
+        model: What messages call it.
 
     Raises:
         ConfigError: A setting contradicts the model's architecture.
@@ -165,7 +168,7 @@ def settings_from(config: TrainConfig, known: ModelConfig, weights: bytes) -> Tr
     digest = hashlib.sha256(weights).hexdigest()
     architecture = {name: getattr(known, name) for name in ARCHITECTURE_SETTINGS}
     # A digest rather than the place: another model there is another run, and its checkpoints are no longer this run's.
-    return replace(_complete(config, architecture), init_from=f"sha256:{digest}")
+    return replace(_complete(config, architecture, model), init_from=f"sha256:{digest}")
 
 
 def starting_architecture(
@@ -310,14 +313,14 @@ def _kept_moments(initial: InitialModel, manifest: PreparedData, model: str) -> 
     return moments_2P
 
 
-def _complete(config: TrainConfig, architecture: Mapping[str, Any]) -> TrainConfig:
+def _complete(config: TrainConfig, architecture: Mapping[str, Any], model: str = OF_INIT_FROM) -> TrainConfig:
     """Return the settings with an architecture; one that is given and another raises ConfigError."""
     defaults = {field.name: field.default for field in fields(config)}
     for name, value in architecture.items():
         if getattr(config, name) not in (defaults[name], value):
             raise ConfigError(
-                f"{name} {getattr(config, name)}: the model of init_from has {value}, which stays as it is; "
-                "leave out that setting, or train without init_from"
+                f"{name} {getattr(config, name)}: {model} has {value}, which stays as it is; leave out that setting, "
+                "or train without that model"
             )
     return replace(config, **architecture)
 

@@ -104,7 +104,9 @@ def test_what_does_not_fit_is_refused(first: FastKANClassifier, trained: TrainRe
             FastKANClassifier(**SMALL).fit(X, y, init_model=wrong)
     with pytest.raises(DataError, match="X: column 'site' is missing; init_model was trained with it"):
         FastKANClassifier(**SMALL).fit(X[["size"]], y, init_model=first)
-    with pytest.raises(ConfigError, match=r"hidden \(9,\): the model of init_from has \(8,\)"):
+    with pytest.raises(
+        ConfigError, match=r"^hidden \(9,\): the model to start from has \(8,\), .* without that model$"
+    ):
         FastKANClassifier(**{**SMALL, "hidden": 9}).fit(X, y, init_model=first)
     with pytest.raises(DataError, match="X: column 'mean_radius' is missing"):
         FastKANClassifier(**SMALL).fit(X, y, init_model=trained.model)
@@ -129,8 +131,8 @@ def test_an_additive_model_keeps_its_shape_and_says_so(caplog: pytest.LogCapture
     FastKANClassifier(**settings, monotone=("size:+",), pairs="1").fit(X, y, init_model=first)
     assert "no effect" not in caplog.text
     FastKANClassifier(**settings, monotone=("weight:-",), pairs="0").fit(X, y, init_model=first)
-    assert "monotone weight:- has no effect: the model of init_from keeps its own, size:+" in caplog.text
-    assert "pairs 0 has no effect: the model of init_from keeps its 1" in caplog.text
+    assert "monotone weight:- has no effect: the model to start from keeps its own, size:+" in caplog.text
+    assert "pairs 0 has no effect: the model to start from keeps its 1" in caplog.text
     with pytest.raises(DataError, match=r"^X: .* init_model is additive, and cannot be extended; train without it$"):
         FastKANClassifier(**settings).fit(X.assign(height=X["weight"] * 2), y, init_model=first)
 
