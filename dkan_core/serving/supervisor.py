@@ -1,15 +1,29 @@
 """How the processes of a server with several are looked after."""
 
+import signal
+import socket
 import time
 
 from uvicorn.supervisors import multiprocess
+
+from dkan_core.utils.signals import handle_signal
 
 # How often a process that does not answer is looked at.
 POLL_SECONDS = 1.0
 
 
 class ServingProcess(multiprocess.Process):
-    """A process that is replaced as soon as it is dead; uvicorn's own waits for an answer until the time is up."""
+    """A process that is replaced as soon as it is dead, and told to end answers what it has not finished.
+
+    For the first, uvicorn's own waits for an answer until the time is up; it dies of SIGTERM before the second.
+    """
+
+    def target(self, sockets: list[socket.socket] | None = None) -> None:
+        """Serve, in the process."""
+        # Once the server has ended in order, uvicorn raises the signal again, before the requests that outlasted the
+        # grace are answered. One that comes before the server listens for it ends the server, too.
+        with handle_signal(signal.SIGTERM, lambda *_: setattr(self.server, "should_exit", True)):
+            super().target(sockets)
 
     def is_alive(self, timeout: float = 5) -> bool:
         """Tell whether the process answers within ``timeout`` seconds."""

@@ -138,6 +138,24 @@ def test_processes_that_finish_their_requests_take_no_connections(
         assert server.process.wait() == 0
 
 
+def test_processes_answer_requests_that_outlast_the_grace(
+    trained: TrainResult, table: pa.Table, tmp_path: Path
+) -> None:
+    answers: list[Answer] = []
+    body = body_of(table, MANY)
+    with serving(trained.model, tmp_path / "log", "--grace-seconds", "1", "--workers", "2") as server:
+        server.wait_for_line(r"late is ready[\s\S]*late is ready")
+        assert server.ask(PREDICT, body_of(table, len(table))).status == 200
+        client = threading.Thread(target=lambda: answers.append(server.ask(PREDICT, body)))
+        client.start()
+        wait_until(lambda: _batches(server) == 2)
+        server.process.send_signal(signal.SIGTERM)
+        client.join()
+        assert answers == [Answer(503, {"error": "the server is ending"})]
+        assert server.process.wait() == 0
+    assert f"status=503 rows={MANY}" in server.log.read_text()
+
+
 def _batches(server: Server) -> int:
     """Return how many batches of rows have been scored, or are being scored."""
     found = server.ask("/metrics").content.decode()
