@@ -209,6 +209,15 @@ def test_requests_and_frames_are_scored_alike(saved: SavedModel, wanted: Any) ->
     np.testing.assert_array_equal(scorer.predict(as_text), expected)
 
 
+@pytest.mark.parametrize("missing", [None, np.nan, pd.NaT])
+def test_mlflow_scores_a_row_without_a_time(saved: SavedModel, missing: Any) -> None:
+    """A frame of one row has no dates, or none with a zone, for a column that is missing there."""
+    scorer, row = MlflowScorer(saved.folder), make_rows(1).to_pandas()
+    for name, zone in saved.preprocessor.times.items():
+        typed = pd.Series([pd.NaT]).astype("datetime64[us]").dt.tz_localize(zone)
+        assert scorer.predict(row.assign(**{name: missing})).equals(scorer.predict(row.assign(**{name: typed}))), name
+
+
 def test_values_that_are_read_back_from_prepared_data_encode_alike(saved: SavedModel) -> None:
     encoding = saved.preprocessor
     stored = encoding.transform(make_rows(300), "rows")

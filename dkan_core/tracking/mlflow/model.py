@@ -13,7 +13,7 @@ import pyarrow as pa
 import dkan_core
 from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.data.source.column_types import is_text
-from dkan_core.data.source.frames import to_table
+from dkan_core.data.source.frames import to_table, without_empty_types
 from dkan_core.data.source.times import parsed_times
 from dkan_core.errors import DataError
 from dkan_core.evaluation.prediction import check_probabilities, probability_column, score
@@ -47,7 +47,8 @@ class MlflowScorer:
 
         where = "model_input"
         names = [name for name in self._saved.preprocessor.columns if name in model_input.columns]
-        table = _parsed(to_table(model_input[names], names, where), self._saved.preprocessor, where)
+        read = without_empty_types(to_table(model_input[names], names, where))
+        table = _parsed(read, self._saved.preprocessor, where)
         found_NL = score(self._saved.module, self._saved.preprocessor.transform(table, where), self._device)
         labels = self._saved.config.labels
         check_probabilities(found_NL, labels, where)
