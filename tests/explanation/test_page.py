@@ -67,9 +67,9 @@ def make_curve(name: str, place: int) -> Curve:
     )
 
 
-def page_of(labels: Sequence[str], columns: int) -> str:
+def page_of(labels: Sequence[str], columns: int, prefix: str = "column") -> str:
     """Return the page of some labels and columns, each with its curve."""
-    names = [f"column {place:04}" for place in range(columns)]
+    names = [f"{prefix} {place:04}" for place in range(columns)]
     importance = [
         Importance(
             name=name,
@@ -137,6 +137,14 @@ def test_many_columns_are_laid_out_as_they_come_near(browser: Chromium, page: Pa
     browser.ask(f"{CARDS}.at(-1).scrollIntoView()")
     while not browser.ask(seen):
         time.sleep(0.05)
+
+
+def test_long_names_of_a_figure_are_whole_on_a_phone(browser: Chromium, tmp_path: Path) -> None:
+    path = tmp_path / "explanation.html"
+    path.write_text(page_of(["label"], columns=3, prefix="WWW with a rather long name"), encoding="utf-8")
+    browser.open(path, width=min(WIDTHS))
+    left = "each.getBoundingClientRect().left - each.closest('.card').getBoundingClientRect().left"
+    assert browser.ask(f"Math.min(...[...document.querySelectorAll('svg.wide text')].map((each) => {left}))") >= 0
 
 
 def test_all_is_there_without_a_script_and_in_words(browser: Chromium, page: Path) -> None:
