@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from markupsafe import Markup
 
-from dkan_core.data.format.origin import Origin, overlap
+from dkan_core.data.format.origin import Origin, overlap, trained_on
 from dkan_core.errors import DataError, redact
 from dkan_core.evaluation.intervals import difference_to
 from dkan_core.evaluation.labelled_rows import EvaluationData, score_rows
@@ -128,10 +128,10 @@ def add_comparison(
 
 def known_rows(saved: SavedModel, data: EvaluationData) -> str:
     """Return why a model may have been trained on some of the rows; empty where it was not."""
-    origin = saved.metrics.get("origin")
     # Prepared data are called by their split, raw ones by their place.
     named = {} if data.split else {"name": data.name.rstrip("/").rpartition("/")[2]}
-    return "" if origin is None else overlap(Origin.model_validate(origin), data.origin, **named)
+    found = (overlap(Origin.model_validate(each), data.origin, **named) for each in trained_on(saved.metrics))
+    return next(filter(None, found), "")
 
 
 def _not_compared(place: str, why_not: str) -> Comparison:

@@ -214,6 +214,9 @@ class ModelMetrics(_Metrics):
     origin: Origin | None = None
     """Of the data that it was trained on; None where an earlier dkan wrote this, or the rows came from no files."""
 
+    earlier_origins: list[Origin] | None = None
+    """Of the data that the models were trained on whose training it continues, the last one first; None: of none."""
+
     edits: list[dict[str, str | float | list[str]]] | None = None
     """What was changed by hand in an additive model, in this order; None where nothing was."""
 

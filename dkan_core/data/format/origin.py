@@ -1,8 +1,8 @@
 """What a model keeps of where its rows came from: it may have been trained on rows that are in test elsewhere."""
 
 import hashlib
-from collections.abc import Sequence
-from typing import Annotated
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -13,6 +13,8 @@ from dkan_core.utils.schemas import Schema
 # Of more source files, those with the smallest digests: two sets that share a good part of their files share some of
 # these. They take 19 kB in a model.
 KEPT_FILES = 1000
+# Of more models, of which each continues the training of the one before, those of the last ones.
+KEPT_ORIGINS = 10
 
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
 
@@ -29,6 +31,15 @@ class Origin(Schema):
 def origin_of(manifest: PreparedData) -> Origin:
     """Return where prepared data came from."""
     return Origin(split_rule=manifest.split_rule, seed=manifest.seed, files=_digests(manifest.sources))
+
+
+def trained_on(metrics: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return where the rows came from that a model and those before it were trained on: plain ones, its own first.
+
+    Args:
+        metrics: Those in its folder; an earlier dkan wrote none of this.
+    """
+    return [*filter(None, [metrics.get("origin")]), *metrics.get("earlier_origins", [])]
 
 
 def raw_origin(files: Sequence[SourceFile]) -> Origin:

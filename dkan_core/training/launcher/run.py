@@ -1,5 +1,6 @@
 """One run from start to end: its memory, filled from the seed or from a checkpoint, and its processes."""
 
+import json
 import logging
 import os
 from collections.abc import Iterator, Sequence
@@ -37,7 +38,7 @@ from dkan_core.training.state.refit_choices import Choices
 from dkan_core.training.state.schedule import Schedule, plan_work
 from dkan_core.training.state.shared_memory import MemoryShape, SharedMemory, create_memory
 from dkan_core.training.state.snapshots import newest_snapshot, republish_snapshot
-from dkan_core.utils.file_names import MODEL_FOLDER
+from dkan_core.utils.file_names import METRICS, MODEL_FOLDER
 from dkan_core.utils.resources import available_memory
 from dkan_core.utils.torch_resources import torch_threads
 
@@ -91,6 +92,7 @@ def open_run(
     Raises:
         ConfigError: The run needs more memory than there is.
     """
+    earlier_origins = initial.origins if initial is not None else _earlier_origins(checkpoint)
     # A checkpoint holds what the earlier run made of the model that it started from.
     initial = initial if checkpoint is None else None
     model = initial_model(architecture, manifest, config, initial)
@@ -115,6 +117,7 @@ def open_run(
             best=str(best_path(folder, checkpoints)),
             shape=memory.shape,
             memory=memory.handle,
+            earlier_origins=earlier_origins,
             choices=choices,
             republished=newest_snapshot(memory).number,
             rendezvous=rendezvous,
@@ -129,6 +132,12 @@ def open_run(
         history = checkpoint.history if checkpoint else []
         place = ranks.place if ranks else None
         yield Run(memory, template, Placement.from_config(config, place), checkpoints, facts, history)
+
+
+def _earlier_origins(checkpoint: Checkpoint | None) -> tuple[dict[str, Any], ...]:
+    """Return those of the best model so far: what training started from may be gone."""
+    metrics = json.loads(checkpoint.model.get(METRICS, "{}")) if checkpoint is not None else {}
+    return tuple(metrics.get("earlier_origins", []))
 
 
 def architecture_of_run(

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from dkan_core.data.format.origin import origin_of
+from dkan_core.data.format.origin import KEPT_ORIGINS, origin_of
 from dkan_core.data.loading.loader import open_split
 from dkan_core.errors import OutputError
 from dkan_core.model.architecture import ModelConfig
@@ -239,6 +239,8 @@ class Evaluator:
         # A refit's are those of the first training, whose splits were apart.
         metrics.setdefault("data", self.prepared.fingerprint)
         metrics.setdefault("origin", origin_of(self.prepared).model_dump())
+        if self.spec.earlier_origins:
+            metrics.setdefault("earlier_origins", self.spec.earlier_origins[:KEPT_ORIGINS])
         folder = Path(self.spec.run) / MODEL_FOLDER
         save_model(folder, model, architecture, self.prepared.preprocessor, metrics)
         self._write_state(self.unsaved, folder)

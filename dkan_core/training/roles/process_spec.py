@@ -63,6 +63,9 @@ class ProcessSpec:
     rendezvous: Rendezvous | None = None
     """Where the ranks find each other; None where there is only one rank, or a server."""
 
+    earlier_origins: tuple[dict[str, Any], ...] = ()
+    """Where the rows came from that the models were trained on whose training this one continues."""
+
     choices: Choices | None = None
     """Those of an earlier training, where this one is a refit."""
 
@@ -119,7 +122,8 @@ class ProcessSpec:
         plain["wakeups"] = {name: tuple(pair) for name, pair in plain["wakeups"].items()}
         for name in ("decayed", "rates"):
             plain[name] = tuple(map(tuple, plain[name]))
-        plain["history"] = tuple(plain["history"])
+        for name in ("history", "earlier_origins"):
+            plain[name] = tuple(plain[name])
         return cls(**plain)
 
 

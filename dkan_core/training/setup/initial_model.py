@@ -13,6 +13,7 @@ from dkan_core.config import ResolvedTrainConfig, TrainConfig, build_config
 from dkan_core.data.encoding.extending import compare_encodings
 from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.data.format.manifest import PreparedData
+from dkan_core.data.format.origin import trained_on
 from dkan_core.data.loading.loader import RowReader
 from dkan_core.data.source.positive import check_positive
 from dkan_core.errors import ConfigError, DataError
@@ -72,6 +73,9 @@ class InitialModel:
     moments_2P: Float32 | None = None
     """Of its optimizer, free of bias; None: zeros."""
 
+    origins: tuple[dict[str, Any], ...] = ()
+    """Where the rows came from that it and those before it were trained on, as ``trained_on`` returns them."""
+
     @classmethod
     def of(cls, module: TabularModel, preprocessor: Preprocessor) -> "InitialModel":
         """Return a trained model as what training starts from: the network of a blend, which reads all columns."""
@@ -111,7 +115,7 @@ def take_initial(
         return _as_checkpoint_says(config, checkpoints), None
     with local_copy(place) as folder:
         saved = SavedModel(folder)
-    initial = InitialModel.of(saved.module, saved.preprocessor)
+    initial = replace(InitialModel.of(saved.module, saved.preprocessor), origins=tuple(trained_on(saved.metrics)))
     parts = [*config.freeze, *config.lr_multipliers]
     if saved.config.ignored_features and any(part.startswith(f"{EMBEDDINGS}.") for part in parts):
         raise ConfigError(

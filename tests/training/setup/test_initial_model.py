@@ -100,6 +100,19 @@ def drifting_rows(rows: int, shift: float, seed: int) -> pa.Table:
     return pa.table({**{f"x{index}": x[:, index] for index in range(6)}, "y": labels})
 
 
+def test_rows_that_the_models_before_were_trained_on_are_named(
+    trained: TrainResult, source: Path, newer: Path, tmp_path: Path
+) -> None:
+    second = train(newer, tmp_path / "second", replace(SMALL, init_from=trained.model))
+    third = train(newer, tmp_path / "third", replace(SMALL, init_from=second.model))
+    for model in (second.model, third.model):
+        warnings = evaluate(model, source, tmp_path / "eval", explain=False, overwrite=True).metrics["warnings"]
+        because = f"{source.name} was among its training files"
+        assert f"the model may have been trained on these rows: {because}" in warnings
+    origins = [SavedModel(Path(each.model)).metrics["origin"] for each in (second, trained)]
+    assert SavedModel(Path(third.model)).metrics["earlier_origins"] == origins
+
+
 def test_resumed_run_needs_the_model_no_more_but_no_other_either(
     trained: TrainResult, newer: Path, tmp_path: Path, monkeypatch: Any, capsys: Any
 ) -> None:
@@ -113,6 +126,8 @@ def test_resumed_run_needs_the_model_no_more_but_no_other_either(
     resumed = train(newer, tmp_path / "run", replace(config, resume="auto"))
     assert [e["average_precision"] for e in resumed.history][-1] == whole.history[-1]["average_precision"]
     assert resumed.metrics["training"]["init_from"] == whole.metrics["training"]["init_from"]
+    known, expected = (SavedModel(Path(each.model)).metrics["earlier_origins"] for each in (resumed, whole))
+    assert known == expected
     options = [
         "--no-blend",
         "--epochs",
