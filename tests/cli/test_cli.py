@@ -279,10 +279,12 @@ def test_mistake_is_named_and_leaves_nothing(
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_interrupt_before_training_claims_no_model_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupt_before_training_claims_no_model_of_the_run(
+    prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def interrupted(*_: Any, **__: Any) -> TrainResult:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(dkan_core, "train", interrupted)
-    found = CliRunner().invoke(app, ["train", str(tmp_path), "--out", str(tmp_path / "run"), "--overwrite"])
+    found = CliRunner().invoke(app, ["train", str(prepared), "--out", str(tmp_path / "run"), "--overwrite"])
     assert found.exit_code == 130 and "if not, what was there is as it was" in " ".join(found.output.split())

@@ -82,6 +82,7 @@ class Supervisor:
         self._selector = selectors.DefaultSelector()
         self._looked = time.monotonic()
         self._interrupts = 0
+        self._interrupt_logged = False
 
     def run(self) -> None:
         """Run to the end.
@@ -123,6 +124,9 @@ class Supervisor:
         """Start what is due, take what the children say, heal those that died, show progress."""
         if self._interrupts > 1:
             raise KeyboardInterrupt
+        if self._interrupts and not self._interrupt_logged:
+            self._interrupt_logged = True
+            logger.warning("interrupted: one last evaluation, then the run ends; press Ctrl-C again to stop at once")
         self._start_due()
         for key, _ in self._selector.select(POLL_SECONDS):
             self._handle_channel(key.data)
@@ -261,12 +265,11 @@ class Supervisor:
 
     def _interrupt(self) -> None:
         """Have the first Ctrl-C end the run in order, and the second at once."""
+        # The next turn says so: this may come in the middle of another message, and a stream lets none in between.
         self._interrupts += 1
-        if self._interrupts > 1:
-            return  # the next turn raises KeyboardInterrupt
-        logger.warning("interrupted: one last evaluation, then the run ends; press Ctrl-C again to stop at once")
-        self.memory.control.write(Control(stop=1))
-        self._notify_server()
+        if self._interrupts == 1:
+            self.memory.control.write(Control(stop=1))
+            self._notify_server()
 
     def _notify_server(self) -> None:
         if "server" in self.wakeups:  # there is none where the processes exchange gradients among themselves

@@ -1,5 +1,7 @@
 """A whole run is stopped and goes on: docs/concepts/reliability.md."""
 
+import io
+import logging
 import os
 import select
 import shutil
@@ -237,6 +239,42 @@ def test_ctrl_c_before_the_first_step_promises_nothing(
     shutil.rmtree(background.run / "checkpoints")
     with pytest.raises(OutputError, match="no checkpoint of it; pass --overwrite"):
         train(rows, background.run, replace(CONFIG, resume="auto"))
+
+
+class InterruptedStream(io.StringIO):
+    """Ctrl-C is pressed while it is written to; like a real one, it then takes nothing from the signal's handler."""
+
+    is_written_to = was_interrupted = False
+
+    def write(self, text: str) -> int:
+        if self.is_written_to:
+            raise RuntimeError("reentrant call")
+        self.is_written_to = True
+        try:
+            # The progress of a run that has begun.
+            if not self.was_interrupted and " rows/s " in text:
+                self.was_interrupted = True
+                signal.raise_signal(signal.SIGINT)
+            return super().write(text)
+        finally:
+            self.is_written_to = False
+
+
+def test_ctrl_c_in_the_middle_of_a_message_is_not_lost(
+    rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    stream = InterruptedStream()
+    monkeypatch.setattr(sys, "stderr", stream)
+    handler = logging.StreamHandler(stream)
+    logger = logging.getLogger("dkan_core")
+    logger.addHandler(handler)
+    try:
+        with caplog.at_level(logging.INFO, "dkan_core"):
+            result = train(rows, tmp_path / "run", replace(CONFIG, epochs=300, patience=300))
+    finally:
+        logger.removeHandler(handler)
+    assert stream.was_interrupted and result.metrics["training"]["ended"] == "interrupt"
+    assert "press Ctrl-C again" in stream.getvalue()
 
 
 def test_ctrl_c_twice_ends_at_once(start: Callable[..., Background], tmp_path: Path) -> None:
