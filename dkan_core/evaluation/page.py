@@ -126,7 +126,8 @@ def _blend(saved: SavedModel) -> dict[str, Any]:
     if blend is None:
         return {}
     weight = f"which has weight {blend.weight:g} in the log-odds"
-    return {"blended with": f"an additive model of {len(blend.additive.pairs)} pairs, {weight}"}
+    terms = f"{len(blend.additive.pairs)} pairs{' and IDs' if blend.ids else ''}"
+    return {"blended with": f"an additive model of {terms}, {weight}"}
 
 
 def _ignored(saved: SavedModel) -> dict[str, Any]:

@@ -19,19 +19,27 @@ from torch import Tensor, nn
 
 from dkan_core.data.encoding.preprocessor import SCORE_LIMIT, STEPS, UNSEEN
 from dkan_core.model.additive_shape import BINARY_CODES, PAIR_FUNCTIONS, SCORE_CODES, AdditiveShape, Layout
-from dkan_core.model.architecture import ModelConfig, additive_layout, additive_shape, curve_functions
+from dkan_core.model.architecture import (
+    ModelConfig,
+    additive_layout,
+    additive_shape,
+    curve_functions,
+    sparse_rows,
+)
 from dkan_core.model.base import TabularModel
 from dkan_core.model.dropout import RowDropout, keep_factors
 from dkan_core.model.fastkan import FastKANLayer, RadialBasis
 from dkan_core.model.kernels import KernelModule, table_sum
 from dkan_core.model.scores import decode_scores
+from dkan_core.model.sparse_weights import SparseWeights
 
 
 class AdditiveFastKAN(TabularModel, KernelModule):
     """An additive model.
 
     Shape:
-        - Input: ``numeric`` (B, F) and ``categorical`` (B, C) int32; None where there are no such features
+        - Input: ``numeric`` (B, F), ``categorical`` (B, C) int32 and ``sparse`` (B, S) int32; None where there are no
+          such features
         - Output: calibrated log-odds ``(B, L)``, the mean over members
     """
 
@@ -57,6 +65,7 @@ class AdditiveFastKAN(TabularModel, KernelModule):
         width = config.members * len(config.labels)
         # All zero at the start: members differ by the rows that they see.
         self.table = nn.Parameter(torch.zeros(self.layout.size, width))
+        self.ids = SparseWeights(sparse_rows(config), width) if config.sparse else None
         self.curve_weight: nn.Parameter | None = None
         if shape.form == "tables":
             self.register_buffer("row_weight", torch.zeros(self.layout.size))
@@ -223,8 +232,7 @@ class AdditiveFastKAN(TabularModel, KernelModule):
         sparse: Tensor | None = None,
     ) -> Tensor:
         """Return each member's log-odds ``(M, B, L)``; rows that a member is not to see teach it nothing."""
-        assert sparse is None, "an additive model has no sparse columns"
-        sums_BH = table_sum(self.places(numeric, categorical), self.tables(), self.kernel)
+        sums_BH = self._sums(numeric, categorical, sparse, self.tables())
         logits_MBL: Tensor = sums_BH.unflatten(1, (self.config.members, -1)).transpose(0, 1) + self.bias
         if not self.training or dropout_key_B is None or not self.bags.p:
             return logits_MBL
@@ -239,8 +247,20 @@ class AdditiveFastKAN(TabularModel, KernelModule):
         sparse: Tensor | None = None,
     ) -> Tensor:
         """Return the sum of a row's terms, the mean over members ``(B, L)``."""
-        assert sparse is None, "an additive model has no sparse columns"
-        return table_sum(self.places(numeric, categorical), self.mean_table(), self.kernel)
+        return self._sums(numeric, categorical, sparse, self.mean_table())
+
+    def _sums(
+        self, numeric: Tensor | None, categorical: Tensor | None, sparse: Tensor | None, table_VX: Tensor
+    ) -> Tensor:
+        """Return the sum of a row's terms ``(B, X)``, given the table."""
+        assert (sparse is None) == (self.ids is None), "ids have a term or are not read"
+        if self.ids is None:
+            return table_sum(self.places(numeric, categorical), table_VX, self.kernel)
+        of_ids_BX: Tensor = self.ids(sparse)
+        # Where ids are all there is, the table is empty.
+        if not self.layout.terms:
+            return of_ids_BX
+        return table_sum(self.places(numeric, categorical), table_VX, self.kernel) + of_ids_BX
 
     @torch.no_grad()
     def for_scoring(self) -> Self:

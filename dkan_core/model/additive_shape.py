@@ -92,6 +92,9 @@ class Blend(Schema):
     additive: AdditiveShape
     """Its pairs and bins; of the form "tables"."""
 
+    ids: bool = False
+    """Whether it has a number for each code of the sparse columns."""
+
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.additive.form != "tables":

@@ -37,6 +37,9 @@ class AdditiveTerms:
     weight_V: Float64
     """Rows of the training data with each code."""
 
+    ids_VL: Float64 | None = None
+    """What each code of the sparse columns adds, where these have a term."""
+
     @cached_property
     def layout(self) -> Layout:
         """Where the terms lie in the table."""
@@ -62,9 +65,11 @@ class AdditiveTerms:
         """Return a model that scores by these terms, in eval mode."""
         model = AdditiveFastKAN(self.config)
         with torch.no_grad():
-            model.table.copy_(torch.from_numpy(self.table_VML.reshape(len(self.table_VML), -1)))
+            model.table.copy_(torch.from_numpy(self.table_VML.reshape(model.table.shape)))
             model.row_weight.copy_(torch.from_numpy(self.weight_V))
             model.bias.copy_(torch.from_numpy(self.intercept_L))
+            if model.ids is not None and self.ids_VL is not None:
+                model.ids.weight.copy_(torch.from_numpy(self.ids_VL))
         return model.eval()
 
 

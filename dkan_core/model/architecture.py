@@ -149,7 +149,10 @@ class ModelConfig(Schema):
             if self.model != "auto":
                 raise ValueError(f"blended: must not be there for model {self.model}")
             # A second model of the same rows, with checks of its own.
-            blended_config(self, coded=self.blended.coded, additive=self.blended.additive)
+            blend = self.blended
+            if blend.ids and not self.sparse:
+                raise ValueError("blended.ids: there must be a sparse column")
+            blended_config(self, coded=blend.coded, additive=blend.additive, ids=blend.ids)
         return self
 
     def _check_ignored(self) -> None:
@@ -165,7 +168,8 @@ class ModelConfig(Schema):
     def _check_additive(self, shape: AdditiveShape) -> None:
         if self.hidden or self.embedded or any(len(group) > 1 for group in self.one_hot_groups):
             raise ValueError("additive: there must be no hidden layer, no embedding and no cross of codes")
-        if self.sparse:
+        # That of a blend alone has a term of them.
+        if self.sparse and (shape.form != "tables" or self.members > 1):
             raise ValueError("additive: there must be no sparse column")
         if len(shape.upper) != len(self.binary):
             raise ValueError("additive.upper: must have one code for each binary feature")
@@ -240,7 +244,9 @@ class ModelConfig(Schema):
         """Return the plain form that is saved as JSON."""
         # Without keys that other models do not have: they write the same bytes as ever.
         later = ("additive", "blended", "ignored_features", "positive", "sketch_rank", "sketch_seed", "sparse")
-        left_out = {name for name in later if not getattr(self, name)}
+        left_out: dict[str, Any] = {name: True for name in later if not getattr(self, name)}
+        if self.blended is not None and not self.blended.ids:
+            left_out["blended"] = {"ids"}
         return self.model_dump(by_alias=True, exclude=left_out)
 
     @classmethod
@@ -300,13 +306,16 @@ def embedding_width(cardinality: int, dim: int) -> int:
     return min(dim, (cardinality + 1) // 2)
 
 
-def blended_config(config: ModelConfig, *, coded: Sequence[int], additive: AdditiveShape) -> ModelConfig:
+def blended_config(
+    config: ModelConfig, *, coded: Sequence[int], additive: AdditiveShape, ids: bool = False
+) -> ModelConfig:
     """Return the architecture of an additive model that a network is blended with.
 
     Args:
         config: That of the network.
         coded: Coded features with a term of their own.
         additive: Its pairs and bins.
+        ids: Whether it has a number for each code of the sparse columns.
     """
     changed: dict[str, Any] = {
         "model": "additive",
@@ -316,7 +325,7 @@ def blended_config(config: ModelConfig, *, coded: Sequence[int], additive: Addit
         "one_hot_groups": tuple((index,) for index in coded),
         "missing": (),
         "ignored_features": (),
-        "sparse": (),
+        "sparse": config.sparse if ids else (),
         "input_norm": "none",
         "dropout": 0.0,
         "sketch_rank": 0,

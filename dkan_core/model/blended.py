@@ -34,7 +34,8 @@ class BlendedFastKAN(TabularFastKAN):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
         assert config.blended is not None, "a network by itself is a TabularFastKAN"
-        of_terms = blended_config(config, coded=config.blended.coded, additive=config.blended.additive)
+        blend = config.blended
+        of_terms = blended_config(config, coded=blend.coded, additive=blend.additive, ids=blend.ids)
         self.additive = AdditiveFastKAN(of_terms)
         self.network_width = self.first_width
         self.first_width += self.additive.first_width
@@ -79,7 +80,8 @@ class BlendedFastKAN(TabularFastKAN):
     ) -> Tensor:
         """Return the network's first layer and the sum of the additive terms ``(B, Z)``."""
         network_BH = super().first_output(numeric, categorical, dropout_key_B, sparse)
-        return torch.cat([network_BH, self.additive.first_output(numeric, categorical)], dim=1)
+        ids = None if self.additive.ids is None else sparse
+        return torch.cat([network_BH, self.additive.first_output(numeric, categorical, sparse=ids)], dim=1)
 
     def together_and_apart(self, first_BH: Tensor) -> tuple[Tensor, Tensor]:
         """Return the log-odds ``(B, L)`` before calibration, and each member's ``(M, B, L)``, every one blended."""

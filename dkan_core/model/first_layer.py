@@ -8,7 +8,7 @@ Shape suffixes: M rows, P values, H the first layer's outputs over all members.
 
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from dkan_core.model.architecture import SparseGroup
 from dkan_core.model.blended import BlendedFastKAN
 from dkan_core.model.encoder import BINARY_SCALE
 from dkan_core.model.kernels import radial_linear, table_sum
@@ -171,12 +172,9 @@ class FirstLayerTerms:
             places_M = group.places(lambda feature: arrays["categorical"][:, feature])
             term_MH = self._one_hot_term(torch.from_numpy(places_M).to(device))
             yield [("categorical", feature) for feature, _ in group.columns], term_MH
-        stop = 1
-        for index, listed in enumerate(self._encoder.groups):
-            start, stop = stop, stop + listed.codes
-            codes_MS = arrays["sparse"]
-            own_MS = np.where((codes_MS >= start) & (codes_MS < stop), codes_MS, codes_MS.dtype.type(0))
-            yield [("sparse", index)], self._listed(own_MS)
+        for feature, own_MS in _own_codes(self._encoder.groups, arrays):
+            assert self._encoder.sparse is not None
+            yield [feature], self._encoder.sparse(torch.from_numpy(own_MS).to(device))
 
     def listed(self, codes_MS: Stored) -> Tensor:
         """Return what codes of ids add: the sum of their vectors, for each row.
@@ -185,17 +183,20 @@ class FirstLayerTerms:
             - Input: ``(M, S)``, 0 where there is none
             - Output: ``(M, H)``
         """
-        return self._padded(self._listed(codes_MS))
-
-    def _listed(self, codes_MS: Stored) -> Tensor:
         assert self._encoder.sparse is not None
-        summed_MH: Tensor = self._encoder.sparse(torch.from_numpy(codes_MS).to(self._encoder.curved.device))
-        return summed_MH
+        codes = torch.from_numpy(codes_MS).to(self._encoder.curved.device)
+        network_MH: Tensor = self._encoder.sparse(codes)
+        if self._blend is None or self._blend.additive.ids is None:
+            return self._padded(network_MH)
+        return torch.cat([network_MH, self._blend.additive.ids(codes)], dim=1)
 
     def of_ids(self, codes: Tensor | slice) -> Tensor:
         """Return what codes of ids add, each by itself: ``(..., H)``."""
         assert self._encoder.sparse is not None
-        return self._padded(self._encoder.sparse.weight.detach()[codes])
+        network = self._encoder.sparse.weight.detach()[codes]
+        if self._blend is None or self._blend.additive.ids is None:
+            return self._padded(network)
+        return torch.cat([network, self._blend.additive.ids.weight.detach()[codes]], dim=-1)
 
     def inputs(self) -> Iterator[tuple[Feature, slice]]:
         """Yield each feature that goes through the basis, with its places among the layer's inputs."""
@@ -248,11 +249,28 @@ class FirstLayerTerms:
 def _of_additive(blend: BlendedFastKAN, arrays: Mapping[str, Stored]) -> Iterator[tuple[list[Feature], slice, Tensor]]:
     """Yield the terms of a blend's additive model, whose outputs come behind those of the network."""
     device = blend.bias.device
+    outputs = slice(blend.network_width, blend.first_width)
+    if blend.additive.ids is not None:
+        for feature, own_MS in _own_codes(blend.config.sparse, arrays):
+            yield [feature], outputs, blend.additive.ids(torch.from_numpy(own_MS).to(device))
+    if not blend.additive.layout.terms:
+        return
     stored = {name: torch.from_numpy(arrays[name]).to(device) for name in ("numeric", "categorical") if name in arrays}
     places_MT = blend.additive.places(stored.get("numeric"), stored.get("categorical")).long()
-    table_VL, outputs = blend.additive.mean_table(), slice(blend.network_width, blend.first_width)
+    table_VL = blend.additive.mean_table()
     for features, places_M in zip(blend.additive.place_features, places_MT.T, strict=True):
         yield [_feature(blend, each) for each in features], outputs, table_VL[places_M]
+
+
+def _own_codes(
+    groups: Sequence[SparseGroup], arrays: Mapping[str, Stored]
+) -> Iterator[tuple[Feature, npt.NDArray[np.int32]]]:
+    """Yield each column of ids with the rows' codes of it ``(M, S)``, 0 in the place of others."""
+    stop = 1
+    for index, group in enumerate(groups):
+        start, stop = stop, stop + group.codes
+        codes_MS = arrays["sparse"]
+        yield ("sparse", index), np.where((codes_MS >= start) & (codes_MS < stop), codes_MS, codes_MS.dtype.type(0))
 
 
 def _feature(blend: BlendedFastKAN, index: int) -> Feature:

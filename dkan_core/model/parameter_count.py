@@ -33,7 +33,8 @@ def count_parameters(config: ModelConfig) -> int:
     blend = config.blended
     blended = 0
     if blend is not None:
-        blended = count_parameters(blended_config(config, coded=blend.coded, additive=blend.additive))
+        of_terms = blended_config(config, coded=blend.coded, additive=blend.additive, ids=blend.ids)
+        blended = count_parameters(of_terms)
     return count_trained(config) + layers * config.num_centers + 2 * len(config.labels) + blended
 
 
@@ -43,8 +44,8 @@ def count_trained(config: ModelConfig) -> int:
         layout = additive_layout(config)
         functions = sum(curve_functions(config)) if config.additive.form == "curves" else 0
         of_pairs = PAIR_FUNCTIONS**2 * len(layout.pairs) if config.additive.form == "curves" else 0
-        width = config.members * len(config.labels)
-        return width * (layout.size + functions * len(layout.curved) + of_pairs) + len(config.labels)
+        rows = layout.size + functions * len(layout.curved) + of_pairs + sparse_rows(config)
+        return config.members * len(config.labels) * rows + len(config.labels)
     sizes = [config.cardinalities[index] for index in config.inputs.embedded]
     embeddings = sum(size * embedding_width(size, config.embedding_dim) for size in sizes)
     inputs, outputs, centers = _basis_inputs(config), len(config.labels), config.num_centers

@@ -12,6 +12,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
+from dkan_core.evaluation.metrics import NOT_MEASURED
 from dkan_core.model.calibration import sigmoid
 from dkan_core.native.library import LikelihoodArguments, native_library
 
@@ -19,6 +20,35 @@ Float64 = npt.NDArray[np.float64]
 UInt16 = npt.NDArray[np.uint16]
 
 MAX_CODES = 1 << 16
+# Log-odds by which one Newton step changes a row at most. Where one column tells all of few positives apart, a full
+# step is far too long, as the likelihood is no parabola; from there, where it is flat, the next one has no bound.
+MAX_STEP = 8.0
+# By what is added to all rows: where all are certain there is next to none.
+LEAST_CURVATURE = 1e-6
+
+
+def damped(step_C: Float64) -> Float64:
+    """Return a Newton step that changes no log-odds by more than ``MAX_STEP``, in the same direction.
+
+    >>> damped(np.array([1.0, -2.0])).tolist(), damped(np.array([4.0, -16.0])).tolist()
+    ([1.0, -2.0], [2.0, -8.0])
+    """
+    largest = np.abs(step_C).max()
+    return step_C if largest <= MAX_STEP else step_C * (MAX_STEP / largest)
+
+
+def target_of(labels_N: npt.NDArray[np.uint8], weight_N: Float64) -> tuple[npt.NDArray[np.bool_], Float64]:
+    """Return which rows are positive, and what each row counts: nothing where the label is not measured.
+
+    Penalties count rows. Unequal weights tell as much as fewer rows of equal weight (Kish 1965, Survey Sampling).
+
+    Args:
+        labels_N: One label of each row.
+        weight_N: The rows' weights.
+    """
+    weight_N = weight_N * (labels_N != NOT_MEASURED)
+    weight_N *= weight_N.sum() / max(np.square(weight_N).sum(), np.finfo(np.float64).tiny)
+    return labels_N == 1, weight_N
 
 
 class LogisticLikelihood:
@@ -58,15 +88,26 @@ class LogisticLikelihood:
         """
         sums_C2 = np.zeros((size, 2))
         if not self._call(codes_N, sums_C2=sums_C2):
-            probability_N = sigmoid(self.log_odds_N)
-            parts = self.target_N - probability_N, probability_N * (1 - probability_N)
-            sums_C2 = np.stack([np.bincount(codes_N, self.weight_N * part_N, size) for part_N in parts], axis=1)
+            sums_C2 = np.stack([np.bincount(codes_N, part_N, size) for part_N in self.by_row()], axis=1)
         return sums_C2[:, 0], sums_C2[:, 1]
+
+    def by_row(self) -> tuple[Float64, Float64]:
+        """Return the gradient and the curvature by what is added to each row's log-odds, ``(N,)`` each."""
+        probability_N = sigmoid(self.log_odds_N)
+        parts = self.target_N - probability_N, probability_N * (1 - probability_N)
+        return self.weight_N * parts[0], self.weight_N * parts[1]
 
     def total(self) -> tuple[float, float]:
         """Return the gradient and the curvature by what is added to the log-odds of all rows."""
         gradient_1, curvature_1 = self.sums(np.zeros(len(self.target_N), np.uint16), 1)
         return float(gradient_1[0]), float(curvature_1[0])
+
+    def center(self) -> float:
+        """Add the same number to the log-odds of all rows, by a Newton step; return it."""
+        gradient, curvature = self.total()
+        step = float(damped(np.array([gradient / max(curvature, LEAST_CURVATURE)]))[0])
+        self.log_odds_N += step
+        return step
 
     def add(self, codes_N: UInt16, table_C: Float64) -> None:
         """Add the number of its code to each row's log-odds."""

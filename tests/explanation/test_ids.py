@@ -70,6 +70,8 @@ def without(sparse_NS: Any, code: int) -> Any:
 
 def test_contributions_and_the_baseline_are_the_log_odds(folder: Path) -> None:
     saved, arrays = rows_of(folder)
+    if saved.config.model == "auto":
+        assert saved.config.blended is not None and saved.config.blended.ids
     explainer = ContributionExplainer(saved.module, saved.preprocessor, CPU)
     assert [each.name for each in explainer.columns] == ["x", "tags", "items"]
     found_NFL, added_NSL = explainer.explain_ids(arrays)

@@ -64,6 +64,30 @@ def test_parameters_are_counted_before_anything_is_allocated(blend: BlendedFastK
     assert count_parameters(BLENDED) == sum(tensor.numel() for tensor in blend.state_dict().values())
 
 
+@torch.no_grad()
+@pytest.mark.parametrize("alone", [False, True])
+def test_numbers_of_ids_are_added_to_the_terms(alone: bool) -> None:
+    sparse = ({"codes": 5, "ones": 2.0}, {"codes": 3, "ones": 1.0})
+    others: dict[str, Any] = {"blended": {**BLEND.model_dump(), "ids": True}}
+    if alone:
+        nothing = {"form": "tables", "upper": (), "monotone": (), "pairs": (), "binned": ()}
+        others = dict.fromkeys(("binary", "cardinalities", "embedded", "indicators", "missing"), ())
+        others |= {"num_numeric": 0, "blended": {"weight": 0.25, "coded": (), "additive": nothing, "ids": True}}
+    config = changed(CONFIG, sparse=sparse, **others)
+    model = build_model(config).eval()
+    assert isinstance(model, BlendedFastKAN) and model.additive.ids is not None
+    torch.nn.init.normal_(model.additive.ids.weight[1:])
+    codes = torch.tensor([[1, 8], [2, 0], [0, 0]], dtype=torch.int32)
+    numeric, categorical = (None, None) if alone else (each[:3] for each in inputs())
+    none = model(numeric, categorical, torch.zeros_like(codes))
+    weight_VL = model.additive.ids.weight
+    expected_BL = none + 0.25 * torch.stack([weight_VL[1] + weight_VL[8], weight_VL[2], torch.zeros(2)])
+    # The network has learned nothing of them.
+    torch.testing.assert_close(model(numeric, categorical, codes), expected_BL)
+    assert count_parameters(config) == sum(tensor.numel() for tensor in model.state_dict().values())
+    assert ModelConfig.from_dict(config.to_dict()) == config
+
+
 def test_architecture_is_the_same_after_a_file() -> None:
     assert ModelConfig.from_dict(BLENDED.to_dict()) == BLENDED
     assert "blended" not in CONFIG.to_dict()

@@ -20,15 +20,15 @@ from dkan_core.config import TrainConfig
 from dkan_core.data.hashing import salted
 from dkan_core.data.loading.loader import RowReader, all_batches
 from dkan_core.data.loading.order import dropout_keys
-from dkan_core.evaluation.metrics import NOT_MEASURED
 from dkan_core.model.additive import AdditiveFastKAN
 from dkan_core.model.additive_shape import FeatureCuts, Layout
 from dkan_core.model.additive_terms import TABLES, AdditiveTerms, Float64, purified
 from dkan_core.model.architecture import additive_layout, additive_shape
 from dkan_core.model.dropout import keep_factors
+from dkan_core.training.additive_fit.id_effects import IdEffects
 from dkan_core.training.additive_fit.penalized_fit import PenalizedFit, penalized_terms
 from dkan_core.training.additive_fit.penalties import PairPenalty
-from dkan_core.training.likelihood import UInt16
+from dkan_core.training.likelihood import UInt16, target_of
 from dkan_core.training.setup.additive_architecture import quantile_cuts
 from dkan_core.training.setup.feature_crosses import Group
 from dkan_core.utils.hints import counted
@@ -60,19 +60,18 @@ class _Rows:
 
     def target(self, label: int) -> tuple[npt.NDArray[np.bool_], Float64]:
         """Return which rows are positive, and what each row counts."""
-        target_N = self.labels_NL[:, label]
-        weight_N = self.weight_N * (target_N != NOT_MEASURED)
-        # Penalties count rows. Unequal weights tell as much as fewer rows of equal weight (Kish 1965, Survey Sampling).
-        weight_N *= weight_N.sum() / max(np.square(weight_N).sum(), np.finfo(np.float64).tiny)
-        return target_N == 1, weight_N
+        return target_of(self.labels_NL[:, label], self.weight_N)
 
     def with_each_code(self, layout: Layout) -> Float64:
         """Return how many rows have each code, by weight."""
         parts = zip(layout.terms, self.codes_TN, strict=True)
-        return np.concatenate([np.bincount(codes_N, self.weight_N, term.size) for term, codes_N in parts])
+        counts = [np.bincount(codes_N, self.weight_N, term.size) for term, codes_N in parts]
+        return np.concatenate([np.empty(0), *counts])
 
 
-def fitted_terms(model: AdditiveFastKAN, reader: RowReader, config: TrainConfig) -> AdditiveTerms:
+def fitted_terms(
+    model: AdditiveFastKAN, reader: RowReader, config: TrainConfig, ids: Sequence[IdEffects] = ()
+) -> AdditiveTerms:
     """Return the terms of a penalized fit: purified, not calibrated. What the model has learned does not matter.
 
     The mean of the members is the fit of all rows; they differ as fits of the rows that each one sees do. Of monotone
@@ -83,20 +82,25 @@ def fitted_terms(model: AdditiveFastKAN, reader: RowReader, config: TrainConfig)
         model: Its terms, members and labels are those of the result. Where none leaves out rows, each is that of all.
         reader: The train split.
         config: Settings of the run.
+        ids: What ids of lists add by themselves, for each label, where they have a term: it is fitted with the others.
     """
     singles = _read(model, reader, config.seed)
     # The number of threads of linear algebra changes the last bits.
     with torch_threads(1), threadpool_limits(1, user_api="blas"):
-        terms, sharpest = _fit(model, singles, config)
+        terms, sharpest = _fit(model, singles, config, ids)
         if sharpest:
             logger.info("%s with sharp effects: all terms are fitted again", counted(len(sharpest), "pair"))
-            terms, _ = _fit(model, singles, config, sharpest)
+            terms, _ = _fit(model, singles, config, ids, sharpest)
         terms = purified(terms)
     return without_idle_pairs(terms) if config.pairs == "auto" else terms
 
 
 def _fit(
-    model: AdditiveFastKAN, singles: _Rows, config: TrainConfig, sharpest: Collection[Group] = ()
+    model: AdditiveFastKAN,
+    singles: _Rows,
+    config: TrainConfig,
+    ids: Sequence[IdEffects],
+    sharpest: Collection[Group] = (),
 ) -> tuple[AdditiveTerms, list[Group]]:
     """Return the terms of one fit, and the features of the strongest pairs that another one is to give the most knots.
 
@@ -106,6 +110,7 @@ def _fit(
         model: Has the terms; its bins are made finer.
         singles: Have codes of single features alone.
         config: Settings of the run.
+        ids: As of ``fitted_terms``.
         sharpest: Features of the pairs that have the most bins and knots.
     """
     fine = _with_fine_bins(model, singles.codes_TN, {feature for pair in sharpest for feature in pair})
@@ -113,12 +118,14 @@ def _fit(
     labels = len(model.config.labels)
     table_VML, intercept_L = np.zeros((fine.layout.size, model.config.members, labels)), np.zeros(labels)
     effects: dict[Group, float] = {}
+    of_ids: list[Float64] = []
     limit = 0 if sharpest or len(rows.weight_N) < MIN_SHARPEST_ROWS else MAX_SHARPEST // labels
     for label in range(labels):
         terms = penalized_terms(fine.layout, additive_shape(fine.config), fine.signs, rows.codes_TN, sharpest)
         target_N, weight_N = rows.target(label)
-        everywhere = PenalizedFit(terms, target_N, weight_N)
+        everywhere = PenalizedFit(terms, target_N, weight_N, ids[label] if ids else None)
         everywhere.fit()
+        of_ids += [everywhere.ids.table_V] if everywhere.ids else []
         for each in terms:
             if isinstance(each.penalty, PairPenalty) and each.penalty.is_sharpest:
                 effect = float(everywhere.table_V[each.term.rows][each.codes_N].std())
@@ -128,7 +135,13 @@ def _fit(
         table_VML[:, :, label] = _around(everywhere, members) if members else everywhere.table_V[:, None]
         intercept_L[label] = everywhere.intercept + math.log(config.pos_weight)
     weight_V = rows.with_each_code(fine.layout)
-    found = AdditiveTerms(config=fine.config, intercept_L=intercept_L, table_VML=table_VML, weight_V=weight_V)
+    found = AdditiveTerms(
+        config=fine.config,
+        intercept_L=intercept_L,
+        table_VML=table_VML,
+        weight_V=weight_V,
+        ids_VL=np.stack(of_ids, axis=1) if of_ids else None,
+    )
     return found, sorted(effects, key=lambda pair: -effects[pair])[:limit]
 
 
@@ -208,12 +221,14 @@ def _read(model: AdditiveFastKAN, reader: RowReader, seed: int) -> _Rows:
     codes_TN = np.empty((len(mains), reader.rows), np.uint16)
     labels, weights, start = [], [], 0
     for batch in all_batches(reader, BATCH_ROWS):
-        stored = {name: torch.from_numpy(batch[name]) for name in ("numeric", "categorical") if name in batch}
-        places_BT = model.main_places(stored.get("numeric"), stored.get("categorical"))[:, slots]
-        codes_TN[:, start : start + len(places_BT)] = (places_BT - firsts_T).T.numpy()
-        start += len(places_BT)
+        stop = start + len(batch["labels"])
+        if mains:
+            stored = {name: torch.from_numpy(batch[name]) for name in ("numeric", "categorical") if name in batch}
+            places_BT = model.main_places(stored.get("numeric"), stored.get("categorical"))[:, slots]
+            codes_TN[:, start:stop] = (places_BT - firsts_T).T.numpy()
         labels.append(batch["labels"])
-        weights.append(batch.get("weight", np.ones(len(places_BT), np.float32)).astype(np.float64))
+        weights.append(batch.get("weight", np.ones(stop - start, np.float32)).astype(np.float64))
+        start = stop
     keys_N = torch.from_numpy(dropout_keys(salted(seed, "members"), 0, reader.rows))
     kept_NM = keep_factors(keys_N, model.bags.unit_keys, model.bags.p, torch.float32).numpy() > 0
     return _Rows(

@@ -9,6 +9,7 @@ doi:10.1111/biom.12666): a term that is noise is drawn to nothing, and no valida
 Shape suffixes: N rows, T terms, V rows of the table, C codes of a term.
 """
 
+import copy
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -16,19 +17,17 @@ import numpy as np
 import numpy.typing as npt
 
 from dkan_core.model.additive_shape import AdditiveShape, Layout, Term
+from dkan_core.training.additive_fit.id_effects import IdEffects
 from dkan_core.training.additive_fit.pair_matrices import EMPTY_RIDGE
 from dkan_core.training.additive_fit.pair_splines import KNOTS, MOST_KNOTS, PairSpline
 from dkan_core.training.additive_fit.penalties import CodesPenalty, CurvePenalty, PairPenalty, Penalty
-from dkan_core.training.likelihood import Float64, LogisticLikelihood, UInt16
+from dkan_core.training.likelihood import Float64, LogisticLikelihood, UInt16, damped
 
 # Passes over the terms; the weights of penalties are updated in every second one from the third on.
 ROUNDS, FIRST_UPDATE, UPDATE_EVERY = 16, 2, 2
 # Passes, counted from 0, from which on slopes are penalized as much as explains them best, and at whose beginning sharp
 # pairs get more knots. Columns that are alike take many passes to share out what they say.
 FIRST_SLOPE_UPDATE, SHARP_PAIRS_AT = 8, 10
-# Log-odds by which one Newton step changes a row at most. Where one column tells all of few positives apart, a full
-# step is far too long, as the likelihood is no parabola; from there, where it is flat, the next one has no bound.
-MAX_STEP = 8.0
 
 
 @dataclass(kw_only=True)
@@ -99,16 +98,6 @@ def _penalty_of(term: Term, layout: Layout, shape: AdditiveShape, knots: int) ->
     return PairPenalty(PairSpline(term.shape, cuts, (knots, knots)) if any(cuts) else None)
 
 
-def damped(step_C: Float64) -> Float64:
-    """Return a Newton step that changes no log-odds by more than ``MAX_STEP``, in the same direction.
-
-    >>> damped(np.array([1.0, -2.0])).tolist(), damped(np.array([4.0, -16.0])).tolist()
-    ([1.0, -2.0], [2.0, -8.0])
-    """
-    largest = np.abs(step_C).max()
-    return step_C if largest <= MAX_STEP else step_C * (MAX_STEP / largest)
-
-
 class PenalizedFit:
     """The tables of one label.
 
@@ -116,11 +105,20 @@ class PenalizedFit:
         terms: The terms, in the order of the table. Their penalties are changed where ``fit`` adapts them.
         target_N: 0 or 1.
         weight_N: What each row counts.
+        ids: What ids of lists add, where they have a term: the fit goes on from there.
     """
 
-    def __init__(self, terms: Sequence[PenalizedTerm], target_N: npt.ArrayLike, weight_N: npt.ArrayLike) -> None:
-        self.terms, self.rows = terms, LogisticLikelihood(target_N, weight_N)
+    def __init__(
+        self,
+        terms: Sequence[PenalizedTerm],
+        target_N: npt.ArrayLike,
+        weight_N: npt.ArrayLike,
+        ids: IdEffects | None = None,
+    ) -> None:
+        self.terms, self.rows, self.ids = terms, LogisticLikelihood(target_N, weight_N), copy.copy(ids)
         self.intercept = self.rows.prior()
+        if self.ids is not None:
+            self.rows.log_odds_N += self.ids.log_odds()
         self.table_V = np.zeros(sum(each.term.size for each in terms))
 
     def start_at(self, other: "PenalizedFit") -> None:
@@ -146,14 +144,16 @@ class PenalizedFit:
                 if changes and isinstance(each.penalty, CurvePenalty) and number >= FIRST_SLOPE_UPDATE:
                     each.penalty.adapt_slope(self.table_V[each.term.rows])
                 self._update(each, factorize=changes or number < FIRST_UPDATE)
-            self._center()
+            if self.ids is not None:
+                self.intercept += self.ids.update(self.rows)
+            self.intercept += self.rows.center()
 
     def refine(self, rounds: int) -> None:
         """Take steps of all terms by the curvature and the penalties that another fit has left there."""
         for _ in range(rounds):
             for each in self.terms:
                 self._update(each, factorize=False)
-            self._center()
+            self.intercept += self.rows.center()
 
     def _sharpen(self) -> None:
         """Give more knots to the pairs that need them."""
@@ -163,13 +163,6 @@ class PenalizedFit:
             if sharper_C is not None:
                 self._add(each, sharper_C - table_C)
                 each.factorize(self.rows.sums(each.codes_N, each.term.size)[1])
-
-    def _center(self) -> None:
-        """Take a Newton step of the intercept."""
-        gradient, curvature = self.rows.total()
-        step = float(damped(np.array([gradient / max(curvature, EMPTY_RIDGE)]))[0])
-        self.intercept += step
-        self.rows.log_odds_N += step
 
     def _update(self, each: PenalizedTerm, *, factorize: bool) -> None:
         """Take a Newton step of one term."""

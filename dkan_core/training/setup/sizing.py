@@ -56,6 +56,8 @@ MIN_ROWS_PER_TERM = 70
 # fewer than the first number below. Of fewer rows in all than the second one, neither the fit nor what it should count
 # can be told.
 MAX_BLEND_CELLS = 30_000_000
+# Terms whose fit takes as long as that of one ID in each row.
+TERMS_PER_ID = 10
 MIN_SAMPLED_ROWS, MIN_BLEND_ROWS = 20_000, 100
 
 # Positions of the first and last basis function: those of the paper, and wider ones of broader functions, which fit

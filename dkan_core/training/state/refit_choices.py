@@ -25,6 +25,9 @@ logger = logging.getLogger(__name__)
 CALIBRATION = ("calibration_scale", "calibration_shift")
 """What metrics call a label's calibration: its log-odds are multiplied by the first, then the second is added."""
 
+ID_PENALTY = "id_penalty"
+"""What metrics call the weight of the penalty that holds a label's numbers of ids in a blend."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Choices:
@@ -70,6 +73,12 @@ class Choices:
         labels = self.metrics["labels"].values()
         scale_L, shift_L = (np.array([each[name] for each in labels], np.float32) for name in CALIBRATION)
         return scale_L, shift_L
+
+    @property
+    def id_penalties(self) -> list[float]:
+        """The weights of the penalties that hold the numbers of ids in a blend, by label; none without such a term."""
+        labels = self.metrics["labels"].values()
+        return [each[ID_PENALTY] for each in labels if ID_PENALTY in each]
 
     def parameters(self, values_VP: Float32) -> Float32:
         """Return the parameters that the first model had of a training's own and their moving average, ``(1, P)``."""

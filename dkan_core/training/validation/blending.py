@@ -5,7 +5,8 @@ The additive model is fitted by penalized likelihood, once in a run; see ``model
 
 import functools
 import logging
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,15 +18,16 @@ from dkan_core.data.loading.loader import FirstRows, RowReader, all_batches
 from dkan_core.evaluation.metrics import macro_average_precision, mean_log_loss
 from dkan_core.evaluation.prediction import SCORING_ROWS, ScoredSplit, score_batches
 from dkan_core.model.additive import AdditiveFastKAN
-from dkan_core.model.additive_shape import Blend
+from dkan_core.model.additive_shape import AdditiveShape, Blend
 from dkan_core.model.additive_terms import TABLES
 from dkan_core.model.architecture import ModelConfig, additive_shape, blended_config
 from dkan_core.model.blended import BlendedFastKAN, weighted_mean
 from dkan_core.model.tabular import TabularFastKAN
 from dkan_core.training.additive_fit.fitted_tables import fitted_terms
+from dkan_core.training.additive_fit.id_effects import fitted_ids
 from dkan_core.training.setup.additive_architecture import choose_additive
 from dkan_core.training.setup.feature_crosses import search_sample
-from dkan_core.training.setup.sizing import MAX_FITTED_PAIRS, blend_rows
+from dkan_core.training.setup.sizing import MAX_FITTED_PAIRS, TERMS_PER_ID, blend_rows
 
 # To choose from by validation AP: more of them would fit its noise.
 WEIGHTS = (0.2, 0.4, 0.6, 0.8)
@@ -47,6 +49,8 @@ class _Partner:
 
     model: AdditiveFastKAN
     scored: ScoredSplit
+    id_penalties: list[float]
+    """What holds the numbers of ids, for each label; none where these have no term."""
 
 
 @dataclass
@@ -58,16 +62,24 @@ class Blender:
         valid: The validation split.
         prepared: The manifest of both.
         config: Settings of the run.
+        id_penalties: What an earlier training has chosen to hold the numbers of ids with; none: these have no term.
+            Default: it is chosen on validation.
     """
 
     open_train: Callable[[], RowReader]
     valid: RowReader
     prepared: PreparedData
     config: ResolvedTrainConfig
+    id_penalties: Sequence[float] | None = None
 
     def make_ready(self) -> None:
         """Fit the additive model."""
         _ = self._partner
+
+    @property
+    def chosen_id_penalties(self) -> list[float]:
+        """What holds the numbers of ids in the additive model, for each label; none where these have no term."""
+        return [] if self._partner is None else self._partner.id_penalties
 
     def blend_by(
         self, network: TabularFastKAN, scored: ScoredSplit, weight: float
@@ -89,6 +101,7 @@ class Blender:
             weight=weight,
             coded=tuple(index for (index,) in config.one_hot_groups),
             additive=additive_shape(config),
+            ids=bool(config.sparse),
         )
         return BlendedFastKAN.of(network, partner.model, blend), _weighted(scored, partner.scored, weight)
 
@@ -120,30 +133,48 @@ class Blender:
     @functools.cached_property
     def _partner(self) -> _Partner | None:
         """The additive model; None where there is nothing to add up, or too many columns for the rows."""
-        encoding, labels = self.prepared.preprocessor, len(self.prepared.labels)
-        columns = len(encoding.numeric) + len(encoding.coded)
-        if not columns:
-            return None
         train = self.open_train()
-        rows = blend_rows(train.rows, columns + MAX_FITTED_PAIRS, labels)
+        rows, codes = self._extent(train.rows)
         if not rows:
             return None
-        terms = fitted_terms(self._untrained(train, columns), FirstRows(train, rows), self.config)
-        logger.info("an additive model of %d terms is fitted to %d rows", len(terms.layout.terms), rows)
+        first = FirstRows(train, rows)
+        ids = fitted_ids(first, FirstRows(self.valid, rows), codes, self.id_penalties) if codes else []
+        terms = fitted_terms(self._untrained(train, ids=bool(ids)), first, self.config, ids)
+        also = " and of IDs" if ids else ""
+        logger.info("an additive model of %d terms%s is fitted to %d rows", len(terms.layout.terms), also, rows)
         model = terms.to_model()
-        # Ids are the network's alone.
         batches = all_batches(self.valid, SCORING_ROWS)
-        read = ({name: array for name, array in batch.items() if name != "sparse"} for batch in batches)
-        return _Partner(model=model, scored=score_batches(model, read, torch.device("cpu")))
+        read = ({name: array for name, array in batch.items() if ids or name != "sparse"} for batch in batches)
+        scored = score_batches(model, read, torch.device("cpu"))
+        return _Partner(model=model, scored=scored, id_penalties=[each.penalty for each in ids])
 
-    def _untrained(self, train: RowReader, columns: int) -> AdditiveFastKAN:
+    def _extent(self, train_rows: int) -> tuple[int, int]:
+        """Return how many rows the additive model is fitted to, and how many codes of ids have a number there."""
+        encoding, labels = self.prepared.preprocessor, len(self.prepared.labels)
+        terms = self._columns + MAX_FITTED_PAIRS if self._columns else 0
+        if encoding.sparse and self.id_penalties != []:
+            ones = max(1, math.ceil(sum(feature.ones for feature in encoding.sparse)))
+            if rows := blend_rows(train_rows, terms + TERMS_PER_ID * ones, labels):
+                return rows, 1 + sum(feature.size for feature in encoding.sparse)
+        # So many ids are the network's alone.
+        return blend_rows(train_rows, terms, labels) if terms else 0, 0
+
+    @property
+    def _columns(self) -> int:
+        encoding = self.prepared.preprocessor
+        return len(encoding.numeric) + len(encoding.coded)
+
+    def _untrained(self, train: RowReader, *, ids: bool) -> AdditiveFastKAN:
         """Return an additive model of all columns and the pairs that say most."""
-        sample = search_sample(FirstRows(train, SEARCHED_ROWS), columns=columns, labels=len(self.prepared.labels))
-        groups, shape = choose_additive(self.prepared.preprocessor, sample, self.config, MAX_FITTED_PAIRS)
+        groups: tuple[tuple[int, ...], ...] = ()
+        shape = AdditiveShape(form="tables")
+        if self._columns:
+            first = FirstRows(train, SEARCHED_ROWS)
+            sample = search_sample(first, columns=self._columns, labels=len(self.prepared.labels))
+            groups, shape = choose_additive(self.prepared.preprocessor, sample, self.config, MAX_FITTED_PAIRS)
         coded, tables = tuple(index for (index,) in groups), shape.model_copy(update=TABLES)
-        return AdditiveFastKAN(
-            blended_config(ModelConfig.for_data(self.prepared, self.config), coded=coded, additive=tables)
-        )
+        config = ModelConfig.for_data(self.prepared, self.config)
+        return AdditiveFastKAN(blended_config(config, coded=coded, additive=tables, ids=ids))
 
 
 def _weighted(of_network: ScoredSplit, of_partner: ScoredSplit, weight: float) -> ScoredSplit:

@@ -21,7 +21,7 @@ from dkan_core.model.model_folder import SCORES
 from dkan_core.model.random_state import random_state
 from dkan_core.model.tabular import TabularFastKAN
 from dkan_core.training.additive_fit.additive_tables import TABLE_CHOICES, TableMaker
-from dkan_core.training.state.refit_choices import Choices
+from dkan_core.training.state.refit_choices import ID_PENALTY, Choices
 from dkan_core.training.validation.blending import Blender
 from dkan_core.training.validation.early_stopping import describe_best, score_distribution
 from dkan_core.training.validation.scorer import Best
@@ -83,6 +83,8 @@ class Finisher:
             calibration, metrics = self._describe(scored, best)
             if final.config.blended is not None:
                 metrics["blend"] = final.config.blended.weight
+                for name, penalty in zip(self.prepared.labels, self._blender.chosen_id_penalties, strict=False):
+                    metrics["labels"][name][ID_PENALTY] = penalty
         final.calibrate(*calibration)
         return final.eval(), final.config, metrics
 
@@ -129,4 +131,5 @@ class Finisher:
 
     @functools.cached_property
     def _blender(self) -> Blender:
-        return Blender(self.open_train, self.valid, self.prepared, self.config)
+        chosen = None if self.choices is None else self.choices.id_penalties
+        return Blender(self.open_train, self.valid, self.prepared, self.config, chosen)

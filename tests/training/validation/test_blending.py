@@ -15,6 +15,7 @@ import torch
 from dkan_core import PrepareConfig, TrainConfig, evaluate, prepare, train
 from dkan_core.data.format.manifest import read_manifest
 from dkan_core.data.loading.loader import open_split
+from dkan_core.errors import DataError
 from dkan_core.evaluation.metrics import macro_average_precision
 from dkan_core.evaluation.prediction import ScoredSplit, score_split
 from dkan_core.model.additive_terms import AdditiveTerms
@@ -26,7 +27,7 @@ from dkan_core.training.roles.in_process import train_single
 from dkan_core.training.setup import sizing
 from dkan_core.training.setup.defaults import resolve_for
 from dkan_core.training.validation import blending
-from tests.additive_data import make_rows, prepare_rows
+from tests.additive_data import prepare_rows
 
 QUICK = TrainConfig(device="cpu", workers=1, epochs=1, hidden=(4,), members=2, batch_size=128)
 
@@ -166,14 +167,78 @@ def test_training_goes_on_from_the_network_of_a_blend(data: Path, blended: Path,
         torch.testing.assert_close(tensor, network.state_dict()[name], atol=1e-5, rtol=1e-4)
 
 
-def test_column_of_ids_is_the_network_s_alone(tmp_path: Path) -> None:
-    rows = make_rows()
-    rng = np.random.default_rng(1)
-    ids = pa.array([rng.integers(0, 20, 3).tolist() for _ in range(len(rows))])
-    pq.write_table(rows.drop_columns("other").append_column("ids", ids), tmp_path / "rows.parquet")
-    prepare(tmp_path / "rows.parquet", tmp_path / "data", PrepareConfig(label=("label",)))
-    model = Path(train(tmp_path / "data", tmp_path / "run", QUICK).model)
-    module = read_blend(model)
-    assert module.encoder.sparse is not None
-    gain = average_precision(tmp_path / "data", module, "test")
-    assert gain > average_precision(tmp_path / "data", module.network_alone(), "test")
+# The label depends on the sum of many ids: far more than four hidden units learn in an epoch.
+IDS, WIDE = 300, TrainConfig(device="cpu", workers=1, epochs=1, hidden=(4,), members=1, batch_size=256)
+
+
+@pytest.fixture(scope="module")
+def listed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return prepared rows whose only column holds ids, and others beside them that have a number, too."""
+    root = tmp_path_factory.mktemp("listed")
+    rng = np.random.default_rng(0)
+    ones_NV = rng.random((6_000, IDS)) < 0.05
+    x_N, odds_N = rng.normal(size=len(ones_NV)), ones_NV @ rng.normal(size=IDS)
+    ids = pa.array([np.flatnonzero(ones_V).tolist() for ones_V in ones_NV])
+    for name, columns, added_N in (("alone", {}, 0), ("mixed", {"x": x_N}, 2 * np.sin(2 * x_N))):
+        label_N = (odds_N + added_N + rng.logistic(size=len(x_N)) > 0).astype(int)
+        pq.write_table(pa.table({"ids": ids, **columns, "label": label_N}), root / f"{name}.parquet")
+        prepare(root / f"{name}.parquet", root / name, PrepareConfig(label=("label",)))
+    return root
+
+
+@pytest.mark.parametrize("name", ["alone", "mixed"])
+def test_ids_have_a_term(name: str, listed: Path, tmp_path: Path) -> None:
+    data = listed / name
+    saved = SavedModel(Path(train(data, tmp_path / "run", WIDE).model))
+    module = saved.module
+    assert isinstance(module, BlendedFastKAN) and module.encoder.sparse is not None
+    assert saved.config.blended is not None and saved.config.blended.ids
+    weights_VL = module.additive.ids.weight  # type: ignore[union-attr]
+    assert weights_VL.shape == (1 + IDS, 1) and weights_VL.std() > 0.5 and not weights_VL[0].any()
+    gain = average_precision(data, module, "test") - average_precision(data, module.network_alone(), "test")
+    assert gain > 0.03
+    with open_split(data, read_manifest(data), "test") as reader:
+        scored = score_split(module, reader, torch.device("cpu"))
+        additive = score_split(module.additive, reader, torch.device("cpu"))
+        network = score_split(module.network_alone(), reader, torch.device("cpu"))
+    weight = saved.config.blended.weight
+    both_NL = (1 - weight) * network.log_odds_NL + weight * additive.log_odds_NL
+    scale, shift = module.calibration_scale.item(), module.calibration_shift.item()
+    np.testing.assert_allclose(scored.log_odds_NL, scale * both_NL + shift, atol=1e-4)
+
+
+def test_same_seed_gives_the_same_bytes_with_ids(listed: Path, tmp_path: Path) -> None:
+    first, second = (Path(train(listed / "mixed", tmp_path / run, WIDE).model) for run in ("first", "second"))
+    for name in ("model.safetensors", "config.json", "metrics.json"):
+        assert (first / name).read_bytes() == (second / name).read_bytes()
+
+
+def test_refit_keeps_the_penalty_of_ids(listed: Path, tmp_path: Path) -> None:
+    first = train(listed / "mixed", tmp_path / "first", WIDE)
+    both = train(listed / "mixed", tmp_path / "both", replace(WIDE, refit=True))
+    penalty = first.metrics["labels"]["label"]["id_penalty"]
+    assert both.metrics["labels"]["label"]["id_penalty"] == penalty > 0
+    earlier, later = (read_blend(Path(each.model)).additive.ids for each in (first, both))
+    assert earlier is not None and later is not None
+    assert 0 < (earlier.weight - later.weight).abs().mean() < 0.3, "of a few more rows"
+
+
+def test_training_goes_on_from_a_blend_with_ids(listed: Path, tmp_path: Path) -> None:
+    first = Path(train(listed / "alone", tmp_path / "first", WIDE).model)
+    second = Path(train(listed / "alone", tmp_path / "second", replace(WIDE, init_from=str(first))).model)
+    assert read_blend(second).additive.ids is not None
+
+
+def test_more_ids_than_can_be_fitted_are_the_network_s_alone(listed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sizing, "MAX_BLEND_CELLS", 6_000 * (1 + sizing.MAX_FITTED_PAIRS))
+    assert architecture(listed / "alone").blended is None
+    mixed = architecture(listed / "mixed")
+    assert mixed.blended is not None and not mixed.blended.ids
+    assert "ids" not in mixed.to_dict()["blended"] and ModelConfig.from_dict(mixed.to_dict()) == mixed
+
+
+def test_ids_without_a_column_are_refused(data: Path, blended: Path) -> None:
+    plain = SavedModel(blended).config.to_dict()
+    assert "ids" not in plain["blended"]
+    with pytest.raises(DataError, match=r"blended\.ids: there must be a sparse column"):
+        ModelConfig.from_dict({**plain, "blended": {**plain["blended"], "ids": True}})
