@@ -15,6 +15,7 @@ from dkan_core.data.format.manifest import PreparedData
 from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.data.loading.in_memory import ArraysReader
 from dkan_core.errors import ConfigError
+from dkan_core.evaluation.metrics import Array
 from dkan_core.integrations.sklearn.explaining import ExplainingMixin
 from dkan_core.integrations.sklearn.rows import OUT_OF_X, reads_ids
 from dkan_core.integrations.sklearn.targets import split_info
@@ -159,7 +160,7 @@ def _refit(
     if "group" in train:
         # Rows of an eval_set have none: each is one by itself.
         others.setdefault("group", np.arange(len(valid["labels"])).astype(np.uint8))
-    joined = {name: np.concatenate([array, others[name]]) for name, array in train.items()}
+    joined = {name: _joined(array, others[name]) for name, array in train.items()}
     second = train_single(
         ArraysReader(joined),
         ArraysReader(valid),
@@ -169,3 +170,11 @@ def _refit(
         choices=choices,
     )
     return replace(second, history=first.history)
+
+
+def _joined(one: Array, other: Array) -> Array:
+    """Return the rows of both; of codes of ids, either has room for as many as its longest row has."""
+    if one.ndim == 1:
+        return np.concatenate([one, other])
+    width = max(one.shape[1], other.shape[1])
+    return np.concatenate([np.pad(each, ((0, 0), (0, width - each.shape[1]))) for each in (one, other)])

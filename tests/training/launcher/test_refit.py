@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from safetensors.numpy import load_file
+from scipy.sparse import csr_matrix
 from sklearn.datasets import load_breast_cancer
 
 from dkan_core import (
@@ -288,6 +289,19 @@ def test_classifier_is_trained_on_its_held_out_rows_as_well() -> None:
     light = FastKANClassifier(**settings, refit=True).fit(X, y, np.full(len(X), 1e-4), eval_set=(X[:100], y[:100]))
     np.testing.assert_allclose(light.predict_proba(X), weighted.predict_proba(X), atol=2e-3)
     assert "refit_rows" not in FastKANClassifier(**settings, refit=True, max_seconds=1e-3).fit(X, y).metrics_
+
+
+def test_classifier_joins_lists_of_ids_of_any_length() -> None:
+    """Rows that were held out may have fewer ids than the longest of the others has, or more."""
+    ones = np.random.default_rng(0).random((300, 30)) < 0.2
+    label = ones[:, :5].sum(axis=1) > 0
+    for longest in (0, 250):
+        ones[:, 20:] = False
+        ones[longest] = True
+        valid = csr_matrix(ones[200:]), label[200:]
+        model = FastKANClassifier(epochs=1, members=1, hidden=(4,), batch_size=64, refit=True)
+        model.fit(csr_matrix(ones[:200]), label[:200], eval_set=[valid])
+        assert model.predict_proba(csr_matrix(ones)).shape == (300, 2)
 
 
 def test_rows_that_were_held_out_keep_their_weights(monkeypatch: pytest.MonkeyPatch) -> None:
