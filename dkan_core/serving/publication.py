@@ -39,7 +39,7 @@ def check_publication(form: Mapping[str, Any]) -> None:
         form: Values of a form by name.
 
     Raises:
-        ConfigError: A value is none, or one does not fit another one.
+        ConfigError: A value is not valid, or does not fit another one.
     """
     if fault := find_unfit_publication(form):
         raise ConfigError(fault)

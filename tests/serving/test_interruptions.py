@@ -104,18 +104,22 @@ def test_call_that_is_given_up_is_none_that_was_answered(server: Server, table: 
         server.wait_for_line(r"WARNING request \S+ModelInfer status=CANCELLED .*error='the call was cancelled'")
 
 
+@pytest.mark.parametrize("options", [("--grpc-port", "0"), ("--workers", "2")], ids=["one process", "processes"])
 def test_requests_that_outlast_the_grace_are_answered_and_counted(
-    trained: TrainResult, table: pa.Table, tmp_path: Path
+    options: tuple[str, str], trained: TrainResult, table: pa.Table, tmp_path: Path
 ) -> None:
     answers: list[Answer] = []
     body = body_of(table, MANY)
-    with serving(trained.model, tmp_path / "log", "--grace-seconds", "1", "--grpc-port", "0") as server:
+    with serving(trained.model, tmp_path / "log", "--grace-seconds", "1", *options) as server:
+        if "--workers" in options:
+            server.wait_for_line(r"late is ready[\s\S]*late is ready")
         assert server.ask(PREDICT, body_of(table, len(table))).status == 200
         client = threading.Thread(target=lambda: answers.append(server.ask(PREDICT, body)))
         client.start()
         wait_until(lambda: _batches(server) == 2)
         server.process.send_signal(signal.SIGTERM)
-        wait_until(lambda: not _listens(server.grpc_port))
+        if "--grpc-port" in options:
+            wait_until(lambda: not _listens(server.grpc_port))
         client.join()
         assert answers == [Answer(503, {"error": "the server is ending"})]
         assert server.stop() == 0
@@ -136,24 +140,6 @@ def test_processes_that_finish_their_requests_take_no_connections(
         assert server.process.poll() is None
         client.close()
         assert server.process.wait() == 0
-
-
-def test_processes_answer_requests_that_outlast_the_grace(
-    trained: TrainResult, table: pa.Table, tmp_path: Path
-) -> None:
-    answers: list[Answer] = []
-    body = body_of(table, MANY)
-    with serving(trained.model, tmp_path / "log", "--grace-seconds", "1", "--workers", "2") as server:
-        server.wait_for_line(r"late is ready[\s\S]*late is ready")
-        assert server.ask(PREDICT, body_of(table, len(table))).status == 200
-        client = threading.Thread(target=lambda: answers.append(server.ask(PREDICT, body)))
-        client.start()
-        wait_until(lambda: _batches(server) == 2)
-        server.process.send_signal(signal.SIGTERM)
-        client.join()
-        assert answers == [Answer(503, {"error": "the server is ending"})]
-        assert server.process.wait() == 0
-    assert f"status=503 rows={MANY}" in server.log.read_text()
 
 
 def _batches(server: Server) -> int:
