@@ -16,7 +16,7 @@ from dkan_core.config.forms import trainings_from_form as trainings_from_form
 from dkan_core.data.example_data import write_sample as write_sample
 from dkan_core.data.format.manifest import PreparedData as PreparedData
 from dkan_core.data.format.manifest import save_pointer as save_pointer
-from dkan_core.data.places import resolve_places as resolve_places
+from dkan_core.data.pipeline_uris import resolve_uris as resolve_uris
 from dkan_core.data.preparation.append import append_rows as append_rows
 from dkan_core.data.preparation.parallel import finish_preparation as finish_preparation
 from dkan_core.data.preparation.parallel import fit_preparation as fit_preparation

@@ -130,8 +130,8 @@ def describe_publication(result: dict[str, Any], arguments: dict[str, Any]) -> s
         return f"not published: test AP {found:.4f} is below {least:g}"
     if not result["approved"]:
         return "not published: the earlier model has a higher test AP, or could not be scored on these rows"
-    place = arguments.get("publish_uri")
-    return f"published: {place}" if place else "not published: publish_uri is empty"
+    uri = arguments.get("publish_uri")
+    return f"published: {uri}" if uri else "not published: publish_uri is empty"
 
 
 @app.command("lint")

@@ -9,7 +9,7 @@ from kfp.dsl.base_component import BaseComponent
 
 from pipelines.form import Parameter, Values, form, merged
 from pipelines.pods import Settings
-from pipelines.steps import PipelineStep, TrainingStep, finish, places, prepare, score, train
+from pipelines.steps import PipelineStep, TrainingStep, finish, prepare, score, train, uris
 
 SUMMARY = "Train FastKAN on tabular Parquet data for binary or multi-label classification; publish what is good enough."
 SCORING_SUMMARY = "Score tabular Parquet with a trained FastKAN, file by file by many pods; measure drift; hold a gate."
@@ -80,7 +80,7 @@ def define_pipeline(
     finish_run = finish.build_finish(settings)
 
     def tasks(values: Values) -> finish.Outputs:
-        values = places.resolve(values, settings)
+        values = uris.resolve(values, settings)
         prepared, fingerprint = prepare_data(values, train.check(training.check, values, settings))
         return finish_run(values, prepared, train_model({**values, "data_fingerprint": fingerprint}, prepared))
 

@@ -5,10 +5,10 @@ from typing import Any
 
 from dkan_core.config import NodesConfig, PrepareConfig
 from dkan_core.config.forms import config_from_form, trainings_from_form
-from dkan_core.data.places import find_unfit_place
+from dkan_core.data.pipeline_uris import find_invalid_uri
 from dkan_core.data.preparation.parallel import check_parts
 from dkan_core.errors import ConfigError
-from dkan_core.serving.publication import find_unfit_publication
+from dkan_core.serving.publication import find_invalid_publication
 from dkan_core.training.setup.early_checks import check_split, check_training
 from dkan_core.trainjob.body import settle
 from pipelines.rules import RULES
@@ -30,7 +30,7 @@ def find_fault(form: Mapping[str, Any]) -> str:
     for name, value in form.items():
         if name in RULES and not RULES[name].holds(value):
             return f"parameter {name!r} must be {RULES[name].expected}, got {value!r}"
-    if fault := find_unfit_publication(form) or find_unfit_place(form):
+    if fault := find_invalid_publication(form) or find_invalid_uri(form):
         return fault
     try:
         _build_configs(form)

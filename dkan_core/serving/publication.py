@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dkan_core.config.kubernetes import NAME_RULE, Rule, or_empty
-from dkan_core.data.places import DATE
+from dkan_core.data.pipeline_uris import DATE
 from dkan_core.errors import ConfigError
 from dkan_core.serving.inference_service import NAME, storage_uri
 
@@ -41,33 +41,33 @@ def check_publication(form: Mapping[str, Any]) -> None:
     Raises:
         ConfigError: A value is not valid, or does not fit another one.
     """
-    if fault := find_unfit_publication(form):
+    if fault := find_invalid_publication(form):
         raise ConfigError(fault)
 
 
-def find_unfit_publication(form: Mapping[str, Any]) -> str:
+def find_invalid_publication(form: Mapping[str, Any]) -> str:
     """Return the first thing that is wrong with the values of a form, each of the type that the form says.
 
-    >>> find_unfit_publication({"inference_service": "late", "publish_uri": ""})
+    >>> find_invalid_publication({"inference_service": "late", "publish_uri": ""})
     "parameter 'inference_service' needs 'publish_uri', which is empty"
-    >>> find_unfit_publication({"inference_service": "late", "publish_uri": "s3://bucket/models/late"})
+    >>> find_invalid_publication({"inference_service": "late", "publish_uri": "s3://bucket/models/late"})
     ''
     """
     for name, rule in PUBLICATION_RULES.items():
         if name in form and not rule.holds(form[name]):
             return f"parameter {name!r} must be {rule.expected}, got {form[name]!r}"
-    place = (form.get("publish_uri") or "").strip()
+    uri = (form.get("publish_uri") or "").strip()
     for name in ("registry_url", "inference_service"):
-        if form.get(name) and not place:
+        if form.get(name) and not uri:
             return f"parameter {name!r} needs 'publish_uri', which is empty"
     # Of a form with a model, that of scoring, whose rows need no label.
     if form.get("min_average_precision") and form.get("label") == "" and form.get("model_uri"):
         return "parameter 'min_average_precision' needs 'label', which is empty"
-    if form.get("registry_url") and not form.get("registered_name") and place.strip("/").endswith(DATE):
+    if form.get("registry_url") and not form.get("registered_name") and uri.strip("/").endswith(DATE):
         return f"parameter 'registered_name' is empty, and would be the date, as 'publish_uri' ends with {DATE}"
     try:
         if form.get("inference_service"):
-            storage_uri(form.get("serving_uri") or place)
+            storage_uri(form.get("serving_uri") or uri)
     except ConfigError as error:
         return str(error)
     return ""

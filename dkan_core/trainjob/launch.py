@@ -112,16 +112,16 @@ def check_training_on_nodes(
 
 
 def _shared(name: str, uri: str | Path, nodes: NodesConfig) -> str:
-    """Return the place as the nodes are to call it.
+    """Return the path or URI as the nodes are to use it.
 
     Raises:
         ConfigError: It is of this machine alone.
     """
     if is_shared(uri, nodes.mount_path if nodes.pvc_name else ""):
         return str(uri).rstrip("/") if is_remote(uri) else str(local_path(uri))
-    path = f"a path below {nodes.mount_path}, where claim {nodes.pvc_name} is" if nodes.pvc_name else "one on pvc_name"
+    path = f"below {nodes.mount_path}, where claim {nodes.pvc_name} is" if nodes.pvc_name else "on pvc_name"
     raise ConfigError(
-        f"{name} must be a place that {nodes.nodes} nodes share, a URI such as s3://bucket/folder or {path}, "
+        f"{name} must be on storage that {nodes.nodes} nodes share: a URI such as s3://bucket/folder or a path {path}, "
         f"got {str(uri)!r}"
     )
 

@@ -11,7 +11,7 @@ from components.deployment.predict_parquet import predict_parquet
 from components.deployment.summarize_scores import summarize_scores
 from pipelines.form import REQUIRED, Values, as_pipeline, bind, merged, parameters_of
 from pipelines.pods import Settings, configure_pod
-from pipelines.steps import places
+from pipelines.steps import uris
 
 PARAMETERS = merged(
     parameters_of(plan_scoring),
@@ -60,7 +60,7 @@ def build_score(settings: Settings, name: str) -> Callable[[Values], Outputs]:
     )
 
     def score_dated(values: Values) -> Outputs:
-        outputs = bind(scoring, places.resolve(values, settings)).outputs
+        outputs = bind(scoring, uris.resolve(values, settings)).outputs
         return Outputs(**{name: outputs[name] for name in Outputs._fields})
 
     return score_dated

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 import yaml
 
-from dkan_core.data.places import find_local_place
+from dkan_core.data.pipeline_uris import find_unshared_uri
 from dkan_core.errors import UserError
 from pipelines.compiled import DEFAULT
 from pipelines.lint.documents import LOADER
@@ -132,7 +132,7 @@ def prepare(submission: Submission, params: Sequence[str]) -> Request:
     spec = next(yaml.load_all(content, Loader=LOADER))
     inputs = spec["root"].get("inputDefinitions", {}).get("parameters", {})
     parameters = read_parameters(inputs, params)
-    if fault := find_local_place(with_defaults(inputs, parameters), VOLUME_PATH if "pvc_name" in inputs else ""):
+    if fault := find_unshared_uri(with_defaults(inputs, parameters), VOLUME_PATH if "pvc_name" in inputs else ""):
         raise ArgumentError(fault)
     # The same file is the same version: submitting it again uploads nothing.
     submission.version = submission.version or hashlib.sha256(content).hexdigest()[:12]

@@ -121,7 +121,7 @@ def test_shared_parameters_read_the_same_everywhere(folder: str) -> None:
         # and what every pod is given train_fastkan_nodes hands on.
         others = {"seed", *(parameter.name for parameter in STEP)} | ({"split"} if "evaluate" in part else set())
         # It checks the forms of training and of batch scoring, which say other things of these two.
-        others |= {"label", "min_average_precision"} if "resolve_places" in part else set()
+        others |= {"label", "min_average_precision"} if "resolve_uris" in part else set()
         for name, field in (load_asset(part).component_spec.inputs or {}).items():
             if name in inputs and name not in others:
                 # A component may do without a place that the pipeline needs.

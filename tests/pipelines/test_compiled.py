@@ -13,7 +13,7 @@ from kfp import dsl
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from dkan_core.data.places import READ, WRITTEN
+from dkan_core.data.pipeline_uris import READ, WRITTEN
 from dkan_core.trainjob.body import CONFIG_KEYS, SECRET_KEYS
 from dkan_core.utils.storage.credentials import VARIABLES, own_name
 from pipelines.__main__ import app, describe_publication
@@ -27,7 +27,7 @@ VERSION = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"][
 NOT_RETRIED = tuple(
     f"exec-{name}"
     for name in (
-        *("resolve-places", "check-training", "approve-model", "complete-scores", "plan-scoring"),
+        *("resolve-uris", "check-training", "approve-model", "complete-scores", "plan-scoring"),
         *("fingerprint-parquet", "prepare-parquet", "plan-preparation", "fit-preparation"),
         *("train-fastkan-nodes", "deploy-model"),
     )
@@ -119,7 +119,7 @@ def test_only_what_depends_on_its_inputs_alone_is_cached(spec: dict[str, Any]) -
     never = {
         "check-training",
         "check-training-nodes",
-        "resolve-places",
+        "resolve-uris",
         "fingerprint-parquet",
         "evaluate-fastkan",
         "approve-model",
@@ -166,7 +166,7 @@ def test_steps_are_tried_again_after_a_pause_unless_they_would_find_the_same(spe
 
 def test_first_step_is_given_every_place_to_check(spec: dict[str, Any]) -> None:
     form = spec["root"]["inputDefinitions"]["parameters"]
-    given = spec["root"]["dag"]["tasks"]["resolve-places"]["inputs"]["parameters"]
+    given = spec["root"]["dag"]["tasks"]["resolve-uris"]["inputs"]["parameters"]
     for name in form.keys() & {*READ, *WRITTEN}:
         assert given[name] == {"componentInputParameter": name}
     volume = VOLUME_PATH if "pvc_name" in form else ""
@@ -185,7 +185,7 @@ def test_steps_that_read_neither_rows_nor_weights_are_small(spec: dict[str, Any]
         for name, executor in spec["deploymentSpec"]["executors"].items()
         if executor["container"]["resources"].get("resourceMemoryLimit") == "2Gi"
     }
-    assert "exec-resolve-places" in small
+    assert "exec-resolve-uris" in small
     heavy = ("exec-prepare", "exec-predict", "exec-evaluate", "exec-summarize", "exec-publish", "exec-fit")
     assert not {name for name in small if name.startswith(heavy)}
     if "exec-train-fastkan-nodes" in spec["deploymentSpec"]["executors"]:
@@ -196,7 +196,7 @@ def test_date_is_in_no_key_of_the_cache(spec: dict[str, Any]) -> None:
     """A place without a date is the same every night, and other fields do not come from the step."""
     for task in all_tasks(spec).values():
         sources = task.get("inputs", {}).get("parameters", {})
-        dated = {name for name, source in sources.items() if "resolve-places" in json.dumps(source)}
+        dated = {name for name, source in sources.items() if "resolve-uris" in json.dumps(source)}
         if task["cachingOptions"].get("enableCache"):
             assert dated <= {"data_uri"}
 

@@ -155,7 +155,7 @@ def test_arguments_that_a_step_would_refuse_are_named(pipeline: str, assignments
     ],
     ids=str,
 )
-def test_places_that_differ_are_fine(form: dict[str, str]) -> None:
+def test_uris_that_differ_are_fine(form: dict[str, str]) -> None:
     assert find_fault(form) == ""
 
 
@@ -170,7 +170,7 @@ def test_places_that_differ_are_fine(form: dict[str, str]) -> None:
     ],
     ids=str,
 )
-def test_places_that_two_steps_share_are_named(form: dict[str, str]) -> None:
+def test_uris_that_two_steps_share_are_named(form: dict[str, str]) -> None:
     assert "must differ from" in find_fault(form)
 
 

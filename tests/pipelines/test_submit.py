@@ -27,7 +27,7 @@ TASKS = [
     "evaluate-fastkan",
     "fingerprint-parquet",
     "prepare-parquet",
-    "resolve-places",
+    "resolve-uris",
     "train-fastkan",
 ]
 

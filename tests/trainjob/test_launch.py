@@ -310,15 +310,19 @@ def test_command_of_the_job_trains(kubernetes: Kubernetes, go: Callable[..., Tra
 @pytest.mark.parametrize(
     ("prepared_", "run", "message"),
     [
-        ("/elsewhere/data", "s3://b/run", "prepared must be a place that 2 nodes share, .* got '/elsewhere/data'"),
-        ("s3://b/data", "run", "run must be a place .* a URI such as s3://bucket/folder or a path below .* got 'run'"),
-        ("minio://b/data", "s3://b/run", "prepared must be a place that 2 nodes share"),
+        ("/elsewhere/data", "s3://b/run", "prepared must be on storage that 2 nodes share: .* got '/elsewhere/data'"),
+        (
+            "s3://b/data",
+            "run",
+            "run must be on storage .* s3://bucket/folder or a path below .* got 'run'",
+        ),
+        ("minio://b/data", "s3://b/run", "prepared must be on storage that 2 nodes share"),
     ],
 )
 def test_place_that_nodes_cannot_reach_is_refused(nodes: NodesConfig, prepared_: str, run: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         train_on_nodes(prepared_, run, CONFIG, nodes)
-    with pytest.raises(ConfigError, match="or one on pvc_name"):
+    with pytest.raises(ConfigError, match="or a path on pvc_name"):
         train_on_nodes("/data/set", "/data/run", CONFIG, NodesConfig(image="dkan"))
 
 

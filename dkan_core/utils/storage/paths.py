@@ -1,4 +1,4 @@
-"""What a path or fsspec URI names: local or remote, a file system, a place inside a folder."""
+"""Paths and fsspec URIs: local or remote, their filesystem, whether one lies in another."""
 
 import os
 import posixpath
@@ -28,22 +28,22 @@ def is_remote(uri: str | Path) -> bool:
     return "://" in text and not text.startswith(("file://", "local://"))
 
 
-def is_shared(place: str | Path, root: str = "") -> bool:
-    """Tell whether several machines find the same under a path or URI.
+def is_shared(uri: str | Path, root: str = "") -> bool:
+    """Return whether a path or URI names the same files on several machines.
 
     Args:
-        place: The path or URI.
-        root: Folder on a volume that all of them mount. Default: there is none.
+        uri: Path or URI.
+        root: Folder on a volume that all of them mount. Default: none.
 
     >>> is_shared("s3://bucket/run"), is_shared("minio://bucket/run"), is_shared("/data/run")
     (True, False, False)
     >>> is_shared("/data/run", "/data"), is_shared("/data/../run", "/data"), is_shared("data/run", "/")
     (True, False, False)
     """
-    if is_remote(place):
-        scheme = str(place).partition("://")[0]
+    if is_remote(uri):
+        scheme = str(uri).partition("://")[0]
         return scheme != "memory" and scheme in (*fsspec.available_protocols(), *PLUGIN_SCHEMES)
-    path = posixpath.normpath(str(place).removeprefix("file://").removeprefix("local://"))
+    path = posixpath.normpath(str(uri).removeprefix("file://").removeprefix("local://"))
     return bool(root) and PurePosixPath(path).is_relative_to(root)
 
 

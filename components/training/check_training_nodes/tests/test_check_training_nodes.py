@@ -10,7 +10,7 @@ import pytest
 from components.training.check_training_nodes import check_training_nodes
 from dkan_core import ConfigError
 
-PLACES = {"run_uri": "s3://bucket/run", "image": "dkan"}
+URIS = {"run_uri": "s3://bucket/run", "image": "dkan"}
 
 
 @pytest.mark.parametrize(
@@ -21,9 +21,9 @@ PLACES = {"run_uri": "s3://bucket/run", "image": "dkan"}
         ({"strategy": "hybrid", "nodes": 3}, "workers 3: strategy hybrid takes twice"),
         ({"memory_per_node": "64GB"}, "memory_per_node must be a quantity of at least 64Mi"),
         ({"tolerations": [{"keys": "gpu"}]}, "tolerations must be a JSON list of tolerations"),
-        ({"run_uri": "/tmp/run"}, "run_uri must be a place that 2 nodes share, a URI such as .* got '/tmp/run'"),
-        ({"prepared_uri": ""}, "prepared_uri must be a place that 2 nodes share, a URI such as .* got ''"),
-        ({"prepared_uri": "minio://b/p", "pvc_name": "claim"}, "prepared_uri must be a place that 2 nodes share"),
+        ({"run_uri": "/tmp/run"}, "run_uri must be on storage that 2 nodes share: a URI such as .* got '/tmp/run'"),
+        ({"prepared_uri": ""}, "prepared_uri must be on storage that 2 nodes share: a URI such as .* got ''"),
+        ({"prepared_uri": "minio://b/p", "pvc_name": "claim"}, "prepared_uri must be on storage that 2 nodes share"),
         ({"gpu_type": ""}, "gpu_type must be a resource name"),
         ({"labels": {"a b": "c"}}, "labels must be a JSON object of labels"),
         ({"label": "late", "label_weights": "1,2"}, "label_weights: 2 numbers; the data has 1 label"),
@@ -32,11 +32,11 @@ PLACES = {"run_uri": "s3://bucket/run", "image": "dkan"}
 )
 def test_wrong_setting_is_named(settings: dict[str, Any], message: str, tmp_path: Path) -> None:
     pq.write_table(pa.table({"age": [30, 40], "late": [0, 1]}), tmp_path / "rows.parquet")
-    given = {**PLACES, "data_uri": str(tmp_path / "rows.parquet"), **settings}
+    given = {**URIS, "data_uri": str(tmp_path / "rows.parquet"), **settings}
     with pytest.raises(ConfigError, match=message):
         check_training_nodes.python_func(**given)
 
 
 def test_right_settings_are_let_through() -> None:
-    places = {**PLACES, "prepared_uri": "/data/prepared", "pvc_name": "claim"}
-    check_training_nodes.python_func(**places, strategy="hybrid", gpus_per_node=2, label="late", label_weights="1")
+    uris = {**URIS, "prepared_uri": "/data/prepared", "pvc_name": "claim"}
+    check_training_nodes.python_func(**uris, strategy="hybrid", gpus_per_node=2, label="late", label_weights="1")

@@ -43,7 +43,10 @@ def test_settings_of_the_cluster_are_those_of_the_library() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({}, "prepared must be a place that 2 nodes share, a URI such as s3://bucket/folder or one on pvc_name, got"),
+        (
+            {},
+            "prepared must be on storage that 2 nodes share: a URI such as s3://bucket/folder or a path on pvc_name",
+        ),
         ({"nodes": 0}, "nodes must be"),
         ({"image": ""}, "image: name the image"),
         ({"tolerations": ["gpu"]}, "tolerations must be a JSON list"),

@@ -34,11 +34,11 @@ def test_report_comes_before_the_gate_and_both_after_every_part() -> None:
 
 def test_every_step_gets_the_places_with_the_date_of_the_run() -> None:
     root = read_documents(PACKAGE)[0]["root"]["dag"]["tasks"]
-    assert not root.pop("resolve-places")["cachingOptions"].get("enableCache")
+    assert not root.pop("resolve-uris")["cachingOptions"].get("enableCache")
     (scoring,) = root.values()
     for name in ("data_uri", "output_uri"):
         source = scoring["inputs"]["parameters"][name]["taskOutputParameter"]
-        assert source == {"producerTask": "resolve-places", "outputParameterKey": name}
+        assert source == {"producerTask": "resolve-uris", "outputParameterKey": name}
 
 
 def test_form_needs_model_data_and_place() -> None:

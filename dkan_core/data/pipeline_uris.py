@@ -1,4 +1,4 @@
-"""Places in the form of a pipeline: what its steps read, and what they leave for each other or for later."""
+"""URIs among the parameters of a pipeline: what its steps read and write."""
 
 import os
 import posixpath
@@ -14,48 +14,48 @@ READ = ("data_uri", "model_uri", "initial_model_uri", "previous_model_uri")
 WRITTEN = ("prepared_uri", "checkpoint_uri", "run_uri", "publish_uri", "output_uri")
 
 DATE = "{date}"
-# What may be another one every day.
+# What may contain {date}.
 DATED = ("data_uri", "output_uri", "publish_uri", "registered_version", "serving_uri")
 
 # A variable that Kubeflow Pipelines gives every step on a cluster.
 POD = "KFP_POD_NAME"
 
 
-def find_local_place(form: Mapping[str, Any], volume_path: str = "") -> str:
-    """Return what is wrong with the first place that pods cannot share: what they leave there would be lost.
+def find_unshared_uri(form: Mapping[str, Any], volume_path: str = "") -> str:
+    """Return what is wrong with the first path or URI that pods do not share: what they write there would be lost.
 
-    What is only read may also be part of the image.
+    What is only read may also be a path in the image.
 
     Args:
         form: Values of a form by name.
         volume_path: Where every step mounts a volume. Default: nowhere.
 
-    >>> find_local_place({"data_uri": "s3://bucket/flights", "publish_uri": "/mnt/dkan/models"})
+    >>> find_unshared_uri({"data_uri": "s3://bucket/flights", "publish_uri": "/mnt/dkan/models"})
     "parameter 'publish_uri' must be a URI such as s3://bucket/folder, got '/mnt/dkan/models'"
-    >>> find_local_place({"publish_uri": "/mnt/dkan/models"}, "/mnt/dkan")
+    >>> find_unshared_uri({"publish_uri": "/mnt/dkan/models"}, "/mnt/dkan")
     ''
     """
     for name in (*READ, *WRITTEN):
         root = "/" if name in READ else volume_path
         given = form.get(name) or ""
-        for place in split_sources(given) if name == "data_uri" else filter(None, [given]):
-            if not is_shared(place, root):
+        for uri in split_sources(given) if name == "data_uri" else filter(None, [given]):
+            if not is_shared(uri, root):
                 path = f", or a path below {root.rstrip('/')}/" if root else ""
-                return f"parameter {name!r} must be a URI such as s3://bucket/folder{path}, got {place!r}"
+                return f"parameter {name!r} must be a URI such as s3://bucket/folder{path}, got {uri!r}"
     return ""
 
 
-def find_unfit_place(form: Mapping[str, Any]) -> str:
-    """Return what is wrong with the first place that does not fit the others, or cannot have the date that it has.
+def find_invalid_uri(form: Mapping[str, Any]) -> str:
+    """Return what is wrong with the first URI that equals another one, or contains {date} and may not.
 
     Args:
         form: Values of a form by name.
     """
-    return _misplaced_date(form) or _shared_place(form)
+    return _misplaced_date(form) or _duplicate_uri(form)
 
 
-def resolve_places(form: Mapping[str, Any], volume_path: str = "") -> tuple[str, ...]:
-    """Fill in the date in the places of a run; in a pod of Kubeflow Pipelines, check that all pods can reach them.
+def resolve_uris(form: Mapping[str, Any], volume_path: str = "") -> tuple[str, ...]:
+    """Fill in {date} in the URIs of a run; in a pod of Kubeflow Pipelines, check that all pods can reach them.
 
     Args:
         form: Values of a form by name, those of ``DATED`` among them.
@@ -65,11 +65,11 @@ def resolve_places(form: Mapping[str, Any], volume_path: str = "") -> tuple[str,
         Those of ``DATED``, with the same date, today's in UTC, in place of each ``{date}``.
 
     Raises:
-        ConfigError: A place is inside this pod, its scheme is unknown, it may have no date, or two places are the same.
+        ConfigError: A path is inside this pod, a scheme is unknown, a URI may have no date, or two URIs are the same.
     """
-    if fault := find_unfit_place(form):
+    if fault := find_invalid_uri(form):
         raise ConfigError(fault)
-    if POD in os.environ and (fault := find_local_place(form, volume_path)):
+    if POD in os.environ and (fault := find_unshared_uri(form, volume_path)):
         raise ConfigError(fault)
     today = datetime.now(UTC).date().isoformat()
     return tuple(form[name].replace(DATE, today) for name in DATED)
@@ -88,20 +88,20 @@ serving_uri"
     return ""
 
 
-def _shared_place(form: Mapping[str, Any]) -> str:
+def _duplicate_uri(form: Mapping[str, Any]) -> str:
     """Return what is wrong where a step is to write where the data are, or another step writes.
 
-    >>> _shared_place({"data_uri": "s3://b/flights", "publish_uri": "s3://b/flights/"})
+    >>> _duplicate_uri({"data_uri": "s3://b/flights", "publish_uri": "s3://b/flights/"})
     "parameter 'publish_uri' must differ from 'data_uri', got 's3://b/flights/'"
     """
     taken: dict[str, str] = {}
     for name in ("data_uri", "model_uri"):
-        taken |= {folder: name for place in split_sources(form.get(name) or "") if (folder := _folder(place))}
+        taken |= {folder: name for uri in split_sources(form.get(name) or "") if (folder := _folder(uri))}
     for name in WRITTEN:
-        place = _in_one_spelling(str(form.get(name) or ""))
-        if place and place in taken:
-            return f"parameter {name!r} must differ from {taken[place]!r}, got {form[name]!r}"
-        taken[place] = name
+        uri = _normalized(str(form.get(name) or ""))
+        if uri and uri in taken:
+            return f"parameter {name!r} must differ from {taken[uri]!r}, got {form[name]!r}"
+        taken[uri] = name
     return ""
 
 
@@ -111,17 +111,17 @@ def _folder(source: str) -> str:
     >>> _folder("s3://b/flights/**/*.parquet"), _folder("/mnt/dkan/v1.0/"), _folder("flights.parquet")
     ('s3://b/flights', '/mnt/dkan/v1.0', '')
     """
-    place = _in_one_spelling(source)
-    while place.endswith(SUFFIXES) or "*" in posixpath.basename(place):
-        place = posixpath.dirname(place)
-    return place
+    uri = _normalized(source)
+    while uri.endswith(SUFFIXES) or "*" in posixpath.basename(uri):
+        uri = posixpath.dirname(uri)
+    return uri
 
 
-def _in_one_spelling(place: str) -> str:
-    """Return a path or URI without what does not count, empty where there is none.
+def _normalized(uri: str) -> str:
+    """Return a path or URI in normal form: no ``..``, no spaces around it, no doubled or last slash.
 
-    >>> _in_one_spelling(" s3://b/x/../late//v1.0/"), _in_one_spelling(" ")
+    >>> _normalized(" s3://b/x/../late//v1.0/"), _normalized(" ")
     ('s3://b/late/v1.0', '')
     """
-    scheme, separator, path = place.strip().rpartition("://")
+    scheme, separator, path = uri.strip().rpartition("://")
     return f"{scheme}{separator}{posixpath.normpath(path)}" if path else ""

@@ -1,4 +1,4 @@
-"""Component: places with {date} to the places of one run, and a check of what its last steps are given."""
+"""Component: fill in {date} in the URIs of a run, and check the parameters of its last steps."""
 
 from typing import NamedTuple
 
@@ -8,7 +8,7 @@ from components.image import IMAGE
 
 
 @dsl.component(base_image=IMAGE, install_kfp_package=False)
-def resolve_places(
+def resolve_uris(
     data_uri: str = "",
     output_uri: str = "",
     publish_uri: str = "",
@@ -40,7 +40,7 @@ def resolve_places(
         ("serving_uri", str),
     ],
 ):
-    """Replace {date} by the day on which this step runs; refuse places and settings that later steps would fail on.
+    """Replace {date} by the day on which this step runs; refuse URIs and settings that later steps would fail on.
 
     Args:
         data_uri: Parquet files, folders or globs, local or s3:// or gs://; several separated by a comma or a new line.
@@ -59,7 +59,7 @@ def resolve_places(
         prepared_uri: Folder or bucket for the prepared shards, one folder per data set. Empty: inside the artifact.
         checkpoint_uri: Folder or bucket for checkpoints: a retried step resumes from there. Empty: none kept.
         run_uri: Folder or bucket for runs and their checkpoints, each in its own folder; a path is on the claim.
-        volume_path: Where every step mounts a volume. Empty: places are URIs.
+        volume_path: Where every step mounts a volume. Empty: no paths, only URIs.
         label: Label columns. Empty: none, or those of an earlier model.
         min_average_precision: Minimum average precision; 0 sets no limit.
         max_psi: Largest population stability index of a column or score; 0 sets no limit.
@@ -80,7 +80,7 @@ def resolve_places(
         serving_uri: The same with the date.
     """
     form = dict(locals())
-    from dkan_core import check_publication, resolve_places
+    from dkan_core import check_publication, resolve_uris
 
     check_publication(form)
-    return resolve_places(form, volume_path)
+    return resolve_uris(form, volume_path)

@@ -1,14 +1,14 @@
-"""The component gives every place of a run the same day, and refuses what a later step of the run would fail on."""
+"""The component gives every URI of a run the same day, and refuses what a later step of the run would fail on."""
 
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
-from components.deployment.resolve_places import resolve_places
+from components.deployment.resolve_uris import resolve_uris
 from dkan_core import ConfigError
-from dkan_core.data import places as module
-from dkan_core.data.places import DATED
+from dkan_core.data import pipeline_uris as module
+from dkan_core.data.pipeline_uris import DATED
 
 
 class Clock(datetime):
@@ -22,14 +22,14 @@ class Clock(datetime):
         return datetime(2026, 11, 20 + cls.looks, tzinfo=UTC)
 
 
-def test_places_have_one_date_and_others_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_uris_have_one_date_and_others_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "datetime", Clock)
-    filled = resolve_places.python_func("s3://b/new/{date}/*.parquet", "s3://b/scores/{date}", "s3://b/late", "{date}")
+    filled = resolve_uris.python_func("s3://b/new/{date}/*.parquet", "s3://b/scores/{date}", "s3://b/late", "{date}")
     assert filled == ("s3://b/new/2026-11-21/*.parquet", "s3://b/scores/2026-11-21", "s3://b/late", "2026-11-21", "")
 
 
 @pytest.mark.parametrize(
-    ("places", "message"),
+    ("form", "message"),
     [
         (
             {"publish_uri": "bucket/models"},
@@ -43,17 +43,17 @@ def test_places_have_one_date_and_others_stay(monkeypatch: pytest.MonkeyPatch) -
         ({"prepared_uri": "/data", "volume_path": "/mnt/dkan"}, "or a path below /mnt/dkan/, got '/data'"),
     ],
 )
-def test_place_that_is_lost_with_its_pod_is_refused_on_a_cluster(
-    monkeypatch: pytest.MonkeyPatch, places: dict[str, Any], message: str
+def test_path_that_is_lost_with_its_pod_is_refused_on_a_cluster(
+    monkeypatch: pytest.MonkeyPatch, form: dict[str, Any], message: str
 ) -> None:
-    resolve_places.python_func(**places)
-    monkeypatch.setenv("KFP_POD_NAME", "flights-resolve-places")
+    resolve_uris.python_func(**form)
+    monkeypatch.setenv("KFP_POD_NAME", "flights-resolve-uris")
     with pytest.raises(ConfigError, match=message):
-        resolve_places.python_func(**places)
+        resolve_uris.python_func(**form)
 
 
 @pytest.mark.parametrize(
-    "places",
+    "form",
     [
         {},
         {"data_uri": "/opt/sample.parquet", "publish_uri": "s3://b/a,b", "serving_uri": "pvc://claim/late"},
@@ -62,9 +62,9 @@ def test_place_that_is_lost_with_its_pod_is_refused_on_a_cluster(
     ],
     ids=str,
 )
-def test_place_that_pods_share_is_let_through(monkeypatch: pytest.MonkeyPatch, places: dict[str, Any]) -> None:
-    monkeypatch.setenv("KFP_POD_NAME", "flights-resolve-places")
-    assert resolve_places.python_func(**places) == tuple(places.get(name, "") for name in DATED)
+def test_uri_that_pods_share_is_let_through(monkeypatch: pytest.MonkeyPatch, form: dict[str, Any]) -> None:
+    monkeypatch.setenv("KFP_POD_NAME", "flights-resolve-uris")
+    assert resolve_uris.python_func(**form) == tuple(form.get(name, "") for name in DATED)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_place_that_pods_share_is_let_through(monkeypatch: pytest.MonkeyPatch, p
 )
 def test_what_would_fail_after_training_is_refused_before_it(form: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        resolve_places.python_func(**form)
+        resolve_uris.python_func(**form)
 
 
 @pytest.mark.parametrize(
@@ -104,6 +104,6 @@ def test_what_would_fail_after_training_is_refused_before_it(form: dict[str, Any
 )
 def test_publication_that_may_succeed_is_let_through(form: dict[str, Any]) -> None:
     today = datetime.now(UTC).date()
-    found = resolve_places.python_func(**form)
+    found = resolve_uris.python_func(**form)
     days = {today.isoformat(), datetime.now(UTC).date().isoformat()}
     assert found in [tuple(form.get(name, "").replace("{date}", day) for name in DATED) for day in days]
