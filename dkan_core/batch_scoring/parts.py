@@ -56,37 +56,37 @@ def score_part(output_uri: str | Path, part: int) -> int:
     if accepted is not None:
         logger.info("%s was scored and accepted before", output_uri)
         return accepted.rows
-    place, plan = open_plan(output_uri)
+    output, plan = open_plan(output_uri)
     if not 0 <= part < len(plan.parts):
         raise ConfigError(f"part must be from 0 to {len(plan.parts) - 1}, got {part}")
     files = [plan.files[index] for index in plan.parts[part]]
     rows = sum(file.rows for file in files)
-    record = read_record(place, plan, part)
+    record = read_record(output, plan, part)
     # A bucket's lifecycle rule, or a person, may have removed scores since.
-    if record is not None and not missing_files(place, record.files):
+    if record is not None and not missing_files(output, record.files):
         logger.info("part %d of %d was scored before", part, len(plan.parts))
         return rows
     # The plan's own copy: all parts score with the model that was planned, whatever is published meanwhile.
-    with local_copy(f"{place.uri}/{plan.model_folder}") as folder:
+    with local_copy(f"{output.uri}/{plan.model_folder}") as folder:
         saved = SavedModel(folder)
     found, written = Found(), []
     folder_types = copied_folder_types(saved, [file.source for file in plan.files])
     with progress("scoring", rows, "rows") as advance:
         for file in files:
-            written.append(_score_file(place, plan, saved, file, folder_types, found, advance))
+            written.append(_score_file(output, plan, saved, file, folder_types, found, advance))
     if plan.labels:
-        with place.staged(f"{plan.record(part)}.safetensors") as aside:
+        with output.staged(f"{plan.record(part)}.safetensors") as aside:
             save_file(
                 {"labels": np.concatenate(found.labels), "probabilities": np.concatenate(found.probabilities)}, aside
             )
     left = PartRecord(files=written, counts=CountsSchema.model_validate(found.counts.to_dict()))
-    place.write_json(f"{plan.record(part)}.json", left.model_dump())
+    output.write_json(f"{plan.record(part)}.json", left.model_dump())
     logger.info("scored part %d of %d: %s", part, len(plan.parts), counted(rows, "row"))
     return rows
 
 
 def _score_file(
-    place: SharedFolder,
+    output: SharedFolder,
     plan: ScoringPlan,
     saved: SavedModel,
     file: PlannedFile,
@@ -100,7 +100,7 @@ def _score_file(
         raise DataError(f"{file.source}: changed after the scoring was planned; plan it again")
     columns, labels = plan.columns, plan.labels
     schema, _ = output_schema(saved, [file.source], columns, labels, folder_types)
-    with place.staged(file.output) as aside:
+    with output.staged(file.output) as aside:
         with pq.ParquetWriter(aside, schema) as writer:
             batches = counted_batches(saved, file.source, columns, labels, found, on_rows, folder_types)
             for batch, found_NL in batches:
@@ -108,12 +108,12 @@ def _score_file(
         return ScoredFile(output=file.output, source=file.source, rows=file.rows, bytes=aside.stat().st_size)
 
 
-def read_record(place: SharedFolder, plan: ScoringPlan, part: int) -> PartRecord | None:
+def read_record(output: SharedFolder, plan: ScoringPlan, part: int) -> PartRecord | None:
     """Return what a part left behind, or None where it is not through.
 
     Args:
-        place: Where the scores go.
+        output: Where the scores go.
         plan: The plan.
         part: Number of the part.
     """
-    return place.read(PartRecord, f"{plan.record(part)}.json")
+    return output.read(PartRecord, f"{plan.record(part)}.json")

@@ -121,19 +121,19 @@ def plan_scoring(
         raise ConfigError(f"output_uri must be a folder or URI that every process reaches, got {str(output_uri)!r}")
     if not str(model).strip():
         raise ConfigError(f"model_uri must name a model or a run folder, got {str(model)!r}")
-    place = SharedFolder(output_uri)
+    output = SharedFolder(output_uri)
     paths = find_parquet(split_sources(sources))
     with local_copy(model) as folder:
         saved = SavedModel(folder)
         plan = _make_plan(saved, str(model), paths, columns, labels, parts)
-        _check_apart(place, plan, split_sources(sources))
-        accepted = read_accepted(place)
-        if accepted is not None and accepted.plan == plan.id and not missing_files(place, accepted.files):
+        _check_apart(output, plan, split_sources(sources))
+        accepted = read_accepted(output)
+        if accepted is not None and accepted.plan == plan.id and not missing_files(output, accepted.files):
             logger.info("%s: the same files were scored with the same model and accepted; nothing to do", output_uri)
             return [0]
-        _claim(place, plan, overwrite=overwrite)
+        _claim(output, plan, overwrite=overwrite)
         for name in sorted(saved.files.files):
-            with place.staged(f"{plan.model_folder}/{name}") as aside:
+            with output.staged(f"{plan.model_folder}/{name}") as aside:
                 aside.write_bytes(saved.files.read(name))
     rows = sum(file.rows for file in plan.files)
     what = [counted(rows, "row"), counted(len(paths), "file"), counted(len(plan.parts), "part")]
@@ -195,79 +195,79 @@ def _below_common_folder(paths: Sequence[str]) -> dict[str, str]:
     names = {path: "/".join(path.split("/")[common:]) for path in paths}
     odd = next((path for path, name in names.items() if "://" in name), None)
     if odd is not None:
-        raise DataError(f"{odd}: is not in the same place as {paths[0]}; score the files of one place at a time")
+        raise DataError(f"{odd}: is not on the filesystem of {paths[0]}; score the files of one filesystem at a time")
     return names
 
 
-def _check_apart(place: SharedFolder, plan: ScoringPlan, sources: Sequence[str]) -> None:
+def _check_apart(output: SharedFolder, plan: ScoringPlan, sources: Sequence[str]) -> None:
     """Raise OutputError where a source file lies in the output folder, or the scores would be among the sources.
 
     The file would be taken for scores, or replaced; the scores would be taken for rows by the next call.
     """
-    root = place.fs.unstrip_protocol(place.root).rstrip("/")
+    root = output.fs.unstrip_protocol(output.root).rstrip("/")
     for file in plan.files:
         source = file.source if "://" in file.source else f"file://{Path(file.source).absolute()}"
         # Scores lie under the names of their sources: in the same folder they would overwrite each other.
         if source.startswith(f"{root}/"):
-            raise OutputError(f"{place.uri}: holds source files ({file.source}); choose another folder")
+            raise OutputError(f"{output.uri}: holds source files ({file.source}); choose another folder")
     for named in sources:
-        if takes_in(named, place.uri, [file.output for file in plan.files]):
-            raise OutputError(f"{place.uri}: lies in a folder of sources ({named}); choose a folder outside of it")
+        if takes_in(named, output.uri, [file.output for file in plan.files]):
+            raise OutputError(f"{output.uri}: lies in a folder of sources ({named}); choose a folder outside of it")
 
 
-def _claim(place: SharedFolder, plan: ScoringPlan, *, overwrite: bool) -> None:
-    """Write the plan, unless the place is taken; what an earlier scoring says to be whole is no longer."""
-    under_way, done = read_plan(place), read_done(place)
+def _claim(output: SharedFolder, plan: ScoringPlan, *, overwrite: bool) -> None:
+    """Write the plan, unless other files are there; remove the record that an earlier scoring is complete."""
+    under_way, done = read_plan(output), read_done(output)
     if under_way is None or under_way.id != plan.id:
         earlier = {} if done is None else {done.plan: [file.output for file in done.files]}
         if under_way is not None:
             earlier[under_way.id] = [file.output for file in under_way.files]
-        _check_taken(place, plan, set(earlier), overwrite=overwrite)
+        _check_taken(output, plan, set(earlier), overwrite=overwrite)
         stale = {name for names in earlier.values() for name in names} - {file.output for file in plan.files}
         folders = {f"{WORK}/{name}" for name in earlier if name != plan.id}
         # Before the plan: once that is written, nobody knows any more what the earlier one left.
-        place.write_json(REPLACED, Replaced(names=sorted(stale | folders)).model_dump())
-        place.write_json(PLAN, json.loads(plan.model_dump_json()))
-    place.remove(DONE)
-    replaced = place.read(Replaced, REPLACED)
+        output.write_json(REPLACED, Replaced(names=sorted(stale | folders)).model_dump())
+        output.write_json(PLAN, json.loads(plan.model_dump_json()))
+    output.remove(DONE)
+    replaced = output.read(Replaced, REPLACED)
     # None where an earlier call got as far as the end of this.
     for name in [] if replaced is None else replaced.names:
-        place.remove(name)
-    place.remove(REPLACED)
+        output.remove(name)
+    output.remove(REPLACED)
 
 
-def _check_taken(place: SharedFolder, plan: ScoringPlan, earlier: set[str], *, overwrite: bool) -> None:
+def _check_taken(output: SharedFolder, plan: ScoringPlan, earlier: set[str], *, overwrite: bool) -> None:
     """Raise OutputError where other scores lie, and are not to be replaced, or something else."""
     if earlier - {plan.id} and not overwrite:
         raise OutputError(
-            f"{place.uri}: other files were scored there, or with another model or other settings; "
+            f"{output.uri}: other files were scored there, or with another model or other settings; "
             "pass overwrite=True to replace them, or choose another folder"
         )
-    foreign = sorted(entries(place.uri) - {WORK})
+    foreign = sorted(entries(output.uri) - {WORK})
     if foreign and not earlier:
-        raise foreign_contents(place.uri, foreign[0])
+        raise foreign_contents(output.uri, foreign[0])
 
 
-def read_plan(place: SharedFolder) -> ScoringPlan | None:
+def read_plan(output: SharedFolder) -> ScoringPlan | None:
     """Return the plan that is in progress, if there is one.
 
     Raises:
         DataError: It is damaged, or of another version of dkan.
     """
-    return place.read(ScoringPlan, PLAN)
+    return output.read(ScoringPlan, PLAN)
 
 
 def open_plan(output_uri: str | Path) -> tuple[SharedFolder, ScoringPlan]:
-    """Return a place and the plan that is in progress there.
+    """Return an output folder and the plan that is in progress there.
 
     Raises:
         DataError: There is none.
     """
-    place = SharedFolder(output_uri)
-    plan = read_plan(place)
+    output = SharedFolder(output_uri)
+    plan = read_plan(output)
     if plan is None:
         raise DataError(f"{output_uri}: no scoring is in progress there; plan_scoring comes first")
-    return place, plan
+    return output, plan
 
 
 class ScoredFile(Schema):
@@ -320,22 +320,22 @@ class Scoring(Schema):
     """Drift of each column and of the scores."""
 
 
-def read_done(place: SharedFolder) -> Scoring | None:
+def read_done(output: SharedFolder) -> Scoring | None:
     """Return what an earlier scoring left, if it is whole."""
-    return place.read(Scoring, DONE)
+    return output.read(Scoring, DONE)
 
 
-def read_accepted(place: SharedFolder) -> Scoring | None:
+def read_accepted(output: SharedFolder) -> Scoring | None:
     """Return what an earlier scoring left, if no other one is in progress."""
-    return read_done(place) if read_plan(place) is None else None
+    return read_done(output) if read_plan(output) is None else None
 
 
-def missing_files(place: SharedFolder, files: Sequence[ScoredFile]) -> list[str]:
+def missing_files(output: SharedFolder, files: Sequence[ScoredFile]) -> list[str]:
     """Return the outputs that are not there with the size that they were written with."""
-    place.fs.invalidate_cache()
+    output.fs.invalidate_cache()
     missing = []
     for file in files:
-        path = f"{place.root}/{file.output}"
-        if not place.fs.exists(path) or place.fs.size(path) != file.bytes:
+        path = f"{output.root}/{file.output}"
+        if not output.fs.exists(path) or output.fs.size(path) != file.bytes:
             missing.append(file.output)
     return missing

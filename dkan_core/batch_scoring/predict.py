@@ -147,17 +147,17 @@ def _predict_file(
 
 def _check_is_no_source(out: str | Path, sources: Sequence[str], paths: Sequence[str]) -> None:
     """Raise OutputError where the scores would replace a source file, or be one of the sources of the next call."""
-    place = _identity(out)
-    if place in map(_identity, paths):
+    target = _identity(out)
+    if target in map(_identity, paths):
         raise OutputError(f"{out}: is one of the sources; choose another file")
-    folder, _, name = place.rpartition("/")
+    folder, _, name = target.rpartition("/")
     named = next((source for source in sources if takes_in(source, folder or "/", [name])), None)
     if named is not None and not name.endswith(CSV):
         raise OutputError(f"{out}: lies in a folder of sources ({named}); choose a file outside of it")
 
 
 def _identity(file: str | Path) -> str:
-    """Return a name that is the same for all spellings of a file's place."""
+    """Return a name that is the same for all spellings of a path or URI."""
     if not is_remote(file):
         return str(local_path(file).resolve())
     fs, path = filesystem(str(file))

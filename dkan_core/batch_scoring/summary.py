@@ -38,8 +38,8 @@ def summarize_scoring(output_uri: str | Path) -> ScoringSummary:
     accepted = read_accepted(SharedFolder(output_uri))
     if accepted is not None:
         return _with_page(accepted.metrics, Drift.from_dict(accepted.drift), files=len(accepted.files))
-    place, plan = open_plan(output_uri)
-    return _summarize(place, plan, _read_records(place, plan))
+    output, plan = open_plan(output_uri)
+    return _summarize(output, plan, _read_records(output, plan))
 
 
 def complete_scoring(output_uri: str | Path, *, max_psi: float = 0.0, min_average_precision: float = 0.0) -> int:
@@ -61,19 +61,19 @@ def complete_scoring(output_uri: str | Path, *, max_psi: float = 0.0, min_averag
     check_max_psi(max_psi)
     if not 0 <= min_average_precision <= 1:
         raise ConfigError(f"min_average_precision must be from 0 to 1, got {min_average_precision:g}")
-    place = SharedFolder(output_uri)
-    accepted = read_accepted(place)
+    output = SharedFolder(output_uri)
+    accepted = read_accepted(output)
     if accepted is not None:
-        place.remove(WORK)  # where a first call was killed at its end
+        output.remove(WORK)  # where a first call was killed at its end
         _check_gate(accepted.metrics, Drift.from_dict(accepted.drift), max_psi, min_average_precision)
         return accepted.rows
-    place, plan = open_plan(output_uri)
-    records = _read_records(place, plan)
-    summary = _summarize(place, plan, records)
+    output, plan = open_plan(output_uri)
+    records = _read_records(output, plan)
+    summary = _summarize(output, plan, records)
     # Before the file that says the scores are fit to be used.
     _check_gate(summary.metrics, summary.drift, max_psi, min_average_precision)
     files = sorted((file for record in records for file in record.files), key=lambda file: file.output)
-    missing = missing_files(place, files)
+    missing = missing_files(output, files)
     if missing:
         raise DataError(f"{output_uri}/{missing[0]}: has changed since it was written; run its part again")
     done = Scoring(
@@ -86,9 +86,9 @@ def complete_scoring(output_uri: str | Path, *, max_psi: float = 0.0, min_averag
         files=files,
         **summary.to_dict(),
     )
-    place.write_json(DONE, json.loads(done.model_dump_json()))
+    output.write_json(DONE, json.loads(done.model_dump_json()))
     for name in (PLAN, WORK):
-        place.remove(name)
+        output.remove(name)
     logger.info("scored %s to %s in %s", counted(done.rows, "row"), counted(len(files), "file"), output_uri)
     return done.rows
 
@@ -111,24 +111,24 @@ def _check_average_precision(metrics: dict[str, Any] | None, limit: float) -> No
         raise GateError(f"average precision {found:.4f} is below min_average_precision {limit:g}")
 
 
-def _read_records(place: SharedFolder, plan: ScoringPlan) -> list[PartRecord]:
-    found = {part: read_record(place, plan, part) for part in range(len(plan.parts))}
+def _read_records(output: SharedFolder, plan: ScoringPlan) -> list[PartRecord]:
+    found = {part: read_record(output, plan, part) for part in range(len(plan.parts))}
     missing = [str(part) for part, record in found.items() if record is None]
     if missing:
         raise DataError(
-            f"{place.uri}: part {', '.join(missing[:8])} of {len(found)} not scored yet; score_part is next"
+            f"{output.uri}: part {', '.join(missing[:8])} of {len(found)} not scored yet; score_part is next"
         )
     return [record for record in found.values() if record is not None]
 
 
-def _summarize(place: SharedFolder, plan: ScoringPlan, records: list[PartRecord]) -> ScoringSummary:
+def _summarize(output: SharedFolder, plan: ScoringPlan, records: list[PartRecord]) -> ScoringSummary:
     counts = DriftCounts()
     for record in records:
         counts.merge(DriftCounts.from_schema(record.counts))
-    with local_copy(f"{place.uri}/{plan.model_folder}") as folder:
+    with local_copy(f"{output.uri}/{plan.model_folder}") as folder:
         saved = SavedModel(folder)
     drift = measure_since_training(counts, saved.preprocessor, saved.metrics)
-    metrics = _read_metrics(place, plan, list(saved.config.labels)) if plan.labels else None
+    metrics = _read_metrics(output, plan, list(saved.config.labels)) if plan.labels else None
     return _with_page(metrics, drift, files=len(plan.files))
 
 
@@ -138,11 +138,11 @@ def _with_page(metrics: dict[str, Any] | None, drift: Drift, *, files: int) -> S
     return ScoringSummary(metrics=metrics, drift=drift, page=page)
 
 
-def _read_metrics(place: SharedFolder, plan: ScoringPlan, names: list[str]) -> dict[str, Any]:
+def _read_metrics(output: SharedFolder, plan: ScoringPlan, names: list[str]) -> dict[str, Any]:
     """Compute the metrics of all rows: exact, of the parts' scores and labels one after the other."""
     arrays = []
     for part in range(len(plan.parts)):
-        with place.open(f"{plan.record(part)}.safetensors") as file:
+        with output.open(f"{plan.record(part)}.safetensors") as file:
             # Labels and probabilities of all rows at once, 5 bytes for each label: exact metrics need one sort over all
             # of them.
             arrays.append(load(file.read()))

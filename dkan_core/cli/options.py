@@ -170,15 +170,15 @@ def merged_settings(kind: "type[ConfigT]", config: str | None, given: dict[str, 
     if config is None:
         return build_config(kind, given)
     settings = read_settings(config)
-    place = "--config" if config.startswith("{") else config
+    origin = "--config" if config.startswith("{") else config
     if unknown := [name for name in settings if name not in field_types(kind)]:
         if isinstance(settings[min(unknown)], dict):
-            raise ConfigError(f"{place}: {min(unknown)!r} is a table; write settings outside of any table")
-        raise ConfigError(f"{place}: {unknown_setting(kind, unknown)}")
+            raise ConfigError(f"{origin}: {min(unknown)!r} is a table; write settings outside of any table")
+        raise ConfigError(f"{origin}: {unknown_setting(kind, unknown)}")
     try:
         return build_config(kind, {**settings, **given})
     except ConfigError as error:
-        raise ConfigError(f"{error} (settings from {place} and the command line)") from None
+        raise ConfigError(f"{error} (settings from {origin} and the command line)") from None
 
 
 _CONTEXT = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)

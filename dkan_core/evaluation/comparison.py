@@ -74,28 +74,28 @@ def compare(previous: str | Path, data: EvaluationData) -> Comparison:
         data: The rows.
     """
     given = str(previous).rstrip("/")
-    # Metrics and the report have the place.
-    place = redact(given)
+    # Metrics and the report have the path or URI.
+    uri = redact(given)
     try:
         if find_model(given) is None:
-            logger.info("%s: there is no model yet to compare with", place)
-            return Comparison(model=place, is_there=False, why_not="there is no model yet")
+            logger.info("%s: there is no model yet to compare with", uri)
+            return Comparison(model=uri, is_there=False, why_not="there is no model yet")
         with local_copy(given) as folder:
             saved = SavedModel(folder)
         known = list(saved.config.labels)
         if sorted(known) != sorted(data.labels):
-            return _not_compared(place, f"it was trained for the labels {', '.join(known)}")
+            return _not_compared(uri, f"it was trained for the labels {', '.join(known)}")
         labels_NL, probabilities_NL, weight_N = score_rows(saved, data, data.batches(saved.preprocessor))
         probabilities_NL = np.take(probabilities_NL, [known.index(name) for name in data.labels], axis=1)
     # An earlier model that cannot be read is no reason to lose the evaluation of the new one.
     except DataError as error:
-        return _not_compared(place, str(error))
+        return _not_compared(uri, str(error))
     seen = known_rows(saved, data)
     if seen:
         advice = ": prepare with --split-by content, --group or --split-column" if data.split else ""
-        logger.warning("%s: %s; its metrics may be too good%s", place, seen, advice)
+        logger.warning("%s: %s; its metrics may be too good%s", uri, seen, advice)
     metrics = compute_metrics(labels_NL, probabilities_NL, data.labels, weight_N)
-    return Comparison(model=place, metrics=metrics, overlap=seen, probabilities=probabilities_NL, saved=saved)
+    return Comparison(model=uri, metrics=metrics, overlap=seen, probabilities=probabilities_NL, saved=saved)
 
 
 def add_comparison(
@@ -128,15 +128,15 @@ def add_comparison(
 
 def known_rows(saved: SavedModel, data: EvaluationData) -> str:
     """Return why a model may have been trained on some of the rows; empty where it was not."""
-    # Prepared data are called by their split, raw ones by their place.
+    # Prepared data are called by their split, raw ones by their path.
     named = {} if data.split else {"name": data.name.rstrip("/").rpartition("/")[2]}
     found = (overlap(Origin.model_validate(each), data.origin, **named) for each in trained_on(saved.metrics))
     return next(filter(None, found), "")
 
 
-def _not_compared(place: str, why_not: str) -> Comparison:
-    logger.warning("not compared with %s: %s", place, why_not)
-    return Comparison(model=place, why_not=why_not)
+def _not_compared(uri: str, why_not: str) -> Comparison:
+    logger.warning("not compared with %s: %s", uri, why_not)
+    return Comparison(model=uri, why_not=why_not)
 
 
 def comparison_section(metrics: Mapping[str, Any], comparison: Comparison) -> Markup:

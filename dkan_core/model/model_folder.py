@@ -90,15 +90,15 @@ def naming_swapped(sources: Sequence[str | Path]) -> Iterator[None]:
         raise ConfigError(f"{swapped}: is a model; name the model first, then the data") from error
 
 
-def _holds_model(place: str | Path) -> bool:
+def _holds_model(uri: str | Path) -> bool:
     with suppress(OutputError):
-        return any({CONFIG, WEIGHTS} <= entries(folder) for folder in (place, f"{place}/{MODEL_FOLDER}"))
+        return any({CONFIG, WEIGHTS} <= entries(folder) for folder in (uri, f"{uri}/{MODEL_FOLDER}"))
     return False
 
 
-def find_model(place: str) -> str | None:
+def find_model(uri: str) -> str | None:
     """Return the folder or URI of a model, given that or its run's; None where there is none."""
-    root = place.rstrip("/")
+    root = uri.rstrip("/")
     for folder in (root, f"{root}/{MODEL_FOLDER}"):
         if read_if_there(f"{folder}/{CONFIG}") is not None:
             return folder

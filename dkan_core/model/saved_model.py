@@ -65,32 +65,32 @@ def save_model(
     write_model_files(folder, with_hashes(files))
 
 
-def write_model_files(place: str | Path, files: Mapping[str, bytes]) -> None:
-    """Write the files of a model, by name, so that ``place`` always holds a whole one.
+def write_model_files(folder: str | Path, files: Mapping[str, bytes]) -> None:
+    """Write the files of a model, by name, so that ``folder`` always holds a whole one.
 
     Locally the old folder and the new one change hands in one step. A bucket knows no such step: there the new files
     lie aside, whole, before they are copied over the old ones, one by one.
 
     Args:
-        place: Path or fsspec URI of a folder.
+        folder: Path or fsspec URI of a folder.
         files: Content by name.
 
     Raises:
         DataError: A name is none of a file in the folder itself.
-        OutputError: ``place`` is full or not writable; an earlier model stays.
+        OutputError: ``folder`` is full or not writable; an earlier model stays.
     """
     # Names come from a folder that may be somebody else's: none may lead out of the model's own.
     for name in files:
         if name in ("", ".", "..") or "/" in name or "\0" in name:
-            raise DataError(f"{place}: {name!r} is not the name of a file in a model's folder")
-    if is_remote(place):
+            raise DataError(f"{folder}: {name!r} is not the name of a file in a model's folder")
+    if is_remote(folder):
         with scratch_folder() as scratch:
             for name, content in files.items():
                 (scratch / name).write_bytes(content)
-            exchange_remote(scratch, str(place), last=CONFIG)
+            exchange_remote(scratch, str(folder), last=CONFIG)
         return
     # A whole folder at once: new weights beside an old encoding would score nonsense.
-    with _replaced(local_path(place)) as aside:
+    with _replaced(local_path(folder)) as aside:
         for name, content in files.items():
             write_atomic(aside / name, content)
 

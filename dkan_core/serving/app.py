@@ -181,8 +181,8 @@ def _parsed(body: bytes) -> Any:
 def _described(errors: Any) -> str:
     """Return what is wrong first in a request that is no JSON of its protocol."""
     first = errors[0]
-    place = ".".join(str(part) for part in first["loc"] if part not in ("body", "InferenceRequest"))
-    return f"{REQUEST}: {place + ': ' if place else ''}{first['msg']}"
+    field = ".".join(str(part) for part in first["loc"] if part not in ("body", "InferenceRequest"))
+    return f"{REQUEST}: {field + ': ' if field else ''}{first['msg']}"
 
 
 class _Gateway:

@@ -89,7 +89,7 @@ def test_data_whose_replacement_was_killed_are_used_again(
     config = PrepareConfig(label=("label",))
     data = interrupted(prepared, tmp_path / "data", state)
     if way == "like":
-        assert read_reference(str(data)) == replace(read_reference(str(prepared)), place=str(data))
+        assert read_reference(str(data)) == replace(read_reference(str(prepared)), uri=str(data))
         return
     if way == "evaluate":
         assert evaluate(trained.model, data, tmp_path / "out", explain=False).metrics["rows"] > 0

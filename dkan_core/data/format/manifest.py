@@ -188,46 +188,46 @@ def open_prepared(
         folder = _local_manifest(prepared, stack)
         path = folder / MANIFEST
         file = _read_file(_text(folder), str(path))
-        manifest, place = _checked(file, str(path)), prepared
+        manifest, uri = _checked(file, str(path)), prepared
         if file.location is not None:
-            place = file.location
-            folder = _local_manifest(place, stack)
+            uri = file.location
+            folder = _local_manifest(uri, stack)
             there = read_manifest(folder)
             if there.fingerprint != manifest.fingerprint:
                 raise DataError(
-                    f"{place}: holds data other than {prepared} refers to (fingerprint {there.fingerprint[:12]}, "
+                    f"{uri}: holds data other than {prepared} refers to (fingerprint {there.fingerprint[:12]}, "
                     f"expected {manifest.fingerprint[:12]}); prepare them again"
                 )
             manifest = there
-        if is_remote(place):
+        if is_remote(uri):
             needed = [info for name, info in manifest.splits.items() if name in (splits or manifest.splits)]
             shards = [shard for split in needed for shard in split.shards]
             # What is in this process's memory is nowhere to others.
-            if download or str(place).startswith("memory://"):
-                download_shards(str(place), shards, folder)
+            if download or str(uri).startswith("memory://"):
+                download_shards(str(uri), shards, folder)
             else:
-                open_remote(str(place), shards, folder, cache_bytes)
+                open_remote(str(uri), shards, folder, cache_bytes)
         yield folder, manifest
 
 
-def check_is_prepared(place: str | Path) -> None:
+def check_is_prepared(uri: str | Path) -> None:
     """Check, before what takes longer, that a folder on this machine has a manifest; of a URI nothing is asked.
 
     Raises:
         DataError: There is none, or it cannot be read.
     """
-    check_name(place)
-    if not is_remote(place):
-        _text(local_path(place))
+    check_name(uri)
+    if not is_remote(uri):
+        _text(local_path(uri))
 
 
-def _local_manifest(place: str | Path, stack: ExitStack) -> Path:
-    """Return a local folder with the manifest of ``place``: the place itself, or one that goes with ``stack``."""
-    check_name(place)
-    if not is_remote(place):
-        return local_path(place)
+def _local_manifest(uri: str | Path, stack: ExitStack) -> Path:
+    """Return a local folder with the manifest of ``uri``: the folder itself, or a copy that goes with ``stack``."""
+    check_name(uri)
+    if not is_remote(uri):
+        return local_path(uri)
     scratch = stack.enter_context(scratch_folder())
-    download_file(f"{str(place).rstrip('/')}/{MANIFEST}", scratch / MANIFEST)
+    download_file(f"{str(uri).rstrip('/')}/{MANIFEST}", scratch / MANIFEST)
     return scratch
 
 
@@ -258,14 +258,14 @@ def read_manifest(folder: Path) -> PreparedData:
     return parse_manifest(_text(folder), str(folder / MANIFEST))
 
 
-def manifest_text(place: str | Path) -> str | None:
+def manifest_text(uri: str | Path) -> str | None:
     """Return the text of the manifest in a folder or URI, or None where there is none.
 
     Raises:
         DataError: It cannot be read, or is not UTF-8.
     """
-    finish_interrupted(place, OUTPUTS)
-    return read_if_there(f"{str(place).rstrip('/')}/{MANIFEST}")
+    finish_interrupted(uri, OUTPUTS)
+    return read_if_there(f"{str(uri).rstrip('/')}/{MANIFEST}")
 
 
 def parse_manifest(text: str | bytes, path: str) -> PreparedData:
@@ -384,11 +384,11 @@ def _text(folder: Path) -> bytes:
         raise no_manifest(folder) from None
 
 
-def no_manifest(place: str | Path) -> DataError:
+def no_manifest(uri: str | Path) -> DataError:
     """Return the error for a folder or URI without a manifest; raw Parquet has to be prepared first."""
-    folder = Path(place)
+    folder = Path(uri)
     names = list(folder.iterdir()) if folder.is_dir() else [folder]
     is_raw = any(name.suffix.lower() in SUFFIXES and name.is_file() for name in names)
-    advice = f"prepare it first, with `dkan prepare {shlex.quote(str(place))} --out prepared --label COLUMN`"
+    advice = f"prepare it first, with `dkan prepare {shlex.quote(str(uri))} --out prepared --label COLUMN`"
     hint = f"; it is raw Parquet: {advice}" if is_raw else ""
-    return DataError(f"{place}: no {MANIFEST} there; expected a folder that `dkan prepare` wrote{hint}")
+    return DataError(f"{uri}: no {MANIFEST} there; expected a folder that `dkan prepare` wrote{hint}")

@@ -72,9 +72,9 @@ def append_rows(
         OutputError: ``prepared`` cannot take the rows; the data are then as they were.
     """
     finish_interrupted(prepared, OUTPUTS)
-    place = SharedFolder(prepared)
+    folder = SharedFolder(prepared)
     with output_lock(prepared):
-        earlier = _read_earlier(place, like)
+        earlier = _read_earlier(folder, like)
         task, footers = find_task(sources, _settings(earlier, str(prepared), drop))
         task = replace(task, grouped=earlier.grouped)  # data of earlier versions have no groups
         _check_new(task, earlier)
@@ -87,37 +87,37 @@ def append_rows(
         log_labels(counts, task.schema)
         log_invalid(counts)
         encoding = with_room(_counted(earlier, found.sample.rows, counts.rows[0], task.where), counts)
-        _remove_leftovers(place, earlier)
+        _remove_leftovers(folder, earlier)
         with scratch_folder() as scratch:
             with progress("writing", task.rows, "rows") as advance:
                 writers, unseen = spill_rows(scratch, task, fragments, encoding, counts, advance)
-            shards = {split: _publish(place, earlier, split, writer) for split, writer in writers.items()}
+            shards = {split: _publish(folder, earlier, split, writer) for split, writer in writers.items()}
         joined = _joined(earlier, task, encoding, counts, shards)
-        place.write_json(MANIFEST, joined.to_dict())
-        place.remove(WORK)
+        folder.write_json(MANIFEST, joined.to_dict())
+        folder.remove(WORK)
     log_unseen(unseen, task.rows)
     log_prepared(prepared, joined)
     return joined
 
 
-def _read_earlier(place: SharedFolder, like: str | Path | None) -> PreparedData:
+def _read_earlier(folder: SharedFolder, like: str | Path | None) -> PreparedData:
     """Return the manifest of data that rows can be added to."""
-    earlier = earlier_result(place)
+    earlier = earlier_result(folder)
     if earlier is None:
-        raise no_manifest(place.uri)
-    if place.read_json(PLAN) is not None:
-        raise OutputError(f"{place.uri}: a preparation is in progress there, or was interrupted")
+        raise no_manifest(folder.uri)
+    if folder.read_json(PLAN) is not None:
+        raise OutputError(f"{folder.uri}: a preparation is in progress there, or was interrupted")
     if like is not None and read_reference(str(like)).preprocessor != earlier.preprocessor:
-        raise ConfigError(f"like {like}: has another encoding than {place.uri}; rows of two encodings do not mix")
+        raise ConfigError(f"like {like}: has another encoding than {folder.uri}; rows of two encodings do not mix")
     return earlier
 
 
-def _settings(earlier: PreparedData, place: str, drop: Sequence[str]) -> PrepareConfig:
+def _settings(earlier: PreparedData, folder: str, drop: Sequence[str]) -> PrepareConfig:
     """Return the settings that the data were prepared with, as far as they concern new rows."""
     rule = earlier.split_rule
     if rule["by"] == "time":
         raise ConfigError(
-            f"{place}: its rows were split by {rule['column']} (time), and new rows would move the boundaries; "
+            f"{folder}: its rows were split by {rule['column']} (time), and new rows would move the boundaries; "
             "prepare all rows again"
         )
     roles: dict[str, Any] = {
@@ -126,7 +126,7 @@ def _settings(earlier: PreparedData, place: str, drop: Sequence[str]) -> Prepare
     }
     chosen = roles.get(rule["by"], {"split_by": rule["by"]})
     percent: dict[str, Any] = {"split": rule["percent"]} if "percent" in rule else {}
-    return PrepareConfig(like=place, weight=earlier.weight, seed=earlier.seed, drop=tuple(drop), **chosen, **percent)
+    return PrepareConfig(like=folder, weight=earlier.weight, seed=earlier.seed, drop=tuple(drop), **chosen, **percent)
 
 
 def _check_new(task: PreparationTask, earlier: PreparedData) -> None:
@@ -147,21 +147,21 @@ def _check_new(task: PreparationTask, earlier: PreparedData) -> None:
             )
 
 
-def _remove_leftovers(place: SharedFolder, earlier: PreparedData) -> None:
+def _remove_leftovers(folder: SharedFolder, earlier: PreparedData) -> None:
     """Remove shards that no manifest lists: a killed process left them."""
     listed = {shard.path for split in earlier.splits.values() for shard in split.shards}
     for split in SPLITS:
-        for name in place.sizes(split):
+        for name in folder.sizes(split):
             if NAME.match(name.removeprefix(f"{split}/")) and name not in listed:
-                place.remove(name)
+                folder.remove(name)
 
 
-def _publish(place: SharedFolder, earlier: PreparedData, split: str, writer: ShardWriter) -> list[Shard]:
+def _publish(folder: SharedFolder, earlier: PreparedData, split: str, writer: ShardWriter) -> list[Shard]:
     """Write a split's new shards where the data are; returns them as the manifest lists them."""
     shards = []
     for spill in filter(Path.exists, writer.spills()):
         path = f"{split}/append-{_next_number(earlier):04d}-{spill.stem}.safetensors"
-        with place.staged(path) as file:
+        with folder.staged(path) as file:
             shards.append(write_shard(file, path, partial(np.fromfile, spill, writer.record)))
     return shards
 

@@ -88,14 +88,14 @@ def plan_parts(
     task: PreparationTask, footers: Sequence[Footer], prepared_uri: str | Path, *, parts: int, overwrite: bool
 ) -> list[int]:
     """Cut rows into parts, as ``plan_preparation`` does once ``find_task`` has read the footers."""
-    cut, place = cut_parts(task.files, footers, parts), SharedFolder(prepared_uri)
-    if not overwrite and is_reusable(task, _whole(place)):
+    cut, folder = cut_parts(task.files, footers, parts), SharedFolder(prepared_uri)
+    if not overwrite and is_reusable(task, _whole(folder)):
         logger.info("%s: the same sources and settings were prepared before", prepared_uri)
         return list(range(len(cut)))
     # Here and not by the parts: one column takes little, and each part has to know where the splits begin.
     task = with_time_bounds(task, [fragment for fragments in cut for fragment in fragments])
     plan = PreparationPlan(task=task, parts=cut)
-    claim(place, plan, overwrite=overwrite)
+    claim(folder, plan, overwrite=overwrite)
     logger.info("planned %s: %s rows in %d parts", prepared_uri, f"{task.rows:,}", len(plan.parts))
     return list(range(len(plan.parts)))
 
@@ -132,10 +132,10 @@ def prepare_part(prepared_uri: str | Path, stage: Stage, part: int) -> int:
         raise ConfigError(f"stage must be one of {', '.join(get_args(Stage))}, got {stage!r}")
     if _whole(SharedFolder(prepared_uri)) is not None:
         return 0
-    place, plan = open_plan(prepared_uri)
+    folder, plan = open_plan(prepared_uri)
     if not 0 <= part < len(plan.parts):
         raise ConfigError(f"part must be from 0 to {len(plan.parts) - 1}, got {part}")
-    rows = _STAGES[stage](place, plan, part)
+    rows = _STAGES[stage](folder, plan, part)
     logger.info("%s of part %d of %d: %s rows", stage, part, len(plan.parts), f"{rows:,}")
     return rows
 
@@ -152,13 +152,13 @@ def fit_preparation(prepared_uri: str | Path) -> None:
     """
     if _whole(SharedFolder(prepared_uri)) is not None:
         return
-    place, plan = open_plan(prepared_uri)
-    if place.read_text(fitted_file(plan)) is not None:
+    folder, plan = open_plan(prepared_uri)
+    if folder.read_text(fitted_file(plan)) is not None:
         return  # a second call: shards may lie there already
     schema = plan.task.schema
-    counts = merge_counts([Counts.from_dict(record) for record in read_records(place, plan, "survey")], schema)
+    counts = merge_counts([Counts.from_dict(record) for record in read_records(folder, plan, "survey")], schema)
     samples, values = (
-        [partial(place.open, f"{plan.record('survey', part)}.{suffix}") for part in range(len(plan.parts))]
+        [partial(folder.open, f"{plan.record('survey', part)}.{suffix}") for part in range(len(plan.parts))]
         for suffix in ("arrow", "parquet")
     )
     sample = merge_samples(samples, sample_rows(len(schema.features)))
@@ -166,8 +166,8 @@ def fit_preparation(prepared_uri: str | Path) -> None:
     preprocessor = fit(plan.task, Statistics(counts, sample, value_counts))
     # Only now, when nothing can be wrong with the source any more; the manifest first, so that nobody reads half of it.
     for name in (MANIFEST, *SPLITS, PARTIAL):
-        place.remove(name)
-    place.write_json(fitted_file(plan), {"preprocessor": preprocessor.to_dict(), "counts": counts.to_dict()})
+        folder.remove(name)
+    folder.write_json(fitted_file(plan), {"preprocessor": preprocessor.to_dict(), "counts": counts.to_dict()})
 
 
 def finish_preparation(prepared_uri: str | Path) -> PreparedData:
@@ -192,35 +192,35 @@ def finish_preparation(prepared_uri: str | Path) -> PreparedData:
     return prepared
 
 
-def _whole(place: SharedFolder) -> PreparedData | None:
+def _whole(folder: SharedFolder) -> PreparedData | None:
     """Return the result that lies there, unless a preparation is in progress; at its end the plan goes first."""
-    return None if read_plan(place) is not None else earlier_result(place)
+    return None if read_plan(folder) is not None else earlier_result(folder)
 
 
-def _finish(place: SharedFolder, plan: PreparationPlan) -> PreparedData:
-    fitted = read_fitted(place, plan)
-    written = _written_shards(place, plan)
+def _finish(folder: SharedFolder, plan: PreparationPlan) -> PreparedData:
+    fitted = read_fitted(folder, plan)
+    written = _written_shards(folder, plan)
     shards: dict[str, list[Shard]] = {split: [] for split in SPLITS}
     for path in shard_paths(plan, fitted):
         shards[path.split("/")[0]] += [written[path]] if path in written else []
     prepared = describe(plan.task, fitted.preprocessor, fitted.counts, shards)
     unseen = Counter[str]()
-    for record in read_records(place, plan, "encode"):
+    for record in read_records(folder, plan, "encode"):
         unseen.update(record["unseen"])
     log_unseen(unseen, plan.task.rows)
-    place.write_json(MANIFEST, prepared.to_dict())
+    folder.write_json(MANIFEST, prepared.to_dict())
     # The plan first: a call that is made again after a kill then finds the whole result, and only clears up.
     for name in (PLAN, WORK):
-        place.remove(name)
+        folder.remove(name)
     return prepared
 
 
-def _written_shards(place: SharedFolder, plan: PreparationPlan) -> dict[str, Shard]:
+def _written_shards(folder: SharedFolder, plan: PreparationPlan) -> dict[str, Shard]:
     """Return the shards that the parts wrote, by path, after a look at each."""
-    records = read_records(place, plan, "assemble")
+    records = read_records(folder, plan, "assemble")
     shards = [Shard.model_validate_json(json.dumps(shard)) for record in records for shard in record["shards"]]
-    found = {name: size for split in SPLITS for name, size in place.sizes(split).items()}
+    found = {name: size for split in SPLITS for name, size in folder.sizes(split).items()}
     for shard in shards:
         if found.get(shard.path) != shard.bytes:
-            raise DataError(f"{place.uri}/{shard.path}: has changed since it was written; prepare the data again")
+            raise DataError(f"{folder.uri}/{shard.path}: has changed since it was written; prepare the data again")
     return {shard.path: shard for shard in shards}

@@ -101,11 +101,11 @@ def _fragment(plain: dict[str, Any]) -> Fragment:
     return Fragment(**{**plain, "groups": tuple(plain["groups"])})
 
 
-def claim(place: SharedFolder, plan: PreparationPlan, *, overwrite: bool) -> None:
-    """Write the plan, unless the place is taken; nothing but ``.work`` is touched.
+def claim(folder: SharedFolder, plan: PreparationPlan, *, overwrite: bool) -> None:
+    """Write the plan, unless other data are there; nothing but ``.work`` is touched.
 
     Args:
-        place: Where the data are to be prepared.
+        folder: Where the data are to be prepared.
         plan: What is to be prepared.
         overwrite: Whether an earlier result, or another preparation in progress, may be replaced.
 
@@ -113,34 +113,34 @@ def claim(place: SharedFolder, plan: PreparationPlan, *, overwrite: bool) -> Non
         OutputError: Another preparation is in progress there, or there lies an earlier result of other data or settings
             and it is not to be replaced, or something else.
     """
-    names, under_way = entries(place.uri), place.read_json(PLAN)
+    names, under_way = entries(folder.uri), folder.read_json(PLAN)
     other = None if under_way is None else under_way.get("id")
     if other == plan.id:
         return
     if other is not None and not overwrite:
         raise OutputError(
-            f"{place.uri}: another preparation is in progress there, or was interrupted; "
+            f"{folder.uri}: another preparation is in progress there, or was interrupted; "
             "pass overwrite=True to discard it, or choose another folder"
         )
     foreign = sorted(names - {WORK})
     if foreign and MANIFEST not in names and other is None and PARTIAL not in names:
-        raise foreign_contents(place.uri, foreign[0])
-    replaced = overwrite or MANIFEST not in names or is_reusable(plan.task, earlier_result(place))
-    check_free(place.uri, ours=(*OUTPUTS, WORK), overwrite=replaced, contents=CONTENTS)
+        raise foreign_contents(folder.uri, foreign[0])
+    replaced = overwrite or MANIFEST not in names or is_reusable(plan.task, earlier_result(folder))
+    check_free(folder.uri, ours=(*OUTPUTS, WORK), overwrite=replaced, contents=CONTENTS)
     # The plan first: what another one left is nobody's from then on, and only takes room if this call is killed here.
-    place.write_json(PLAN, plan.to_dict())
+    folder.write_json(PLAN, plan.to_dict())
     if other is not None:
-        place.remove(f"{WORK}/{other}")
+        folder.remove(f"{WORK}/{other}")
 
 
-def read_plan(place: SharedFolder) -> PreparationPlan | None:
+def read_plan(folder: SharedFolder) -> PreparationPlan | None:
     """Return the plan that is in progress, if there is one.
 
     Raises:
         DataError: Another version of dkan wrote it.
     """
-    text = place.read_text(PLAN)
-    return None if text is None else _parse_plan(text, f"{place.uri}/{PLAN}")
+    text = folder.read_text(PLAN)
+    return None if text is None else _parse_plan(text, f"{folder.uri}/{PLAN}")
 
 
 # One process may take many parts through three stages, and of many files this is megabytes of text.
@@ -159,16 +159,16 @@ def _parse_plan(text: str, where: str) -> PreparationPlan:
 
 
 def open_plan(uri: str | Path) -> tuple[SharedFolder, PreparationPlan]:
-    """Return a place and the plan that is in progress there.
+    """Return a folder and the plan that is in progress there.
 
     Raises:
         DataError: There is none.
     """
-    place = SharedFolder(uri)
-    plan = read_plan(place)
+    folder = SharedFolder(uri)
+    plan = read_plan(folder)
     if plan is None:
         raise DataError(f"{uri}: no preparation is in progress there; plan_preparation comes first")
-    return place, plan
+    return folder, plan
 
 
 def unchanged_fragments(plan: PreparationPlan, part: int) -> list[Fragment]:
@@ -188,23 +188,23 @@ def unchanged_fragments(plan: PreparationPlan, part: int) -> list[Fragment]:
     return [replace(fragment, file=found[fragment.path]) for fragment in plan.parts[part]]
 
 
-def read_records(place: SharedFolder, plan: PreparationPlan, stage: str) -> list[Any]:
+def read_records(folder: SharedFolder, plan: PreparationPlan, stage: str) -> list[Any]:
     """Return what each part left at the end of a stage.
 
     Args:
-        place: Where the data are prepared.
+        folder: Where the data are prepared.
         plan: The plan.
         stage: "survey", "encode" or "assemble".
 
     Raises:
         DataError: A part is not through it yet.
     """
-    records = [place.read_json(f"{plan.record(stage, part)}.json") for part in range(len(plan.parts))]
+    records = [folder.read_json(f"{plan.record(stage, part)}.json") for part in range(len(plan.parts))]
     missing = [part for part, record in enumerate(records) if record is None]
     if missing:
         parts = f"part {missing[0]}" if len(missing) == 1 else f"parts {some_of([*map(str, missing)], 8)}"
         raise DataError(
-            f"{place.uri}: {parts} of {len(records)} not {DONE[stage]} yet; "
+            f"{folder.uri}: {parts} of {len(records)} not {DONE[stage]} yet; "
             f"prepare_part with stage={stage!r} comes first"
         )
     return records

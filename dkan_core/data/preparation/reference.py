@@ -39,7 +39,7 @@ class _Labels(BaseModel):
 class Reference:
     """Whose encoding is taken."""
 
-    place: str
+    uri: str
     """Where it lies, as messages call it."""
 
     preprocessor: Preprocessor
@@ -55,7 +55,7 @@ class Reference:
         """
         if config.label and {*config.label} != {*self.labels} and not config.extend:
             raise ConfigError(
-                f"label {', '.join(config.label)}: {self.place} has {', '.join(self.labels)}; leave out --label, or "
+                f"label {', '.join(config.label)}: {self.uri} has {', '.join(self.labels)}; leave out --label, or "
                 "add labels with --extend"
             )
         # A setting that was left out cannot be told from one that repeats the default: neither contradicts the
@@ -63,22 +63,22 @@ class Reference:
         default = next(field.default for field in fields(config) if field.name == "numeric_dtype")
         if config.numeric_dtype not in (default, self.preprocessor.numeric_dtype):
             raise ConfigError(
-                f"numeric_dtype {config.numeric_dtype}: {self.place} stores {self.preprocessor.numeric_dtype}; "
+                f"numeric_dtype {config.numeric_dtype}: {self.uri} stores {self.preprocessor.numeric_dtype}; "
                 "leave out --numeric-dtype with --like"
             )
         if config.max_categories is not None and not config.extend:
-            raise ConfigError(f"max_categories: {self.place} has its encoding; leave it out with --like")
+            raise ConfigError(f"max_categories: {self.uri} has its encoding; leave it out with --like")
         for setting, name in [*(("drop", name) for name in config.drop), *special_columns(config).items()]:
             if name in self.preprocessor.columns:
                 raise ConfigError(
-                    f"{setting} {name}: is a feature of {self.place}, which needs it; leave out that setting"
+                    f"{setting} {name}: is a feature of {self.uri}, which needs it; leave out that setting"
                 )
         added = [name for name in config.label if name not in self.labels]
         labels = (*self.labels, *added)
         given = replace(config, label=config.label or self.labels).positive_values
         if differing := differing_positive(given, self.positive):
             label, value, known = differing
-            raise ConfigError(f"positive {label}={value}: {self.place} counts {known!r} as 1; leave out --positive")
+            raise ConfigError(f"positive {label}={value}: {self.uri} counts {known!r} as 1; leave out --positive")
         positive = tuple(f"{label}={value}" for label, value in {**self.positive, **given}.items())
         return replace(
             config, label=labels, positive=positive, numeric_dtype=self.preprocessor.numeric_dtype, like=None
@@ -101,7 +101,7 @@ class Reference:
         Raises:
             DataError: A column is missing, or of another kind than the encoding takes.
         """
-        check_features(self.preprocessor, types, where, because=f"{self.place} was made with")
+        check_features(self.preprocessor, types, where, because=f"{self.uri} was made with")
         check_roles(types, config, where)
         schema = Schema(
             numeric=tuple(feature.name for feature in self.preprocessor.numeric if feature.time is None),
@@ -115,7 +115,7 @@ class Reference:
         ignored = [name for name in types if name not in {*schema.columns, *config.drop}]
         if ignored and config.extend:
             added = feature_columns({name: types[name] for name in ignored}, where)
-            logger.info("%s: columns that are added to those of %s: %s", where, self.place, listed_names(ignored))
+            logger.info("%s: columns that are added to those of %s: %s", where, self.uri, listed_names(ignored))
             return replace(
                 schema,
                 numeric=(*schema.numeric, *added.numeric),
@@ -124,25 +124,25 @@ class Reference:
                 sparse=(*schema.sparse, *added.sparse),
             )
         if ignored:
-            logger.info("%s: columns that %s does not know are ignored: %s", where, self.place, listed_names(ignored))
+            logger.info("%s: columns that %s does not know are ignored: %s", where, self.uri, listed_names(ignored))
         return schema
 
 
-def read_reference(place: str) -> Reference:
+def read_reference(uri: str) -> Reference:
     """Read the encoding and the labels of a model or of prepared data; of a remote one nothing else is downloaded.
 
     Args:
-        place: Path or URI of a model folder, of the run that it lies in, or of prepared data.
+        uri: Path or URI of a model folder, of the run that it lies in, or of prepared data.
 
     Raises:
         DataError: There is neither, or it is damaged.
     """
-    root = place.rstrip("/")
+    root = uri.rstrip("/")
     manifest = manifest_text(root)
     if manifest is not None:
         prepared = parse_manifest(manifest, f"{root}/{MANIFEST}")
         return Reference(
-            place=place,
+            uri=uri,
             preprocessor=prepared.preprocessor,
             labels=tuple(prepared.labels),
             positive=prepared.positive,
@@ -153,8 +153,8 @@ def read_reference(place: str) -> Reference:
         if encoding is not None and config is not None:
             found = read_json(_Labels, config, f"{folder}/{CONFIG}")
             preprocessor = read_json(Preprocessor, encoding, f"{folder}/{PREPROCESSOR}")
-            return Reference(place=place, preprocessor=preprocessor, labels=found.labels, positive=found.positive)
+            return Reference(uri=uri, preprocessor=preprocessor, labels=found.labels, positive=found.positive)
     raise DataError(
-        f"{place}: neither a model ({PREPROCESSOR}) nor prepared data ({MANIFEST}) there; "
+        f"{uri}: neither a model ({PREPROCESSOR}) nor prepared data ({MANIFEST}) there; "
         "expected a folder that `dkan train` or `dkan prepare` wrote"
     )

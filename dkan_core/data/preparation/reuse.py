@@ -18,17 +18,17 @@ def prepared_folder(prepared_uri: str, fingerprint: str) -> str:
     ('s3://bucket/prepared/ab12', 's3://bucket/prepared')
 
     Raises:
-        ConfigError: The place is empty.
+        ConfigError: The path or URI is empty.
     """
     if not prepared_uri.strip():
         raise ConfigError("prepared_uri: name a folder or URI that every step reaches, such as s3://bucket/prepared")
     return f"{prepared_uri.strip().rstrip('/')}/{fingerprint}".rstrip("/")
 
 
-def earlier_result(place: SharedFolder) -> PreparedData | None:
+def earlier_result(folder: SharedFolder) -> PreparedData | None:
     """Return the manifest that lies there, if there is one."""
-    text = place.read_text(MANIFEST)
-    return None if text is None else parse_manifest(text, f"{place.uri}/{MANIFEST}")
+    text = folder.read_text(MANIFEST)
+    return None if text is None else parse_manifest(text, f"{folder.uri}/{MANIFEST}")
 
 
 def is_reusable(task: PreparationTask, earlier: PreparedData | None) -> bool:

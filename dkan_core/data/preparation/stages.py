@@ -43,16 +43,16 @@ def fitted_file(plan: PreparationPlan) -> str:
     return f"{plan.folder}/fitted.json"
 
 
-def read_fitted(place: SharedFolder, plan: PreparationPlan) -> Fitted:
+def read_fitted(folder: SharedFolder, plan: PreparationPlan) -> Fitted:
     """Read what was fitted.
 
     Raises:
         DataError: Nothing was yet.
     """
-    text = place.read_text(fitted_file(plan))
+    text = folder.read_text(fitted_file(plan))
     if text is None:
-        raise DataError(f"{place.uri}: no encoding is fitted yet; fit_preparation comes first")
-    return _parse_fitted(text, f"{place.uri}/{fitted_file(plan)}")
+        raise DataError(f"{folder.uri}: no encoding is fitted yet; fit_preparation comes first")
+    return _parse_fitted(text, f"{folder.uri}/{fitted_file(plan)}")
 
 
 # One process may take many parts through two stages, and of wide data this is 10 MB of text.
@@ -77,11 +77,11 @@ def _record(plan: PreparationPlan, fitted: Fitted) -> np.dtype[Any]:
     return record_type(layout_of(fitted.preprocessor, plan.task))
 
 
-def survey(place: SharedFolder, plan: PreparationPlan, part: int) -> int:
+def survey(folder: SharedFolder, plan: PreparationPlan, part: int) -> int:
     """Count the part's rows and keep its sample; returns the rows.
 
     Args:
-        place: Where the data are prepared.
+        folder: Where the data are prepared.
         plan: The plan.
         part: Number of the part.
     """
@@ -93,42 +93,42 @@ def survey(place: SharedFolder, plan: PreparationPlan, part: int) -> int:
         found = collect_statistics(fragments, task.schema, task.config, advance, task.bounds, limit, values)
     read = {fragment.path for fragment in fragments}
     check_values(found.counts, describe_files([file for file in task.files if file.path in read]))
-    with place.staged(f"{plan.record('survey', part)}.arrow") as file:
+    with folder.staged(f"{plan.record('survey', part)}.arrow") as file:
         save_row_sample(file, found.sample)
-    with place.staged(f"{plan.record('survey', part)}.parquet") as file:
+    with folder.staged(f"{plan.record('survey', part)}.parquet") as file:
         found.value_counts.save(file)
-    place.write_json(f"{plan.record('survey', part)}.json", found.counts.to_dict())
+    folder.write_json(f"{plan.record('survey', part)}.json", found.counts.to_dict())
     return rows
 
 
-def encode(place: SharedFolder, plan: PreparationPlan, part: int) -> int:
+def encode(folder: SharedFolder, plan: PreparationPlan, part: int) -> int:
     """Encode the part's rows into one file, sorted by shard; returns the rows.
 
     Args:
-        place: Where the data are prepared.
+        folder: Where the data are prepared.
         plan: The plan.
         part: Number of the part.
     """
-    fitted, fragments = read_fitted(place, plan), unchanged_fragments(plan, part)
+    fitted, fragments = read_fitted(folder, plan), unchanged_fragments(plan, part)
     total = sum(fragment.rows for fragment in fragments)
-    with _scratch() as folder:
+    with _scratch() as scratch:
         with progress("encoding", total, "rows") as advance:
-            writers, unseen = spill_rows(folder, plan.task, fragments, fitted.preprocessor, fitted.counts, advance)
+            writers, unseen = spill_rows(scratch, plan.task, fragments, fitted.preprocessor, fitted.counts, advance)
         spills = {split: writer.spills() for split, writer in writers.items()}
         size = _record(plan, fitted).itemsize
         rows = {
             split: [path.stat().st_size // size if path.exists() else 0 for path in paths]
             for split, paths in spills.items()
         }
-        surveyed = Counts.from_dict(place.read_json(f"{plan.record('survey', part)}.json"))
+        surveyed = Counts.from_dict(folder.read_json(f"{plan.record('survey', part)}.json"))
         # The survey and this stage read the file at different times: a row that moved to another split would be lost or
         # twice.
         for split in rows:
             check_unchanged(fragments[0].path, split, surveyed.rows[SPLITS.index(split)], sum(rows[split]))
-        with place.staged(f"{plan.record('encode', part)}.rows") as file:
+        with folder.staged(f"{plan.record('encode', part)}.rows") as file:
             _join(itertools.chain.from_iterable(spills.values()), file)
     by_shard = list(itertools.chain.from_iterable(rows.values()))
-    place.write_json(f"{plan.record('encode', part)}.json", {"rows": by_shard, "unseen": unseen})
+    folder.write_json(f"{plan.record('encode', part)}.json", {"rows": by_shard, "unseen": unseen})
     return total
 
 
@@ -152,17 +152,17 @@ def _join(files: Iterable[Path], joined: Path) -> None:
             path.unlink()
 
 
-def assemble(place: SharedFolder, plan: PreparationPlan, part: int) -> int:
+def assemble(folder: SharedFolder, plan: PreparationPlan, part: int) -> int:
     """Write the part's share of the shards; returns their rows.
 
     Args:
-        place: Where the data are prepared.
+        folder: Where the data are prepared.
         plan: The plan.
         part: Number of the part.
     """
-    fitted = read_fitted(place, plan)
+    fitted = read_fitted(folder, plan)
     record = _record(plan, fitted)
-    starts = [[0, *itertools.accumulate(encoded["rows"])] for encoded in read_records(place, plan, "encode")]
+    starts = [[0, *itertools.accumulate(encoded["rows"])] for encoded in read_records(folder, plan, "encode")]
     # Every n-th shard of n parts, so that each part writes about as many of each split.
     share = list(enumerate(shard_paths(plan, fitted)))[part :: len(plan.parts)]
     shards = []
@@ -178,18 +178,18 @@ def assemble(place: SharedFolder, plan: PreparationPlan, part: int) -> int:
                 if rows[index] < rows[index + 1]
             ]
             if ranges:
-                with place.staged(path) as file:
-                    shards.append(write_shard(file, path, partial(_gather, place, ranges, record)))
+                with folder.staged(path) as file:
+                    shards.append(write_shard(file, path, partial(_gather, folder, ranges, record)))
             advance(1)
-    place.write_json(
+    folder.write_json(
         f"{plan.record('assemble', part)}.json", {"shards": [shard.model_dump(mode="json") for shard in shards]}
     )
     return sum(shard.rows for shard in shards)
 
 
-def _gather(place: SharedFolder, ranges: list[tuple[str, int, int]], record: np.dtype[Any]) -> npt.NDArray[Any]:
-    content = place.read_ranges(ranges)
+def _gather(folder: SharedFolder, ranges: list[tuple[str, int, int]], record: np.dtype[Any]) -> npt.NDArray[Any]:
+    content = folder.read_ranges(ranges)
     for (name, start, stop), found in zip(ranges, content, strict=True):
         if len(found) != stop - start:
-            raise DataError(f"{place.uri}/{name}: is truncated; encode that part again")
+            raise DataError(f"{folder.uri}/{name}: is truncated; encode that part again")
     return np.frombuffer(b"".join(content), dtype=record)

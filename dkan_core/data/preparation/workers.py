@@ -70,11 +70,11 @@ def prepare_in_parts(
 
 def _run_stage(out: str | Path, stage: Stage, workers: int) -> None:
     """Take every part through a stage that is not through it yet."""
-    place = SharedFolder(out)
-    plan = read_plan(place)
+    folder = SharedFolder(out)
+    plan = read_plan(folder)
     if plan is None:
         return  # a whole result of the same sources and settings
-    left = [part for part in range(len(plan.parts)) if place.read_json(f"{plan.record(stage, part)}.json") is None]
+    left = [part for part in range(len(plan.parts)) if folder.read_json(f"{plan.record(stage, part)}.json") is None]
     with progress(stage, len(left), "parts") as advance, ThreadPoolExecutor(workers) as pool:
         for _ in pool.map(partial(prepare_part, out, stage), left):
             advance(1)

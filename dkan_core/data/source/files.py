@@ -140,9 +140,9 @@ def takes_in(source: str, folder: str, names: Iterable[str]) -> bool:
         folder: Path or URI, absent or not.
         names: Of Parquet files, relative to the folder.
     """
-    (fs, root), (other, place) = filesystem(source), filesystem(folder)
-    place = _without_links(fs, place)
-    paths = [PurePosixPath(place, name) for name in names] if fs == other else []
+    (fs, root), (other, target) = filesystem(source), filesystem(folder)
+    target = _without_links(fs, target)
+    paths = [PurePosixPath(target, name) for name in names] if fs == other else []
     if fs.isdir(root):
         above = PurePosixPath(_without_links(fs, root))
         return any(path.is_relative_to(above) and not _is_hidden(str(path.relative_to(above))) for path in paths)
@@ -202,10 +202,10 @@ def _walk(folder: str) -> list[str]:
         raise DataError(f"{error.filename}: cannot be read ({error.strerror})")
 
     files, seen = [], {os.path.realpath(folder)}
-    for place, folders, names in os.walk(folder, onerror=fail, followlinks=True):
-        files += [str(Path(place) / name) for name in names]
+    for path, folders, names in os.walk(folder, onerror=fail, followlinks=True):
+        files += [str(Path(path) / name) for name in names]
         # Sorted, so that of two links to one folder always the same one is followed.
-        real = {name: os.path.realpath(Path(place) / name) for name in sorted(folders)}
+        real = {name: os.path.realpath(Path(path) / name) for name in sorted(folders)}
         folders[:] = [name for name in real if real[name] not in seen]  # a link may lead back up
         seen.update(real.values())
     return files

@@ -147,7 +147,7 @@ def describe_model(
 
 
 def _uri(model: str | Path) -> str:
-    """Return the model's place as others are to call it: without a scheme a registry means nothing by a path."""
+    """Return the URI of a model: a registry does not take a path without a scheme."""
     if is_remote(model):
         return str(model).rstrip("/")
     # Not quoted: read back as it is written, also with a space in it.

@@ -73,8 +73,8 @@ def check_run_folder(run: str | Path, checkpoints: str | None, *, overwrite: boo
 
 def check_initial_stays(run: str | Path, init_from: str | None) -> None:
     """Raise ConfigError where a run replaces the model that it starts from, and would have none if it is killed."""
-    place = None if init_from is None else find_model(init_from)
-    if place is not None and lies_in(place, f"{str(run).rstrip('/')}/{MODEL_FOLDER}"):
+    model = None if init_from is None else find_model(init_from)
+    if model is not None and lies_in(model, f"{str(run).rstrip('/')}/{MODEL_FOLDER}"):
         raise ConfigError(f"init_from {init_from}: is in the folder of this run, which replaces it; choose another one")
 
 

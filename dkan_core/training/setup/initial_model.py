@@ -110,10 +110,10 @@ def take_initial(
     """
     if config.init_from is None:
         return config, None
-    place = find_model(config.init_from)
-    if place is None:
+    uri = find_model(config.init_from)
+    if uri is None:
         return _as_checkpoint_says(config, checkpoints), None
-    with local_copy(place) as folder:
+    with local_copy(uri) as folder:
         saved = SavedModel(folder)
     initial = replace(InitialModel.of(saved.module, saved.preprocessor), origins=tuple(trained_on(saved.metrics)))
     parts = [*config.freeze, *config.lr_multipliers]
@@ -130,7 +130,7 @@ def take_initial(
             )
         if saved.config.ignored_features:
             raise ConfigError("init_optimizer kept: there are columns that the model has ignored so far; leave it out")
-        initial = replace(initial, moments_2P=_kept_moments(initial, manifest, place))
+        initial = replace(initial, moments_2P=_kept_moments(initial, manifest, uri))
     learning_rate_factors(
         initial.module, config, manifest.splits["train"].rows
     )  # before anything is written: a part may not be there
@@ -171,7 +171,7 @@ def settings_from(config: TrainConfig, known: ModelConfig, weights: bytes, model
     """
     digest = hashlib.sha256(weights).hexdigest()
     architecture = {name: getattr(known, name) for name in ARCHITECTURE_SETTINGS}
-    # A digest rather than the place: another model there is another run, and its checkpoints are no longer this run's.
+    # A digest rather than the URI: another model there is another run, and its checkpoints are no longer this run's.
     return replace(_complete(config, architecture, model), init_from=f"sha256:{digest}")
 
 
@@ -230,19 +230,19 @@ def initial_model(
     return model
 
 
-def check_transfer(initial: InitialModel, manifest: PreparedData, prepared: str, place: str | None) -> None:
+def check_transfer(initial: InitialModel, manifest: PreparedData, prepared: str, uri: str | None) -> None:
     """Check that the data are the model's, or have more columns or labels; say what starts from it and what does not.
 
     Args:
         initial: The model.
         manifest: The data to train on.
         prepared: Where they lie, as messages call it.
-        place: Where the model lies, as messages call it. None: the caller of a classifier's ``fit`` gave it.
+        uri: Where the model lies, as messages call it. None: the caller of a classifier's ``fit`` gave it.
 
     Raises:
         DataError: A label has another meaning; nothing was added, and yet they differ; or nothing of the model fits.
     """
-    model = "init_model" if place is None else f"the model of init_from, {place},"
+    model = "init_model" if uri is None else f"the model of init_from, {uri},"
     check_positive(manifest.positive, prepared, initial.architecture.positive, model)
     if initial.fits(manifest):
         return
@@ -254,7 +254,7 @@ def check_transfer(initial: InitialModel, manifest: PreparedData, prepared: str,
         )
     found = compare_encodings(initial.preprocessor, manifest.preprocessor)
     new_labels = [name for name in manifest.labels if name not in labels]
-    remedy = "" if place is None else f"prepare its source with `dkan prepare ... {flag('like', place)}`, or "
+    remedy = "" if uri is None else f"prepare its source with `dkan prepare ... {flag('like', uri)}`, or "
     advice = f"{remedy}train without it"
     if not found.added and not new_labels and initial.preprocessor != manifest.preprocessor:
         raise DataError(f"{prepared}: is not encoded as {model} knows it{found.differing()}; {advice}")
@@ -281,8 +281,8 @@ def check_transfer(initial: InitialModel, manifest: PreparedData, prepared: str,
     ):
         if names:
             logger.warning("%s: %s", what, listed_names(names))
-    if found.changed and place is not None:
-        logger.warning("prepare with `%s --extend` to keep their encoding and weights", flag("like", place))
+    if found.changed and uri is not None:
+        logger.warning("prepare with `%s --extend` to keep their encoding and weights", flag("like", uri))
     logger.info("%d columns keep their weights", len(found.kept))
 
 
@@ -332,10 +332,10 @@ def _complete(config: TrainConfig, architecture: Mapping[str, Any], model: str =
 def _as_checkpoint_says(config: TrainConfig, checkpoints: str) -> TrainConfig:
     """Return the settings of a run that resumes, whose checkpoint holds what the model of ``init_from`` gave it."""
     missing = DataError(f"init_from {config.init_from}: no model there; expected a folder that `dkan train` wrote")
-    place = (config.checkpoint_uri or checkpoints).rstrip("/")
-    if config.resume == "never" or (config.resume in OWN_CHECKPOINTS and "{run}" in place):
+    uri = (config.checkpoint_uri or checkpoints).rstrip("/")
+    if config.resume == "never" or (config.resume in OWN_CHECKPOINTS and "{run}" in uri):
         raise missing
-    found = load_source(config.resume, place)
+    found = load_source(config.resume, uri)
     if found is None:
         raise missing
     settings = found[1].settings

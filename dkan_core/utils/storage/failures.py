@@ -61,22 +61,22 @@ def output_error(path: str | Path, error: OSError) -> OutputError:
     return OutputError(f"{path}: cannot be written ({error.strerror or error})")
 
 
-def failure_inside(out: str | Path, place: Path, error: OSError) -> DkanError:
+def failure_inside(out: str | Path, folder: Path, error: OSError) -> DkanError:
     """Describe an error inside a block that writes an output: of the output, unless it is of something else.
 
-    A limit that was reached is no file's fault, and a file that the error names may lie in another place.
+    A limit that was reached is no file's fault, and a file that the error names may lie in another folder.
 
     Args:
         out: Where the output goes, for messages.
-        place: The local folder that the block writes to.
+        folder: The local folder that the block writes to.
         error: What was raised in it.
     """
     if limit := LIMITS.get(error.errno or 0):
         return DkanError(f"{error.strerror}: {limit}")
     if not isinstance(error.filename, str):
         return output_error(out, error)
-    named, place = Path(error.filename).absolute(), place.absolute()
+    named, folder = Path(error.filename).absolute(), folder.absolute()
     # A folder above counts as the output, too: it is the one that could not be made.
-    if named.is_relative_to(place) or place.is_relative_to(named):
+    if named.is_relative_to(folder) or folder.is_relative_to(named):
         return output_error(out, error)
     return UnreadableError(f"{error.filename}: cannot be read ({error.strerror})")

@@ -153,10 +153,10 @@ def _files_in(folder: Path) -> set[str]:
     return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
 
 
-def _remove_files(fs: Any, place: str, keep: Collection[str] = ()) -> None:
+def _remove_files(fs: Any, root: str, keep: Collection[str] = ()) -> None:
     """Remove a file, or the files below a folder, but for some paths."""
     fs.invalidate_cache()
-    for path in fs.find(place):
+    for path in fs.find(root):
         if path not in keep:
             fs.rm_file(path)
 
