@@ -30,7 +30,7 @@ from dkan_core.config import ResolvedTrainConfig
 from dkan_core.data.format.manifest import read_manifest
 from dkan_core.data.loading.loader import open_split
 from dkan_core.evaluation.metrics import macro_average_precision
-from dkan_core.evaluation.prediction import score_split
+from dkan_core.scoring.prepared import score_split
 from dkan_core.training.roles.in_process import train_single
 from dkan_core.training.setup.defaults import resolve_for
 from dkan_core.training.setup.sizing import PAPER_GRID, WIDE_GRID

@@ -23,8 +23,8 @@ import torch
 import typer
 
 from benchmarks.timing import in_turns
-from dkan_core.evaluation.prediction import score
 from dkan_core.model.saved_model import SavedModel
+from dkan_core.scoring.probabilities import score
 from dkan_core.utils.torch_resources import torch_threads
 
 HERE = Path(__file__).parents[1]

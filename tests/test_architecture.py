@@ -25,7 +25,7 @@ LAYERS = [
     {"evaluation.curves", "evaluation.intervals"},
     {"data", "report.figures", "report.templating"},
     {"model", "report"},
-    {"evaluation.prediction"},
+    {"scoring"},
     {"explanation", "evaluation.drift", "tracking", "onnx_export"},
     {"evaluation.labelled_rows", "evaluation.leakage"},
     {"inspection", "evaluation.comparison", "evaluation.publishing", "batch_scoring"},

@@ -12,8 +12,8 @@ from dkan_core.data.format.manifest import read_manifest
 from dkan_core.data.loading.loader import SliceBatches, open_split
 from dkan_core.data.loading.order import steps_per_epoch
 from dkan_core.evaluation.metrics import macro_average_precision
-from dkan_core.evaluation.prediction import score_split
 from dkan_core.model.base import TabularModel
+from dkan_core.scoring.prepared import score_split
 from dkan_core.training.compute.gradient import to_tensors, trained_parameters, untrained_model
 from dkan_core.training.setup.architecture import choose_architecture
 

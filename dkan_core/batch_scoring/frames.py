@@ -12,16 +12,10 @@ from dkan_core.data.source.column_types import column_types
 from dkan_core.data.source.frames import cast_columns, column_names, frame_table, without_empty_types
 from dkan_core.errors import DataError
 from dkan_core.evaluation.drift.unseen import UnseenValues
-from dkan_core.evaluation.prediction import (
-    SCORING_ROWS,
-    TRAINED_WITH,
-    check_no_clash,
-    check_probabilities,
-    probability_column,
-    score,
-)
 from dkan_core.explanation.reasons import ReasonFinder
 from dkan_core.model.saved_model import SavedModel
+from dkan_core.scoring.probabilities import SCORING_ROWS, check_probabilities, score
+from dkan_core.scoring.raw import TRAINED_WITH, check_no_clash, probability_column
 from dkan_core.utils.hints import hint
 from dkan_core.utils.torch_resources import best_device
 

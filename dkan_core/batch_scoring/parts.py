@@ -20,8 +20,8 @@ from dkan_core.data.source.files import stamp, whole_second
 from dkan_core.errors import ConfigError, DataError
 from dkan_core.evaluation.drift.counting import CountsSchema
 from dkan_core.evaluation.drift.scored_files import Found, counted_batches
-from dkan_core.evaluation.prediction import copied_folder_types, output_batch, output_schema
 from dkan_core.model.saved_model import SavedModel
+from dkan_core.scoring.raw import copied_folder_types, output_batch, output_schema
 from dkan_core.utils.hints import counted
 from dkan_core.utils.progress import progress
 from dkan_core.utils.schemas import Schema

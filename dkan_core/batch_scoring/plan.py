@@ -15,8 +15,8 @@ from typing import Any, Literal
 from dkan_core.data.preparation.label_columns import label_columns
 from dkan_core.data.source.files import find_parquet, split_sources, stamp, takes_in
 from dkan_core.errors import ConfigError, DataError, OutputError
-from dkan_core.evaluation.prediction import output_schema
 from dkan_core.model.saved_model import SavedModel
+from dkan_core.scoring.raw import output_schema
 from dkan_core.utils.file_names import MODEL_FOLDER
 from dkan_core.utils.hints import counted
 from dkan_core.utils.schemas import Schema

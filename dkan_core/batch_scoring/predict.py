@@ -14,16 +14,10 @@ from dkan_core.data.source.files import find_in_order, source_paths, takes_in
 from dkan_core.data.source.frames import is_frame
 from dkan_core.errors import ConfigError, OutputError
 from dkan_core.evaluation.drift.unseen import UnseenValues
-from dkan_core.evaluation.prediction import (
-    check_no_clash,
-    copied_folder_types,
-    output_batch,
-    output_schema,
-    scored_batches,
-)
 from dkan_core.explanation.reasons import ReasonFinder
 from dkan_core.model.model_folder import naming_swapped
 from dkan_core.model.saved_model import SavedModel
+from dkan_core.scoring.raw import check_no_clash, copied_folder_types, output_batch, output_schema, scored_batches
 from dkan_core.utils.hints import counted
 from dkan_core.utils.progress import progress
 from dkan_core.utils.storage.outputs import check_file_name

@@ -18,12 +18,13 @@ from dkan_core.editing.apply import apply_edits
 from dkan_core.editing.edits import Edit, read_edits
 from dkan_core.errors import ConfigError, DataError, OutputError
 from dkan_core.evaluation.metrics import NOT_MEASURED
-from dkan_core.evaluation.prediction import ScoredSplit, check_match, known_split, score_split, to_probability
 from dkan_core.model.additive import AdditiveFastKAN
 from dkan_core.model.additive_terms import terms_of
 from dkan_core.model.base import TabularModel
 from dkan_core.model.model_folder import ESTIMATOR, SCORES, check_model_replaceable
 from dkan_core.model.saved_model import SavedModel, save_model
+from dkan_core.scoring.prepared import ScoredSplit, check_match, known_split, score_split
+from dkan_core.scoring.probabilities import to_probability
 from dkan_core.training.validation.early_stopping import describe_probabilities
 from dkan_core.utils.storage.paths import is_remote, local_path
 from dkan_core.utils.storage.remote import local_copy

@@ -1,1 +1,1 @@
-"""Metrics, scoring and the evaluate command."""
+"""Metrics and the evaluate command."""

@@ -19,7 +19,6 @@ from dkan_core.evaluation.comparison import DIFFERENCE, Comparison, add_comparis
 from dkan_core.evaluation.intervals import add_intervals
 from dkan_core.evaluation.labelled_rows import EvaluationData, RowCollector, open_evaluation_data, score_rows
 from dkan_core.evaluation.page import read_run_history, render_page
-from dkan_core.evaluation.prediction import known_split, probability_column
 from dkan_core.evaluation.result import Evaluation
 from dkan_core.evaluation.slices import TOP_COLUMNS, find_columns, slice_metrics
 from dkan_core.evaluation.worst_errors import ERRORS, find_worst_errors
@@ -29,6 +28,8 @@ from dkan_core.explanation.explain import QUICK, QUICK_ROWS, quick_explanation
 from dkan_core.explanation.labels import Explanation
 from dkan_core.model.model_folder import naming_swapped
 from dkan_core.model.saved_model import SavedModel
+from dkan_core.scoring.prepared import known_split
+from dkan_core.scoring.raw import probability_column
 from dkan_core.tracking.mlflow.evaluation import log_evaluation
 from dkan_core.utils.file_names import METRICS
 from dkan_core.utils.hints import few_rows

@@ -32,16 +32,11 @@ from dkan_core.data.source.positive import other_values, with_nulls
 from dkan_core.data.source.roles import Schema
 from dkan_core.data.source.split_hints import describe_split, split_warnings
 from dkan_core.errors import ConfigError, DataError, redact
-from dkan_core.evaluation.prediction import (
-    SCORING_ROWS,
-    TRAINED_WITH,
-    check_match,
-    check_probabilities,
-    score_batches,
-    to_probability,
-)
 from dkan_core.explanation.reading_back import read_back
 from dkan_core.model.saved_model import SavedModel
+from dkan_core.scoring.prepared import check_match, score_batches
+from dkan_core.scoring.probabilities import SCORING_ROWS, check_probabilities, to_probability
+from dkan_core.scoring.raw import TRAINED_WITH
 from dkan_core.utils.hints import listed_names
 from dkan_core.utils.progress import progress
 from dkan_core.utils.torch_resources import best_device

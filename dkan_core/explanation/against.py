@@ -19,7 +19,6 @@ import torch
 from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.errors import DataError
 from dkan_core.evaluation.metrics import NOT_MEASURED
-from dkan_core.evaluation.prediction import log_odds
 from dkan_core.explanation.columns import Column, refuse_sparse, source_columns
 from dkan_core.explanation.contributions import explainer_of
 from dkan_core.explanation.grid import written_value
@@ -31,6 +30,7 @@ from dkan_core.explanation.reading_back import read_back
 from dkan_core.explanation.shifts import LEAST_CHANGE, Against, ColumnShift, ContributionShift, RowShift
 from dkan_core.model.calibration import sigmoid
 from dkan_core.model.saved_model import SavedModel
+from dkan_core.scoring.probabilities import log_odds
 from dkan_core.utils.torch_resources import best_device, torch_threads
 
 logger = logging.getLogger(__name__)

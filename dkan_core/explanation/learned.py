@@ -11,7 +11,6 @@ import torch
 from dkan_core.data.encoding.preprocessor import Float64
 from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.evaluation.metrics import Array, macro_average_precision
-from dkan_core.evaluation.prediction import check_probabilities, to_probability
 from dkan_core.explanation.additive import AdditiveCurves
 from dkan_core.explanation.bands import Measured, standard_errors
 from dkan_core.explanation.columns import Column, listed_columns, source_columns
@@ -28,6 +27,7 @@ from dkan_core.model.additive_terms import AdditiveTerms, terms_of
 from dkan_core.model.architecture import ModelConfig
 from dkan_core.model.base import TabularModel
 from dkan_core.model.saved_model import SavedModel
+from dkan_core.scoring.probabilities import check_probabilities, to_probability
 from dkan_core.utils.progress import progress
 from dkan_core.utils.torch_resources import best_device, torch_threads
 

@@ -13,13 +13,13 @@ from torch import Tensor
 
 from dkan_core.data.encoding.preprocessor import Float64
 from dkan_core.data.format.shard_writer import Arrays
-from dkan_core.evaluation import prediction
-from dkan_core.evaluation.prediction import CHUNK_OUTPUTS
 from dkan_core.explanation.columns import Rows, Settings, changed_rows, listed_codes
 from dkan_core.explanation.response import Answers, Change, cut, first_rows, row_count, slices
 from dkan_core.model.base import TabularModel
 from dkan_core.model.first_layer import Feature, FirstLayerTerms, Stored
 from dkan_core.model.tabular import TabularFastKAN
+from dkan_core.scoring import probabilities
+from dkan_core.scoring.probabilities import CHUNK_OUTPUTS
 
 # Log-odds beyond are probabilities of one in nine million, where float32 leaves no digits: a difference of two of them
 # says nothing, and one row of that kind would outweigh all others in a mean of squares.
@@ -53,11 +53,11 @@ class ModelAnswers(Answers):
         if isinstance(model, TabularFastKAN) and model.first_layer_is_sum:
             self._terms = FirstLayerTerms(model)
         if self._terms is None:
-            self.scored_NL = prediction.log_odds(model, arrays, device).cpu().numpy()
+            self.scored_NL = probabilities.log_odds(model, arrays, device).cpu().numpy()
         else:
             self.scored_NL, self._first_NH = self._score(arrays)
         answered_NL = self._within(torch.from_numpy(self.scored_NL))
-        super().__init__(lambda rows: self._within(prediction.log_odds(model, rows, device)), arrays, answered_NL)
+        super().__init__(lambda rows: self._within(probabilities.log_odds(model, rows, device)), arrays, answered_NL)
 
     def _within(self, log_odds_ML: Tensor) -> Float64:
         chosen_ML = log_odds_ML[:, self._labels].cpu().numpy().astype(np.float64)

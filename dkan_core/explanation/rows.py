@@ -11,13 +11,13 @@ from markupsafe import Markup
 
 from dkan_core.data.source.files import find_parquet, source_paths
 from dkan_core.errors import ConfigError, DataError
-from dkan_core.evaluation.prediction import output_schema, scored_batches
 from dkan_core.explanation.figures.importance import percent
 from dkan_core.explanation.figures.waterfall import Reason, draw_waterfall
 from dkan_core.explanation.reasons import ReasonFinder
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.report.figures.svg import page_element
 from dkan_core.report.templating import Card, render_html
+from dkan_core.scoring.raw import output_schema, scored_batches
 from dkan_core.utils.hints import counted
 from dkan_core.utils.storage.files import write_atomic
 from dkan_core.utils.storage.remote import local_copy

@@ -37,7 +37,7 @@ from dkan_core import (
 )
 from dkan_core.batch_scoring import plan
 from dkan_core.batch_scoring.plan import open_plan, share_out
-from dkan_core.evaluation.prediction import output_schema
+from dkan_core.scoring.raw import output_schema
 from tests.command import check, dkan
 
 BOUNDS = {"a.parquet": (0, 40), "day=2/b.parquet": (40, 400), "day=2/c.parquet": (400, 569), "day=3/b.pq": (569, 569)}

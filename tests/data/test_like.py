@@ -17,8 +17,9 @@ import torch
 from dkan_core import PrepareConfig, TrainResult, evaluate, predict, prepare
 from dkan_core.data.format.manifest import read_manifest
 from dkan_core.data.loading.loader import open_split
-from dkan_core.evaluation.prediction import score_split, to_probability
 from dkan_core.model.saved_model import SavedModel
+from dkan_core.scoring.prepared import score_split
+from dkan_core.scoring.probabilities import to_probability
 from tests.command import check, dkan
 from tests.data.stages import every_call, run
 from tests.data.tables import contents

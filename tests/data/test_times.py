@@ -17,11 +17,11 @@ from dkan_core import DataError, FastKANClassifier, PrepareConfig, predict, prep
 from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.data.source.times import read_part, time_parts
 from dkan_core.evaluation.drift.scored_files import measure_drift
-from dkan_core.evaluation.prediction import score
 from dkan_core.explanation.columns import source_columns
 from dkan_core.explanation.reading_back import read_back
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.onnx_export.export import onnx_bytes
+from dkan_core.scoring.probabilities import score
 from dkan_core.serving.rows import Tensor, rows_of_instances, rows_of_tensors
 from dkan_core.tracking.mlflow.model import MlflowScorer, example_of
 from tests.data.tables import contents, write

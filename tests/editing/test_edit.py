@@ -25,8 +25,8 @@ from dkan_core import (
 )
 from dkan_core.editing.edit import _measures
 from dkan_core.evaluation.metrics import NOT_MEASURED
-from dkan_core.evaluation.prediction import ScoredSplit
 from dkan_core.model.saved_model import SavedModel
+from dkan_core.scoring.prepared import ScoredSplit
 from tests.additive_data import make_rows
 from tests.command import check, dkan
 from tests.editing.effects import effects

@@ -15,9 +15,10 @@ from dkan_core import DataError, OutputError, PrepareConfig, TrainResult, predic
 from dkan_core.data.format.manifest import read_manifest
 from dkan_core.data.loading.loader import open_split
 from dkan_core.data.source import columns
-from dkan_core.evaluation import prediction as prediction_module
-from dkan_core.evaluation.prediction import score_split, to_probability
 from dkan_core.model.saved_model import SavedModel
+from dkan_core.scoring import probabilities as module
+from dkan_core.scoring.prepared import score_split
+from dkan_core.scoring.probabilities import to_probability
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +80,7 @@ def test_order_is_kept_over_files_and_batches(
 ) -> None:
     wanted = scored(trained, source, tmp_path / "wanted.parquet")["label_probability"].to_numpy()
     monkeypatch.setattr(columns, "BATCH_BYTES", batch_bytes)
-    monkeypatch.setattr(prediction_module, "SCORING_ROWS", scoring_rows)
+    monkeypatch.setattr(module, "SCORING_ROWS", scoring_rows)
     found = scored(trained, write(table, tmp_path / "raw", files), tmp_path / "scores.parquet", columns=["row"])
     assert found["row"].to_pylist() == list(range(len(table)))
     np.testing.assert_allclose(found["label_probability"].to_numpy(), wanted, rtol=1e-4, atol=1e-6)

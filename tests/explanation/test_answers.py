@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from dkan_core.data.format.shard_writer import Arrays
-from dkan_core.evaluation import prediction
 from dkan_core.explanation import model_answers
 from dkan_core.explanation.columns import Cells, Column, Settings
 from dkan_core.explanation.model_answers import ModelAnswers
@@ -15,6 +14,7 @@ from dkan_core.explanation.response import Answers, respond
 from dkan_core.model.build import build_model
 from dkan_core.model.kernels import Kernel, use_kernel
 from dkan_core.model.tabular import TabularFastKAN
+from dkan_core.scoring import probabilities
 from tests.model.architectures import BLEND, CONFIG, PLAIN, changed
 
 CPU = torch.device("cpu")
@@ -79,7 +79,7 @@ def test_changed_rows_get_what_they_would_get_as_a_whole(
     model, arrays = make_model(**changes), make_arrays(rows, dtype)
     use_kernel(model, kernel)
     answers = ModelAnswers(model, CPU, [1, 0], arrays)
-    whole = Answers(lambda each: prediction.log_odds(model, each, CPU)[:, [1, 0]].numpy().astype(np.float64), arrays)
+    whole = Answers(lambda each: probabilities.log_odds(model, each, CPU)[:, [1, 0]].numpy().astype(np.float64), arrays)
     np.testing.assert_allclose(answers.log_odds_NL, whole.log_odds_NL, atol=1e-5)
     np.testing.assert_array_equal(answers.scored_NL[:, [1, 0]], answers.log_odds_NL)
     order, chosen = np.random.default_rng(1).permutation(rows), np.arange(0, rows, 2)

@@ -25,13 +25,13 @@ from dkan_core import (
 )
 from dkan_core.data.encoding.sparse import SparseFeature
 from dkan_core.data.format.manifest import read_manifest
-from dkan_core.evaluation.prediction import log_odds
 from dkan_core.explanation.columns import Cells, Column, changed_rows, listed_codes, listed_columns, redrawn
 from dkan_core.explanation.contributions import ContributionExplainer, background_rows
 from dkan_core.explanation.explain import read_rows
 from dkan_core.explanation.ids import row_texts
 from dkan_core.explanation.model_answers import ModelAnswers
 from dkan_core.model.saved_model import SavedModel
+from dkan_core.scoring.probabilities import log_odds
 from tests.data.sparse_tables import as_lists
 from tests.data.tables import write
 

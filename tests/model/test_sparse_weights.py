@@ -10,7 +10,6 @@ import torch
 
 from dkan_core import ConfigError, PrepareConfig, PreparedData, TrainConfig, prepare
 from dkan_core.data.loading.loader import open_split
-from dkan_core.evaluation.prediction import score
 from dkan_core.model.architecture import ModelConfig
 from dkan_core.model.base import TabularModel
 from dkan_core.model.build import build_model
@@ -21,6 +20,7 @@ from dkan_core.model.parameter_count import count_parameters
 from dkan_core.model.scores import decode_scores
 from dkan_core.model.sparse_weights import SparseWeights
 from dkan_core.model.tabular import TabularFastKAN
+from dkan_core.scoring.probabilities import score
 from dkan_core.training.compute.gradient import MAX_CODE_DECAY, code_decay, decayed_ranges
 from dkan_core.training.setup.architecture import choose_architecture
 from dkan_core.training.setup.defaults import resolve_for

@@ -28,10 +28,10 @@ from dkan_core import (
     prepare,
     train,
 )
-from dkan_core.evaluation.prediction import score
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.onnx_export import export as export_module
 from dkan_core.onnx_export import verification
+from dkan_core.scoring.probabilities import score
 from tests.command import check, dkan
 from tests.onnx_export.models import CATEGORIES, NUMERIC, NumericDtype, new_rows, random_model, table
 

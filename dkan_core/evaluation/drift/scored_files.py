@@ -17,9 +17,9 @@ from dkan_core.data.source.files import find_parquet, split_sources
 from dkan_core.errors import DataError
 from dkan_core.evaluation.drift.counting import DriftCounts, Reference, count_rows
 from dkan_core.evaluation.drift.measures import Drift, measure_since_training
-from dkan_core.evaluation.prediction import output_schema, scored_batches
 from dkan_core.model.model_folder import naming_swapped
 from dkan_core.model.saved_model import SavedModel
+from dkan_core.scoring.raw import output_schema, scored_batches
 from dkan_core.utils.progress import progress
 from dkan_core.utils.storage.remote import local_copy
 from dkan_core.utils.torch_resources import best_device

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from dkan_core.data.encoding.preprocessor import Preprocessor
-from dkan_core.evaluation.prediction import SCORING_ROWS, log_odds, to_probability
 from dkan_core.integrations.notebook.rows import read_features
 from dkan_core.model.base import TabularModel
+from dkan_core.scoring.probabilities import SCORING_ROWS, log_odds, to_probability
 
 
 class Predictor(nn.Module):

@@ -16,7 +16,6 @@ from sklearn.utils.validation import check_is_fitted
 from dkan_core.config import TrainConfig
 from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.evaluation.drift.unseen import unseen_warnings
-from dkan_core.evaluation.prediction import log_odds
 from dkan_core.integrations.sklearn.editing import EditingMixin
 from dkan_core.integrations.sklearn.explaining import ExplainingMixin
 from dkan_core.integrations.sklearn.hold_out import hold_out_rows
@@ -46,6 +45,7 @@ from dkan_core.integrations.sklearn.targets import (
     with_class_weights,
 )
 from dkan_core.integrations.sklearn.training import Initial, print_evaluation, read_initial, train_on_arrays
+from dkan_core.scoring.probabilities import log_odds
 from dkan_core.training.setup.defaults import learning_rate_from_scratch
 from dkan_core.training.setup.sizing import batch_rows
 from dkan_core.utils.torch_resources import best_device, torch_threads

@@ -16,8 +16,9 @@ from dkan_core.data.source.column_types import is_text
 from dkan_core.data.source.frames import to_table, without_empty_types
 from dkan_core.data.source.times import parsed_times
 from dkan_core.errors import DataError
-from dkan_core.evaluation.prediction import check_probabilities, probability_column, score
 from dkan_core.model.saved_model import SavedModel
+from dkan_core.scoring.probabilities import check_probabilities, score
+from dkan_core.scoring.raw import probability_column
 from dkan_core.utils.torch_resources import best_device
 
 

@@ -23,9 +23,9 @@ from dkan_core.data.format.manifest import PreparedData
 from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.data.loading.in_memory import ArraysReader
 from dkan_core.data.loading.loader import FirstRows, RowReader, SliceBatches, all_batches
-from dkan_core.evaluation.prediction import SCORING_ROWS, log_odds
 from dkan_core.model.architecture import ModelConfig
 from dkan_core.model.base import TabularModel
+from dkan_core.scoring.probabilities import SCORING_ROWS, log_odds
 from dkan_core.training.compute.flat_model import Replica
 from dkan_core.training.compute.gradient import cell_weights, decayed_ranges, flatten, to_tensors, untrained_model
 from dkan_core.training.compute.local_steps import HostSteps

@@ -16,13 +16,14 @@ from dkan_core.config import ResolvedTrainConfig
 from dkan_core.data.format.manifest import PreparedData
 from dkan_core.data.loading.loader import FirstRows, RowReader, all_batches
 from dkan_core.evaluation.metrics import macro_average_precision, mean_log_loss
-from dkan_core.evaluation.prediction import SCORING_ROWS, ScoredSplit, score_batches
 from dkan_core.model.additive import AdditiveFastKAN
 from dkan_core.model.additive_shape import AdditiveShape, Blend
 from dkan_core.model.additive_terms import TABLES
 from dkan_core.model.architecture import ModelConfig, additive_shape, blended_config
 from dkan_core.model.blended import BlendedFastKAN, weighted_mean
 from dkan_core.model.tabular import TabularFastKAN
+from dkan_core.scoring.prepared import ScoredSplit, score_batches
+from dkan_core.scoring.probabilities import SCORING_ROWS
 from dkan_core.training.additive_fit.fitted_tables import fitted_terms
 from dkan_core.training.additive_fit.id_effects import fitted_ids
 from dkan_core.training.setup.additive_architecture import choose_additive

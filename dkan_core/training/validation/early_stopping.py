@@ -10,9 +10,10 @@ import numpy.typing as npt
 from dkan_core.config import TrainConfig
 from dkan_core.data.encoding.histograms import count_up_to, quantile_knots
 from dkan_core.evaluation.metrics import best_f1_threshold, compute_metrics
-from dkan_core.evaluation.prediction import ScoredSplit, to_probability
 from dkan_core.model.calibration import Calibration, fit_calibration
 from dkan_core.model.model_folder import SCORES
+from dkan_core.scoring.prepared import ScoredSplit
+from dkan_core.scoring.probabilities import to_probability
 from dkan_core.training.state.refit_choices import CALIBRATION
 
 

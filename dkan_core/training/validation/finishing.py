@@ -11,7 +11,6 @@ import torch
 from dkan_core.config import ResolvedTrainConfig
 from dkan_core.data.format.manifest import PreparedData
 from dkan_core.data.loading.loader import RowReader
-from dkan_core.evaluation.prediction import ScoredSplit, score_split, to_probability
 from dkan_core.model.additive import AdditiveFastKAN
 from dkan_core.model.additive_terms import AdditiveTerms, calibrated, purified
 from dkan_core.model.architecture import ModelConfig
@@ -20,6 +19,8 @@ from dkan_core.model.calibration import Calibration
 from dkan_core.model.model_folder import SCORES
 from dkan_core.model.random_state import random_state
 from dkan_core.model.tabular import TabularFastKAN
+from dkan_core.scoring.prepared import ScoredSplit, score_split
+from dkan_core.scoring.probabilities import to_probability
 from dkan_core.training.additive_fit.additive_tables import TABLE_CHOICES, TableMaker
 from dkan_core.training.state.refit_choices import ID_PENALTY, Choices
 from dkan_core.training.validation.blending import Blender

@@ -13,7 +13,7 @@ from sklearn.metrics import average_precision_score
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from dkan_core import DataError, MainResult, predict
-from dkan_core.evaluation.prediction import SCORING_ROWS
+from dkan_core.scoring.probabilities import SCORING_ROWS
 from tests.integrations.notebook.known import TEST
 
 

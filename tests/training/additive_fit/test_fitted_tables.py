@@ -16,10 +16,10 @@ from dkan_core.config import ResolvedTrainConfig
 from dkan_core.data.format.manifest import PreparedData, read_manifest
 from dkan_core.data.loading.loader import RowReader, open_split
 from dkan_core.evaluation.metrics import mean_log_loss
-from dkan_core.evaluation.prediction import score_split
 from dkan_core.model.additive import AdditiveFastKAN
 from dkan_core.model.additive_terms import AdditiveTerms
 from dkan_core.model.architecture import additive_shape
+from dkan_core.scoring.prepared import score_split
 from dkan_core.training.additive_fit import fitted_tables
 from dkan_core.training.additive_fit.additive_tables import TableMaker, with_smooth_pairs
 from dkan_core.training.additive_fit.fitted_tables import (

@@ -20,10 +20,10 @@ from dkan_core.data.format.manifest import PreparedData, open_prepared
 from dkan_core.data.loading.in_memory import ArraysReader
 from dkan_core.data.loading.loader import RowReader, all_batches, open_split
 from dkan_core.evaluation.metrics import NOT_MEASURED
-from dkan_core.evaluation.prediction import score
 from dkan_core.model.architecture import ModelConfig
 from dkan_core.model.base import TabularModel
 from dkan_core.model.saved_model import SavedModel
+from dkan_core.scoring.probabilities import score
 from dkan_core.training.launcher.checkpoints import checkpoint_folder
 from dkan_core.training.planning.lr_sweep import tune_learning_rate
 from dkan_core.training.setup import architecture, architecture_search, sizing, trials

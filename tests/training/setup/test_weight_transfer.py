@@ -13,8 +13,8 @@ import torch
 
 from dkan_core import DataError, PrepareConfig, TrainConfig, prepare, train
 from dkan_core.data.format.manifest import read_manifest
-from dkan_core.evaluation.prediction import log_odds
 from dkan_core.model.saved_model import SavedModel
+from dkan_core.scoring.probabilities import log_odds
 from tests.command import check, dkan
 
 CONFIG = TrainConfig(

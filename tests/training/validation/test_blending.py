@@ -17,11 +17,11 @@ from dkan_core.data.format.manifest import read_manifest
 from dkan_core.data.loading.loader import open_split
 from dkan_core.errors import DataError
 from dkan_core.evaluation.metrics import macro_average_precision
-from dkan_core.evaluation.prediction import ScoredSplit, score_split
 from dkan_core.model.additive_terms import AdditiveTerms
 from dkan_core.model.architecture import ModelConfig
 from dkan_core.model.blended import BlendedFastKAN
 from dkan_core.model.saved_model import SavedModel
+from dkan_core.scoring.prepared import ScoredSplit, score_split
 from dkan_core.training.additive_fit.fitted_tables import fitted_terms
 from dkan_core.training.roles.in_process import train_single
 from dkan_core.training.setup import sizing

@@ -1,0 +1,1 @@
+"""Scoring: encoded rows, prepared splits, raw Parquet."""

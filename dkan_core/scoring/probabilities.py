@@ -1,0 +1,137 @@
+"""Log-odds and probabilities of encoded rows, in chunks, on a device."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from dkan_core.data.format.shard_writer import Arrays
+from dkan_core.errors import DataError
+from dkan_core.model.base import TabularModel
+from dkan_core.model.calibration import sigmoid
+from dkan_core.utils.torch_resources import map_of_threads
+
+# Bounds the memory of scoring; batches of more rows were no faster.
+SCORING_ROWS = 16_384
+# Outputs of the first layer that one thread of a CPU computes at once, 4 MB: the layers after it then read them from a
+# cache. Chunks of fewer rows take more time for each row: 512 rows 1.5 times that of 4,096.
+CHUNK_OUTPUTS, MIN_CHUNK_ROWS = 1 << 20, 1024
+# A multiple of what kernels take at once (8 to 32 rows), and a divisor of ``SCORING_ROWS``.
+TILE_ROWS = 64
+
+
+def score(model: TabularModel, arrays: Arrays, device: torch.device) -> npt.NDArray[np.float32]:
+    """Return the probability of each label.
+
+    Args:
+        model: The model in eval mode, on ``device``.
+        arrays: Prepared rows.
+        device: Where to compute.
+
+    Shape:
+        - Input: ``numeric`` (N, F), ``categorical`` (N, C), ``sparse`` (N, S)
+        - Output: ``(N, L)``
+    """
+    return to_probability(log_odds(model, arrays, device).cpu().numpy())
+
+
+def to_probability(log_odds_NL: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """Return the probabilities that log-odds stand for.
+
+    Shape:
+        - Input and output: ``(N, L)``
+    """
+    # In float64, so that rounding does not depend on where in an array a row stands.
+    return sigmoid(log_odds_NL).astype(np.float32)
+
+
+def check_probabilities(
+    probabilities_NL: npt.NDArray[np.float32], labels: Sequence[str], where: str | Path, first_row: int = 0
+) -> None:
+    """Raise DataError at the first probability that is not a finite number in [0, 1].
+
+    Shape:
+        - probabilities_NL: ``(N, L)``
+
+    Args:
+        probabilities_NL: What a model gives.
+        labels: Of its columns.
+        where: File or folder of the rows.
+        first_row: Number of the first of the rows, counted from 0.
+    """
+    # Asked this way round, NaN is wrong, too.
+    wrong = np.argwhere(~((probabilities_NL >= 0) & (probabilities_NL <= 1)))
+    if len(wrong):
+        row, column = wrong[0]
+        raise DataError(
+            f"{where}: row {first_row + row}: the model gives no probability of {labels[column]!r}, "
+            f"but {probabilities_NL[row, column]}"
+        )
+
+
+def log_odds(model: TabularModel, arrays: Arrays, device: torch.device) -> Tensor:
+    """Return the calibrated log-odds of each label, on the device.
+
+    Args:
+        model: The model in eval mode, on ``device``.
+        arrays: Prepared rows.
+        device: Where to compute.
+
+    Shape:
+        - Input: ``numeric`` (N, F), ``categorical`` (N, C), ``sparse`` (N, S)
+        - Output: ``(N, L)``
+    """
+    model = model.for_scoring()
+    names = [name for name in arrays if name in ("numeric", "categorical", "sparse")]
+    inputs = {name: torch.from_numpy(arrays[name]) for name in names}
+    rows = len(next(iter(inputs.values())))
+    if device.type != "cpu":
+        return _score_chunks(model, inputs, _starts(rows, SCORING_ROWS), SCORING_ROWS, device, map)
+    threads = torch.get_num_threads()
+    step = _chunk_rows(model, rows, threads)
+    starts = _starts(rows, step)
+    with map_of_threads(len(starts)) as each:
+        return _score_chunks(model, inputs, starts, step, device, each)
+
+
+def _starts(rows: int, step: int) -> range:
+    """Return where chunks start; one at least, so that no rows have a result, too, of the right shape."""
+    return range(0, max(1, rows), step)
+
+
+def _chunk_rows(model: TabularModel, rows: int, threads: int) -> int:
+    """Return how many rows to score at once on the CPU."""
+    share = min(CHUNK_OUTPUTS // model.first_width, max(MIN_CHUNK_ROWS, -(-rows // threads)))
+    return min(SCORING_ROWS, max(TILE_ROWS, share // TILE_ROWS * TILE_ROWS))
+
+
+def _score_chunks(
+    model: TabularModel,
+    inputs: Mapping[str, Tensor],
+    starts: range,
+    step: int,
+    device: torch.device,
+    each: Callable[[Callable[[int], Tensor], range], Iterable[Tensor]],
+) -> Tensor:
+    # Inside, as the mode is of each thread by itself.
+    @torch.inference_mode()
+    def score_chunk(start: int) -> Tensor:
+        chunk = {name: tensor[start : start + step] for name, tensor in inputs.items()}
+        rows = len(next(iter(chunk.values())))
+        scored_NL: Tensor = model(**{name: _whole_tiles(tensor).to(device) for name, tensor in chunk.items()})
+        return scored_NL[:rows]
+
+    return torch.cat([*each(score_chunk, starts)])
+
+
+def _whole_tiles(rows_NX: Tensor) -> Tensor:
+    """Add rows up to a multiple of ``TILE_ROWS``.
+
+    Kernels treat the last few rows of a batch in another way: without this, the last bit of a row's probability would
+    depend on how many rows are scored with it.
+    """
+    lacking = -len(rows_NX) % TILE_ROWS
+    return torch.cat([rows_NX, rows_NX.new_zeros(lacking, rows_NX.shape[1])]) if lacking else rows_NX
