@@ -171,7 +171,7 @@ def readme_command(
 
 
 def _report(outdated: list[str], *, check: bool, command: str) -> None:
-    """Say which files were out of date; with ``check`` they still are, which is a failure."""
+    """Print which files were out of date; with ``check`` they still are, which is a failure."""
     for path in outdated:
         typer.echo(f"{path} is out of date" if check else f"wrote {path}")
     if check and outdated:

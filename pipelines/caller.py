@@ -23,5 +23,5 @@ def stack_without_source() -> list[inspect.FrameInfo]:
 
 
 def look_at_names_alone() -> None:
-    """Have kfp's module of tasks see the stack so; what else it may ask of ``inspect`` stays as it is."""
+    """Make kfp's module of tasks see only the names in the stack; the rest of ``inspect`` stays as it is."""
     pipeline_task.inspect = SimpleNamespace(**{**vars(inspect), "stack": stack_without_source})

@@ -69,7 +69,7 @@ def adapt_to(path: str | Path, version: str) -> None:
 
 
 def is_current(name: str, path: Path, version: str = LATEST) -> bool:
-    """Tell whether the file at ``path`` says what compiling now would say."""
+    """Return whether the file at ``path`` says what compiling now would say."""
     with tempfile.TemporaryDirectory() as folder:
         fresh = Path(folder) / "pipeline.yaml"
         compile_pipeline(name, fresh, version)

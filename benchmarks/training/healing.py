@@ -94,7 +94,7 @@ def _fault(run: Watched, fault: tuple[str, signal.Signals] | None, limit: float)
 
 
 def _is_complete(ledger: Ledger) -> bool:
-    """Tell whether every work unit up to now was taken once."""
+    """Return whether every work unit up to now was taken once."""
     return ledger.digest == add_to_digest(0, range(ledger.units_done))
 
 

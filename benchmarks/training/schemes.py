@@ -73,7 +73,7 @@ class Seat:
                 step()
 
     def wait(self) -> None:
-        """Say that a round is done, and wait for the next one."""
+        """Signal that a round is done, and wait for the next one."""
         assert self.gate is not None
         self.gate.send(None)
         self.gate.recv()
@@ -162,7 +162,7 @@ def all_reduce(seat: Seat, store: str) -> None:
 
 
 def ddp(seat: Seat, store: str) -> None:
-    """Have torch's DistributedDataParallel average gradients, then step alone."""
+    """Let torch's DistributedDataParallel average gradients, then step alone."""
     _meet(seat, store)
     model = DistributedDataParallel(_Ready(seat.model()), gradient_as_bucket_view=True)
     optimizer = torch.optim.AdamW(model.parameters(), RATE, fused=True)

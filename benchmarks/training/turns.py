@@ -69,7 +69,7 @@ def pause(run: Watched) -> None:
 
 
 def resume(run: Watched, *, evaluator: bool = True) -> None:
-    """Have a run continue; those who watch for unresponsive workers wake up last."""
+    """Continue a run; those who watch for unresponsive workers wake up last."""
     names = run.processes()
     workers = [name for name in names if name.startswith("worker")]
     run.signal(signal.SIGCONT, workers)

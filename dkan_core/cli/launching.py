@@ -63,7 +63,7 @@ def replace_process(command: list[str]) -> NoReturn:
 
 
 def end_with_torchrun() -> None:
-    """Have the kernel kill this process when torchrun dies, if ``replace_process`` became its parent."""
+    """Make the kernel kill this process when torchrun dies, if ``replace_process`` became its parent."""
     parent = os.getppid()
     if os.environ.get(AGENT) == str(parent):
         die_with_parent(parent)

@@ -40,7 +40,7 @@ class FormField:
     """What leaves the setting open, as there is no null; None where it always has a value."""
 
     def is_open(self, value: Any) -> bool:
-        """Tell whether a value leaves the setting open."""
+        """Return whether a value leaves the setting open."""
         return self.none is not None and bool(value == self.none)
 
 

@@ -45,7 +45,7 @@ class Rule(NamedTuple):
 
 
 def _is_toleration(fields: Any) -> bool:
-    """Tell whether Kubernetes accepts a toleration.
+    """Return whether Kubernetes accepts a toleration.
 
     ``Exists`` has no value, and anything else needs a key; seconds are those after an eviction.
     """

@@ -191,7 +191,7 @@ def _metadata(kind: Any, name: str) -> list[Any]:
 
 
 def _is_as_given(given: Any, checked: Any) -> bool:
-    """Tell whether pydantic took a value for what it is; a whole number may stand for a float.
+    """Return whether pydantic took a value for what it is; a whole number may stand for a float.
 
     Where a float is expected it takes whatever has ``__float__``, such as decimals and NumPy's float32 and bool, which
     no JSON file of a run could hold.

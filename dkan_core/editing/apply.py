@@ -104,7 +104,7 @@ def _with_curves(
 
 
 def _is_left(group: TermGroup, asked: ResolvedEdit, parts: Set[str], terms: AdditiveTerms) -> bool:
-    """Tell whether a term is a pair with an edited column, or a part of its calendar, and adds anything."""
+    """Return whether a term is a pair with an edited column, or a part of its calendar, and adds anything."""
     uses = group.name in parts or (len(group.columns) > 1 and asked.edit.term in group.columns)
     return uses and bool(terms.table_VML[_rows(group, terms)][:, :, [*asked.labels]].any())
 

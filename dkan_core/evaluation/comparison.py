@@ -49,7 +49,7 @@ class Comparison:
     """Whether there is one."""
 
     metrics: dict[str, Any] = field(default_factory=dict)
-    """As of ``compute_metrics``; empty where it could not be scored."""
+    """From ``compute_metrics``; empty where it could not be scored."""
 
     why_not: str = ""
     """Why it could not be scored."""
@@ -105,7 +105,7 @@ def add_comparison(
     probabilities_NL: npt.NDArray[np.float32],
     weight_N: npt.NDArray[np.float32] | None,
 ) -> None:
-    """Add to a model's metrics, as of ``compute_metrics``, how it compares with the earlier model.
+    """Add to a model's metrics, from ``compute_metrics``, how it compares with the earlier model.
 
     Args:
         metrics: Of the model; changed in place.

@@ -190,7 +190,7 @@ def confusion_matrix(labels_N: Array, scores_N: Array, threshold: float) -> list
 
 
 def threshold_table(labels_N: Array, scores_N: Array, operating: float | None) -> list[dict[str, Any]]:
-    """Tell what alerting on the top 0.1% to 50% of the rows, or at the ``operating`` threshold, would bring.
+    """Return what alerting on the top 0.1% to 50% of the rows, or at the ``operating`` threshold, would bring.
 
     Args:
         labels_N: 0, 1 or 255 (not measured).

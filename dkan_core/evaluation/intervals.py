@@ -76,7 +76,7 @@ def add_intervals(
     """Put intervals beside the metrics of each label, and of a single label beside those of the whole.
 
     Args:
-        metrics: As of ``compute_metrics``.
+        metrics: From ``compute_metrics``.
         labels_NL: 0, 1 or 255 (not measured).
         probabilities_NL: What a model gives.
         weight_N: Weights of the rows. Default: every row counts alike.

@@ -74,7 +74,7 @@ class EvaluationData(Protocol):
         """Return the numbers of at most ``rows`` rows, in order, that stand for all."""
 
     def positive(self, label: str) -> str:
-        """Say which value of a label counts as 1, once the rows have been read; nothing where it holds 0 and 1."""
+        """Return which value of a label counts as 1, once the rows have been read; nothing where it holds 0 and 1."""
 
     def summary(self) -> dict[str, Any]:
         """Return the facts that a report shows."""
@@ -152,7 +152,7 @@ class PreparedRows:
         return np.arange(min(rows, self.rows))
 
     def positive(self, label: str) -> str:
-        """Say which value of a label counts as 1."""
+        """Return which value of a label counts as 1."""
         value = self.manifest.positive.get(label)
         return "" if value is None else f"{value!r} counts as 1"
 
@@ -226,7 +226,7 @@ class RawRows:
         return np.sort(drawn)
 
     def positive(self, label: str) -> str:
-        """Say which value of a label counts as 1, and which count as 0."""
+        """Return which value of a label counts as 1, and which count as 0."""
         column = self.columns[self.labels.index(label)]
         others = self._others.get(column)
         return f"{self._positive[column]!r} counts as 1, {listed_names([*others])} as 0" if others else ""

@@ -30,7 +30,7 @@ def leakage_warnings(preprocessor: Preprocessor, sample: Arrays, metrics: Mappin
     Args:
         preprocessor: The encoding.
         sample: Some rows: ``numeric``, ``categorical``, ``sparse`` and ``labels``.
-        metrics: Of the model, as of ``compute_metrics``.
+        metrics: Of the model, from ``compute_metrics``.
     """
     found = []
     for place, (label, values) in enumerate(metrics["labels"].items()):

@@ -47,7 +47,7 @@ def render_page(
         evaluation: Its scores on them.
         learned: What it learned, where that is shown.
         errors: Its worst errors, by label.
-        columns: The columns, as of ``describe_columns``.
+        columns: The columns, from ``describe_columns``.
         comparison: An earlier model on the same rows.
         model: Where the model lies.
         places: Where the rows lie.

@@ -112,17 +112,17 @@ class Column:
 
     @property
     def is_time(self) -> bool:
-        """Tell whether a numeric column holds seconds since 1970, read of dates or times."""
+        """Return whether a numeric column holds seconds since 1970, read of dates or times."""
         return self._part == "seconds"
 
     @property
     def is_weekday(self) -> bool:
-        """Tell whether a numeric column holds weekdays, of which 0 is Monday."""
+        """Return whether a numeric column holds weekdays, of which 0 is Monday."""
         return self._part == "weekday"
 
     @property
     def is_calendar(self) -> bool:
-        """Tell whether a person writes the values of a numeric column as dates or weekdays."""
+        """Return whether a person writes the values of a numeric column as dates or weekdays."""
         return self.is_time or self.is_weekday
 
     @property
@@ -140,7 +140,7 @@ class Column:
 
     @property
     def whole(self) -> bool:
-        """Tell whether a numeric column holds whole numbers alone."""
+        """Return whether a numeric column holds whole numbers alone."""
         return bool(np.all(self.knots == np.rint(self.knots)))
 
 

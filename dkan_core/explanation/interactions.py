@@ -191,7 +191,7 @@ def map_pair(
 
 
 def is_varied(column: Column, arrays: Arrays, bins: int) -> bool:
-    """Tell whether a column has several values in some rows, as a side of a map needs.
+    """Return whether a column has several values in some rows, as a side of a map needs.
 
     Args:
         column: The column.

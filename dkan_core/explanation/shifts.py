@@ -14,7 +14,7 @@ class ColumnShift:
 
     name: str
     effect: float | None
-    """In log-odds, as of ``Importance``; None where the model does not read the column."""
+    """In log-odds, as in ``Importance``; None where the model does not read the column."""
 
     earlier_effect: float | None
 

@@ -75,7 +75,7 @@ def _chunks(arrays: Arrays, device: torch.device) -> Iterator[dict[str, Tensor]]
 
 
 def _present(numeric_BF: Tensor) -> Tensor:
-    """Tell which stored scores are not missing."""
+    """Return which stored scores are not missing."""
     return numeric_BF != 0 if numeric_BF.dtype == torch.uint8 else ~numeric_BF.isnan()
 
 

@@ -90,7 +90,7 @@ class TabularModel(nn.Module):
         dropout_key_B: Tensor | None = None,
         sparse: Tensor | None = None,
     ) -> Tensor:
-        """Return the first layer's output over all members ``(B, H)``; arguments as of ``member_logits``."""
+        """Return the first layer's output over all members ``(B, H)``; arguments as for ``member_logits``."""
 
     @abstractmethod
     def log_odds_of(self, first_BH: Tensor) -> Tensor:

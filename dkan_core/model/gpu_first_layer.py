@@ -114,7 +114,7 @@ class GpuFirstLayer:
         return terms
 
     def _takes_table(self, rows: int) -> bool:
-        """Tell whether what embeddings add is computed for codes, and not for rows."""
+        """Return whether what embeddings add is computed for codes, and not for rows."""
         if self._codes * self._width <= TABLE_NUMBERS * len(self._layout.embedded):
             return self._codes > 0
         # Only in training: a row's score does not depend on how many rows are scored with it.

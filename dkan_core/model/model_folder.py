@@ -76,7 +76,7 @@ def check_model_is_ours(folder: str | Path) -> None:
 
 @contextmanager
 def naming_swapped(sources: Sequence[str | Path]) -> Iterator[None]:
-    """Say of a DataError inside that one of the sources is a model, where the two were swapped.
+    """Add to a DataError inside that one of the sources is a model, where the two were swapped.
 
     Raises:
         ConfigError: There is such a source; the message names it.

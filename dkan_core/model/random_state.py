@@ -11,7 +11,7 @@ _lock = threading.RLock()
 
 @contextmanager
 def random_state(seed: int | None = None) -> Iterator[None]:
-    """Have the block draw its random numbers by itself: the caller's program goes on with its own afterwards.
+    """Give the block random numbers of its own: the caller's generator is as before afterwards.
 
     Blocks of several threads run one after the other, as each would draw what the others have seeded.
 

@@ -96,7 +96,7 @@ def write_model_files(folder: str | Path, files: Mapping[str, bytes]) -> None:
 
 
 def are_current(metrics: Mapping[str, Any]) -> bool:
-    """Tell whether validation metrics are of the model as it is: edits not measured there remove the scores."""
+    """Return whether validation metrics are of the model as it is: edits not measured there remove the scores."""
     return not metrics.get("edits") or all(SCORES in facts for facts in metrics.get("labels", {}).values())
 
 

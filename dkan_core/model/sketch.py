@@ -122,7 +122,7 @@ def sketched_layers(model: nn.Module) -> list[SketchedLinear]:
 
 @contextmanager
 def one_step(layers: Sequence[SketchedLinear]) -> Iterator[None]:
-    """Have sketched layers compute their weights once; see ``SketchedLinear.step``."""
+    """Make sketched layers compute their weights once; see ``SketchedLinear.step``."""
     with ExitStack() as stack:
         for layer in layers:
             stack.enter_context(layer.step())

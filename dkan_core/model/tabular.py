@@ -74,7 +74,7 @@ class TabularFastKAN(TabularModel):
         dropout_key_B: Tensor | None = None,
         sparse: Tensor | None = None,
     ) -> Tensor:
-        """Return the first layer's output over all members ``(B, H)``; arguments as of ``member_logits``."""
+        """Return the first layer's output over all members ``(B, H)``; arguments as for ``member_logits``."""
         first = self.first_layer
         arguments = numeric, categorical, dropout_key_B, sparse
         first_BH = None if first is None else self.encoder.first_layer(first, *arguments)

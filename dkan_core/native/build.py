@@ -133,7 +133,7 @@ def compile_library(target: Path = LIBRARY) -> None:
 
 
 def _knows(compiler: Sequence[str], name: str, flags: Sequence[str]) -> bool:
-    """Tell whether a compiler has the instructions of a kind of processor, and a test for it."""
+    """Return whether a compiler has the instructions of a kind of processor, and a test for it."""
     kind = name.replace("avx512_", "avx512").replace("_", "-")
     probe = f'int main() {{ return __builtin_cpu_supports("{kind}"); }}'
     command = [*compiler, *flags, "-x", "c++", "-S", "-o", os.devnull, "-"]

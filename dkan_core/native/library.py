@@ -170,6 +170,6 @@ def variant_names(library: ctypes.CDLL) -> list[str]:
 
 
 def has_matrix_unit(library: ctypes.CDLL) -> bool:
-    """Tell whether the kind of processor in use multiplies tiles of bfloat16 numbers."""
+    """Return whether the kind of processor in use multiplies tiles of bfloat16 numbers."""
     variant: bytes = library.dkan_variant()
     return variant == b"amx_bf16"

@@ -65,8 +65,8 @@ def render_report(
         split: How it was decided which rows are in this split, as a sentence.
         compared: Section that compares the model with an earlier one.
         learned: Section on what the model learned, by label; a label may have none.
-        errors: The worst errors by label, as of ``WorstErrors.to_dict``; a label may have none.
-        columns: The columns and how far they have moved, as of ``describe_columns``.
+        errors: The worst errors by label, from ``WorstErrors.to_dict``; a label may have none.
+        columns: The columns and how far they have moved, from ``describe_columns``.
 
     Returns:
         The page. Every string given is escaped; the sections are not.

@@ -18,7 +18,7 @@ def training_section(history: History) -> dict[str, Any]:
     """Return what the page shows of a run.
 
     Args:
-        history: One entry per evaluation, as of ``history.jsonl``, at least one; keys may be missing.
+        history: One entry per evaluation, as in ``history.jsonl``, at least one; keys may be missing.
     """
     axis = next((key for key in ("epoch", "step") if all(key in entry for entry in history)), None)
     spent = breakdown.total(history)

@@ -39,7 +39,7 @@ def render_html(template: str, **values: Any) -> Markup:
 
 
 def render_markdown(template: str, **values: Any) -> str:
-    """Return a Markdown document; arguments as of ``render_html``."""
+    """Return a Markdown document; arguments as for ``render_html``."""
     return _markdown_environment().get_template(f"{template}.md.j2").render(values)
 
 

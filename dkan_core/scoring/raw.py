@@ -44,7 +44,7 @@ def scored_batches(
         device: Where to compute.
         on_rows: Called with the number of rows after each batch.
         on_arrays: Called with the rows of each batch as the model reads them.
-        folder_types: What columns in the names of folders are read as, as of ``copied_folder_types``. Default: what the
+        folder_types: What columns in the names of folders are read as, from ``copied_folder_types``. Default: what the
             model takes them for.
 
     Shape:
@@ -128,7 +128,7 @@ def output_schema(
         paths: The files.
         columns: Columns to pass through.
         labels: Columns to compare the scores with.
-        folder_types: As of ``scored_batches``.
+        folder_types: As for ``scored_batches``.
 
     Raises:
         DataError: A file lacks a column, or no type holds the values of a column to pass through in all files.

@@ -26,7 +26,7 @@ class ServingProcess(multiprocess.Process):
             super().target(sockets)
 
     def is_alive(self, timeout: float = 5) -> bool:
-        """Tell whether the process answers within ``timeout`` seconds."""
+        """Return whether the process answers within ``timeout`` seconds."""
         deadline = time.monotonic() + timeout
         while self.process.is_alive():
             if self.ping(POLL_SECONDS):

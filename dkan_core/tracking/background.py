@@ -155,7 +155,7 @@ class BackgroundTracker(Tracker):
                 self._changed.wait(pause if self._newest is not None else None)
 
     def _attempt(self, call: _Call) -> None:
-        """Tell the tracker, and try again where that fails; what fails once the run has ended is the end."""
+        """Call the tracker, and try again where that fails; a failure after the run has ended is final."""
         pause = FIRST_PAUSE_SECONDS
         for _ in range(call.attempts):
             try:
@@ -172,7 +172,7 @@ class BackgroundTracker(Tracker):
             pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
 
     def _warn(self, why: str) -> None:
-        """Say once that something goes wrong."""
+        """Warn once that something goes wrong."""
         if not self._has_warned:
             text = "%s: an update failed; this run may be incomplete there (training continues): %s"
             logger.warning(text, self._name, why)

@@ -115,7 +115,7 @@ class LogisticLikelihood:
             self.log_odds_N += table_C[codes_N]
 
     def _call(self, codes_N: UInt16, *, table_C: Float64 | None = None, sums_C2: Float64 | None = None) -> bool:
-        """Have the native extension add a table or compute sums; tell whether it is there."""
+        """Let the native extension add a table or compute sums; return whether it is there."""
         library, array = native_library(), table_C if sums_C2 is None else sums_C2
         if library is None:
             return False

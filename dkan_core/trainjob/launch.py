@@ -181,7 +181,7 @@ class _JobRun:
         self._is_ours = False
 
     def execute(self) -> None:
-        """Have it done."""
+        """Create the job and follow it to its end; delete it where that fails."""
         # SIGTERM is how a cluster ends a launcher.
         with handle_signal(signal.SIGTERM, exit_once):
             try:
@@ -305,7 +305,7 @@ def _ending(job: dict[str, Any]) -> tuple[str, str]:
 
 
 def _describe(pod: Any) -> str:
-    """Say how a pod is doing, and what keeps it from running."""
+    """Return the phase of a pod, and what keeps it from running."""
     facts = [f"node {index_of(pod)} {pod.status.phase}"]
     facts += [each.message for each in pod.status.conditions or () if each.type == "PodScheduled" and each.message]
     for container in pod.status.container_statuses or ():

@@ -84,7 +84,7 @@ class LogFollower:
 
 
 def is_time(text: str) -> bool:
-    """Tell whether a text is a time as Kubernetes writes it.
+    """Return whether a text is a time as Kubernetes writes it.
 
     >>> is_time("2026-11-21T20:00:00.123456789Z"), is_time("failed")
     (True, False)

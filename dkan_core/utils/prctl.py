@@ -17,12 +17,12 @@ _adopters = 0
 
 
 def name_process(name: str) -> None:
-    """Have ps and top show what this process is, in 15 characters."""
+    """Make ps and top show what this process is, in 15 characters."""
     _prctl(SET_NAME, name[:15].encode())
 
 
 def die_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when its parent dies; end it now if that has happened already.
+    """Make the kernel kill this process when its parent dies; end it now if that has happened already.
 
     A parent that dies before the call is noticed by its number, one that dies after it by the kernel.
     """

@@ -48,7 +48,7 @@ _wanted = True
 
 
 def on_terminal() -> bool:
-    """Tell whether a person watches standard error."""
+    """Return whether a person watches standard error."""
     try:
         return sys.stderr.isatty()
     except (AttributeError, ValueError):  # there is none, or it is closed
@@ -62,14 +62,14 @@ def show_progress(wanted: bool) -> None:
 
 
 def show_start() -> None:
-    """Tell a person at once that a command has begun; whatever is written next takes the place of it."""
+    """Show on a terminal at once that a command has begun; whatever is written next replaces it."""
     if _wanted and on_terminal():
         sys.stderr.write("starting\r")
         sys.stderr.flush()
 
 
 def is_wide() -> bool:
-    """Tell whether a line takes more than the 80 columns of a usual terminal."""
+    """Return whether a line takes more than the 80 columns of a usual terminal."""
     return console.width >= WIDE
 
 

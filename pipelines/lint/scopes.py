@@ -169,13 +169,13 @@ def constant_type(value: Value) -> str:
 
 
 def fits(given: str, wanted: str) -> bool:
-    """Tell whether a parameter of type ``given`` may be handed to one of type ``wanted``."""
+    """Return whether a parameter of type ``given`` may be handed to one of type ``wanted``."""
     # A whole number is a number, but not the other way round.
     return given == wanted or ANY in (given, wanted) or (given, wanted) == ("NUMBER_INTEGER", "NUMBER_DOUBLE")
 
 
 def artifact_fits(given: str, wanted: str) -> bool:
-    """Tell whether an artifact of type ``given`` may be handed to one of type ``wanted``."""
+    """Return whether an artifact of type ``given`` may be handed to one of type ``wanted``."""
     # system.Artifact is the type of any artifact.
     return given == wanted or "system.Artifact" in (given, wanted)
 

@@ -77,7 +77,7 @@ def _check_parameters(scope: Scope, task: PipelineTaskSpec) -> Iterator[str]:
 
 
 def _is_injected(task: PipelineTaskSpec, key: str) -> bool:
-    """Tell whether the SDK added the input ``key`` for a resource, or for a placeholder that names it."""
+    """Return whether the SDK added the input ``key`` for a resource, or for a placeholder that names it."""
     if key in RESOURCE_INPUTS:
         source = task.inputs.parameters[key]
         return _is_constant(source) and bool(placeholders(json_format.MessageToDict(source.runtime_value.constant)))

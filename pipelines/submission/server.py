@@ -197,7 +197,7 @@ class PipelinesServer:
         return method(**arguments, _request_timeout=REQUEST_TIMEOUT)
 
     def _describe(self, error: Exception) -> str:
-        """Say what happened in one line."""
+        """Return in one line what happened."""
         if not isinstance(error, kfp_server_api.ApiException) or not error.status:
             reason = getattr(error, "reason", None) or error
             return self.credentials.clean(f"{self.host}: {type(error).__name__}: {reason}")
@@ -230,13 +230,13 @@ def _check_certificates(path: Path) -> None:
 
 
 def _is_refusal(error: BaseException) -> bool:
-    """Tell whether the server answered, and said no."""
+    """Return whether the server answered, and said no."""
     status: int = getattr(error, "status", None) or 0
     return 0 < status < 500 and status not in PASSING
 
 
 def _may_pass(error: BaseException) -> bool:
-    """Tell whether waiting may mend an error: not a refusal, and not one of certificates."""
+    """Return whether waiting may mend an error: not a refusal, and not one of certificates."""
     reason = getattr(error, "reason", None)
     return isinstance(error, FAILURES) and not (
         _is_refusal(error)

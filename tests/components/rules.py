@@ -95,7 +95,7 @@ def _outside_functions(node: ast.AST) -> list[ast.AST]:
 
 
 def is_stale(verified: datetime, changed: datetime) -> bool:
-    """Tell whether an asset that changed at one time was verified too far from it."""
+    """Return whether an asset that changed at one time was verified too far from it."""
     return abs(changed - verified) >= FRESH
 
 

@@ -170,7 +170,7 @@ def link_target(link: Path) -> str:
 
 
 def alive(pid: int) -> bool:
-    """Tell whether a process runs (a zombie does not)."""
+    """Return whether a process runs (a zombie does not)."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except OSError:

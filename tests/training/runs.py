@@ -85,7 +85,7 @@ def wait_for_step(ledger: Record[Ledger], step: int) -> None:
 
 
 def is_busy(background: Background, rank: int) -> bool:
-    """Tell whether a worker has a work unit that it has not pushed."""
+    """Return whether a worker has a work unit that it has not pushed."""
     with memory_of(background) as memory:
         lease, push = memory.leases[rank].read(), memory.pushes[rank].read()
         return lease.unit >= 0 and lease.id != push.lease

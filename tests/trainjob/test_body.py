@@ -61,7 +61,7 @@ def pod_of(body: dict[str, Any]) -> dict[str, Any]:
 
 
 def fits_schema(body: dict[str, Any]) -> bool:
-    """Tell whether a body has the types and required fields of the CRD's schema, and no field beyond it.
+    """Return whether a body has the types and required fields of the CRD's schema, and no field beyond it.
 
     The client's models are generated from the CRD's schema; what they do not know is not in what they give back.
     """

@@ -170,7 +170,7 @@ def _put(array: npt.NDArray[Any], places: Int64, field: npt.NDArray[Any]) -> Non
 
 
 def _describe(argument: ColumnArguments, column: pa.Array, edges: CodeEdges, out: UInt8) -> None:
-    """Say where a column's values and edges lie, and where its codes go."""
+    """Describe where a column's values and edges lie, and where its codes go."""
     kind = FLOATS[column.type]
     valid, values = column.buffers()
     argument.values = values.address + column.offset * kind.itemsize

@@ -73,7 +73,7 @@ def _share(values: pa.Array, pattern: str) -> float:
 
 
 def is_identifier(column: pa.ChunkedArray | pa.Array, name: str = "") -> bool:
-    """Tell whether integers stand for rows: no two are equal, though they lie so close that some would be by chance.
+    """Return whether integers stand for rows: no two are equal, though they lie so close that some would be by chance.
 
     Those of a column that is called an ID may be far apart.
 
@@ -94,7 +94,7 @@ def is_identifier(column: pa.ChunkedArray | pa.Array, name: str = "") -> bool:
 
 
 def names_splits(column: pa.ChunkedArray | pa.Array) -> bool:
-    """Tell whether a column of text says which split each row is in.
+    """Return whether a column of text says which split each row is in.
 
     >>> names_splits(pa.array(["train", "Test", "train"])), names_splits(pa.array(["test", "drive"]))
     (True, False)

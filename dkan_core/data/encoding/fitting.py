@@ -86,7 +86,7 @@ class _UnusableColumns:
     """Collects the columns that cannot be used, so that one message names all of them.
 
     Args:
-        useless: As of ``fit_preprocessor``.
+        useless: As for ``fit_preprocessor``.
     """
 
     def __init__(self, useless: Useless) -> None:
@@ -295,10 +295,10 @@ def _fit_category(
     """Choose which values get a code.
 
     Args:
-        values: All values and their rows, as of ``count_texts``.
+        values: All values and their rows, from ``count_texts``.
         column: Some rows.
         name: Name of the column.
-        max_categories: As of ``fit_preprocessor``.
+        max_categories: As for ``fit_preprocessor``.
     """
     rows = pc.sum(values["rows"]).as_py()
     values = values.filter(pc.is_valid(values["value"]))

@@ -161,7 +161,7 @@ class Preprocessor(Schema):
     """Codes of such columns that no row of the prepared data exceeds. Like ``counts`` it encodes nothing."""
 
     counts: dict[str, list[NonNegativeInt]] | None = None
-    """Rows of the sample by column and value, as of ``histograms.count_values``; None where an earlier dkan wrote
+    """Rows of the sample by column and value, from ``histograms.count_values``; None where an earlier dkan wrote
     this. It encodes nothing: two preprocessors are equal without it."""
 
     @model_validator(mode="after")
@@ -238,7 +238,7 @@ class Preprocessor(Schema):
         return numbers(rows, name, where, self._times_by_feature.get(name))
 
     def column_of(self, rows: pa.RecordBatch | pa.Table, name: str, where: str) -> pa.ChunkedArray | pa.Array:
-        """Return a feature's values as a reader wants to see them, with arguments as of ``numbers_of``."""
+        """Return a feature's values as a reader wants to see them, with the arguments of ``numbers_of``."""
         time = self._times_by_feature.get(name)
         if time is None or time.part == "seconds":
             return column_named(rows, name, where)

@@ -86,7 +86,7 @@ class SparseFeature(Feature):
         return pa.binary(self.vector_bytes) if self.vector_bytes else pa.large_list(pa.int64())
 
     def fits(self, kind: pa.DataType) -> bool:
-        """Tell whether a column of a type can be encoded; bytes of any length have to be of this one."""
+        """Return whether a column of a type can be encoded; bytes of any length have to be of this one."""
         if self.vector_bytes:
             return bool(kind == self.source_type or pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
         # What holds no id at all has no type of its own.
@@ -261,7 +261,7 @@ def fit_sparse(
         column: Of rows of the train split.
         name: Its name.
         where: The rows, as messages should call them.
-        counts: Its ids, null maybe among them, and the rows of each, as of ``count_ids``: of these rows or of more.
+        counts: Its ids, null maybe among them, and the rows of each, from ``count_ids``: of these rows or of more.
         max_ids: How many at most. Default: ``MAX_IDS``.
         buckets: Codes that all other ids share by their hash, where there are others.
     """

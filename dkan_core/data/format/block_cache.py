@@ -124,7 +124,7 @@ class BlockCache:
         return Mark(self._mark_B[self._first[shard] + block])
 
     def add(self, shard: int, block: int, handle: int, offset: int, content: bytes) -> bool:
-        """Write a block into its file, unless the cache or the disk is full; tell whether it is there now.
+        """Write a block into its file, unless the cache or the disk is full; return whether it is there now.
 
         Args:
             shard: In the order of the split.

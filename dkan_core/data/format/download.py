@@ -54,7 +54,7 @@ def download_shards(uri: str, shards: Sequence[Shard], folder: Path) -> None:
 
 
 def _damage(path: Path, shard: Shard) -> str:
-    """Say in what a file is not as the manifest says, or return an empty text."""
+    """Return how a file differs from the manifest; empty if it does not."""
     if fault := wrong_size(path.stat().st_size, shard.bytes):
         return fault
     with path.open("rb") as file:

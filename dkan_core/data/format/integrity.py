@@ -232,7 +232,7 @@ def read_exactly(path: Path, handle: int, offset: int, size: int) -> bytes:
 
 
 def _wrong_values(name: str, values: npt.NDArray[Any], first: int, content: Content) -> npt.NDArray[np.bool_]:
-    """Tell of each value whether the encoding cannot give it.
+    """Return for each value whether the encoding cannot produce it.
 
     Args:
         name: The array they are of.
@@ -263,7 +263,7 @@ def _wrong_values(name: str, values: npt.NDArray[Any], first: int, content: Cont
 
 
 def _describe(name: str, value: Any, place: int, content: Content) -> str:
-    """Say which value is wrong, and what was expected."""
+    """Return which value is wrong, and what was expected."""
     if name == "weight":
         return f"weight in row {place:,} is {value}; expected 0 to {MAX_WEIGHT:g}"
     if name == OFFSETS:

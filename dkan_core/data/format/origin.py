@@ -75,7 +75,7 @@ def overlap(earlier: Origin, ours: Origin, name: str = "the source file") -> str
 
 
 def _numbered_alike(earlier: list[str], ours: list[str]) -> bool:
-    """Tell whether rows of the same files have the same numbers: other files follow behind them, if there are any."""
+    """Return whether rows of the same files have the same numbers: other files follow behind them, if there are any."""
     # Of many files, their order is not known.
     common = min(len(earlier), len(ours)) if max(len(earlier), len(ours)) < KEPT_FILES else KEPT_FILES
     return earlier[:common] == ours[:common]

@@ -43,7 +43,7 @@ def choose_host_tier(config: ResolvedTrainConfig, size: int) -> HostTier:
 
 
 def settle_tier(config: ResolvedTrainConfig, size: int) -> ResolvedTrainConfig:
-    """Say where the rows of a run are, and return its settings with that, so that all its processes agree.
+    """Choose and log where the rows of a run are; return its settings with that, so that all its processes agree.
 
     Args:
         config: Resolved settings.
@@ -88,7 +88,7 @@ def open_data(prepared: str | Path, config: TrainConfig) -> Iterator[tuple[Path,
 
 
 def place_on_host(reader: RowReader, config: ResolvedTrainConfig) -> None:
-    """Have rows read from memory where that is chosen, from the second time on."""
+    """Read rows from memory where that is chosen, from the second time on."""
     size = reader.rows * reader.row_bytes
     if choose_host_tier(config, size) == "memory":
         reader.keep_in_memory()

@@ -85,7 +85,7 @@ def positive_in(schema: pa.Schema, positive: Mapping[str, str]) -> dict[str, str
 
 
 def _may_hold(kind: pa.DataType, text: str) -> bool:
-    """Tell whether a column of numbers or booleans can hold the value that a text stands for; any other column may."""
+    """Return whether a column of numbers or booleans can hold the value of a text; a column of any other type may."""
     if not (is_number(kind) or pa.types.is_boolean(kind)):
         return True
     try:

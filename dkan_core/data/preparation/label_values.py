@@ -56,7 +56,7 @@ def log_positive(label: str, positive: str, ones: int, zeros: int, others: Mappi
 
 
 def doubtful_zeros(positive: str, others: Mapping[str, int]) -> list[str]:
-    """Say which values perhaps should not count as 0: other spellings of the one that counts as 1, missing values.
+    """Return which values perhaps should not count as 0: other spellings of the one that counts as 1, missing values.
 
     Args:
         positive: The value that counts as 1.

@@ -32,7 +32,7 @@ def earlier_result(folder: SharedFolder) -> PreparedData | None:
 
 
 def is_reusable(task: PreparationTask, earlier: PreparedData | None) -> bool:
-    """Tell whether the same sources and settings gave an earlier result."""
+    """Return whether the same sources and settings gave an earlier result."""
     return earlier is not None and (
         [identity(file) for file in earlier.sources] == [identity(file) for file in task.files]
         and (earlier.labels, earlier.weight, earlier.seed)

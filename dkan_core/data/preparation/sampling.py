@@ -71,7 +71,7 @@ class BottomK:
             self._prune()
 
     def _may_stay(self, keys: UInt64, eligible: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-        """Tell which rows may be among the K, by all keys up to these."""
+        """Return which rows may be among the K, by all keys up to these."""
         if self.limit is not None:
             eligible = eligible & (keys <= self.limit)
         known = np.concatenate([self.keys, keys[eligible]])

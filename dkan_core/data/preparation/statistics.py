@@ -199,7 +199,7 @@ def collect_statistics(
         config: How rows are split; its seed decides the sample.
         on_rows: Called with the number of rows after each batch.
         bounds: Where valid and test begin, of a split by time.
-        limit: A key that no row of the sample exceeds, as of ``sample_limit``.
+        limit: A key that no row of the sample exceeds, from ``sample_limit``.
         value_counts: Counts the values of its columns in all rows of train. Default: none are counted.
     """
     sample = BottomK(sample_rows(len(schema.features)), salted(config.seed, "sample"), limit)
@@ -310,7 +310,7 @@ def _count_invalid(counts: dict[str, dict[str, int]], batch: pa.RecordBatch, num
 
 
 def _is_finite(column: pa.Array) -> bool:
-    """Tell quickly whether all values are finite: so is their sum, then, unless it overflows or some are null."""
+    """Return quickly whether all values are finite: so is their sum, then, unless it overflows or some are null."""
     if column.null_count or column.type not in (pa.float32(), pa.float64()):
         return False
     with np.errstate(over="ignore", invalid="ignore"):

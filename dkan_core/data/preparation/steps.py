@@ -213,7 +213,7 @@ def count_unseen(records: npt.NDArray[Any], preprocessor: Preprocessor) -> dict[
 
 
 def log_unseen(unseen: Mapping[str, int], rows: int) -> None:
-    """Say of each category column what share of the rows holds a value that the encoding does not know."""
+    """Log for each category column what share of the rows holds a value that the encoding does not know."""
     for name, count in unseen.items():
         if count:
             logger.info(

@@ -40,7 +40,7 @@ def prepare_in_parts(
     Args:
         task: What is to be prepared.
         footers: Of its files.
-        out: Folder or URI, as of ``plan_preparation``.
+        out: Folder or URI, as for ``plan_preparation``.
         workers: How many parts are worked on at once.
         overwrite: Whether an earlier result of other sources or settings may be replaced.
 

@@ -84,28 +84,28 @@ def _plain_type(kind: pa.DataType) -> pa.DataType:
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Tell whether a column of this type holds strings."""
+    """Return whether a column of this type holds strings."""
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
 def is_bytes(kind: pa.DataType) -> bool:
-    """Tell whether a column of this type holds bytes."""
+    """Return whether a column of this type holds bytes."""
     kinds = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view, pa.types.is_fixed_size_binary)
     return any(fits(kind) for fits in kinds)
 
 
 def is_uuid(kind: pa.DataType) -> bool:
-    """Tell whether a column of this type holds UUIDs, which are stored as 16 bytes."""
+    """Return whether a column of this type holds UUIDs, which are stored as 16 bytes."""
     return isinstance(kind, pa.UuidType)
 
 
 def is_number(kind: pa.DataType) -> bool:
-    """Tell whether a column of this type holds integers, floats or decimals."""
+    """Return whether a column of this type holds integers, floats or decimals."""
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
 
 
 def is_id_list(kind: pa.DataType) -> bool:
-    """Tell whether a column of this type holds a list of integers in each row, or none but empty lists."""
+    """Return whether a column of this type holds a list of integers in each row, or none but empty lists."""
     kinds = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
     if not any(fits(kind) for fits in kinds):
         return False
@@ -113,7 +113,7 @@ def is_id_list(kind: pa.DataType) -> bool:
 
 
 def is_sparse(kind: pa.DataType) -> bool:
-    """Tell whether each row of a column of this type names some of many ids: in a list, or as the ones of a vector."""
+    """Return whether each row of a column of this type names some of many ids: in a list, or as ones of a vector."""
     return is_id_list(kind) or bool(pa.types.is_fixed_size_binary(kind))
 
 
@@ -158,7 +158,7 @@ def common_type(
 
 
 def is_zoned(kind: pa.DataType) -> bool:
-    """Tell whether a column of this type holds times with a time zone."""
+    """Return whether a column of this type holds times with a time zone."""
     return bool(pa.types.is_timestamp(kind)) and kind.tz is not None
 
 

@@ -97,7 +97,7 @@ class Footer:
     """Rows of each row group."""
 
     digest: str
-    """As of ``footer_digest``."""
+    """From ``footer_digest``."""
 
 
 def open_parquet(path: str, *, whole_groups: bool = False, metadata: pq.FileMetaData | None = None) -> pq.ParquetFile:
@@ -314,7 +314,7 @@ def open_groups(path: str, groups: tuple[int, int] | None, footer: str | None) -
 
 
 def plain_schema(types: Mapping[str, pa.DataType], columns: Sequence[str]) -> pa.Schema:
-    """Return the types, as of ``column_types``, of some columns, without those in the names of folders."""
+    """Return the types of some columns, as ``column_types`` does, without those in the names of folders."""
     return pa.schema([(name, types[name]) for name in columns if types[name] != FOLDER_TEXT])
 
 

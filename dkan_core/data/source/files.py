@@ -133,7 +133,7 @@ def _list_source(source: str) -> list[str]:
 
 
 def takes_in(source: str, folder: str, names: Iterable[str]) -> bool:
-    """Tell whether a source, which is a folder or glob, would list a file of those that are to be written to a folder.
+    """Return whether a source, a folder or glob, would list one of the files that are to be written to a folder.
 
     Args:
         source: As ``find_parquet`` takes it.
@@ -185,7 +185,7 @@ def _files_below(fs: Any, folder: str, source: str) -> list[str]:
 
 
 def _warn_of_table(names: Iterable[str], source: str) -> None:
-    """Say where the files of a folder belong to a table that may have replaced some of them."""
+    """Warn where the files of a folder belong to a table that may have replaced some of them."""
     for kind in dict.fromkeys(kind for name in names for mark, kind in TABLES.items() if mark in name):
         logger.warning(
             "%s: is a table of %s: rows that it no longer has, but that are still in its files, are read, too; "
@@ -212,7 +212,7 @@ def _walk(folder: str) -> list[str]:
 
 
 def _is_parquet(fs: Any, name: str) -> bool:
-    """Tell a Parquet file by its suffix or, where it has none, by its first bytes."""
+    """Return whether a file is Parquet: by its suffix or, where it has none, by its first bytes."""
     suffix = PurePosixPath(name).suffix.lower()
     if suffix or not fs.isfile(name):
         return suffix in SUFFIXES
@@ -221,12 +221,12 @@ def _is_parquet(fs: Any, name: str) -> bool:
 
 
 def _is_hidden(path: str) -> bool:
-    """Tell whether a part of a path starts as those do that writers use for unfinished and accompanying files."""
+    """Return whether a part of a path starts as those do that writers use for unfinished and accompanying files."""
     return any(part.startswith(("_", ".")) for part in path.split("/"))
 
 
 def _is_hidden_match(path: str, pattern: str) -> bool:
-    """Tell whether wildcards stand for a hidden file or folder; what the pattern itself names is wanted."""
+    """Return whether wildcards stand for a hidden file or folder; what the pattern itself names is wanted."""
     return any(map(_is_hidden, {*path.split("/")}.difference(pattern.split("/"))))
 
 

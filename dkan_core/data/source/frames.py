@@ -13,7 +13,7 @@ TOO_LARGE = "holds integers that do not fit in 64 bits with a sign; make numbers
 
 
 def is_frame(rows: Any) -> bool:
-    """Tell whether ``rows`` has columns of their own types: pandas, polars, Arrow."""
+    """Return whether ``rows`` has columns of their own types: pandas, polars, Arrow."""
     # In this order: a lazy frame of polars warns where it is asked for its columns.
     return (hasattr(rows, "iloc") or hasattr(rows, "__arrow_c_stream__")) and hasattr(rows, "columns")
 

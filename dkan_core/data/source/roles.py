@@ -155,7 +155,7 @@ class Features(NamedTuple):
 
 
 def is_feature(kind: pa.DataType) -> bool:
-    """Tell whether columns of a type can be features."""
+    """Return whether columns of a type can be features."""
     return any(fits(kind) for fits in (is_number, is_duration, is_time, is_text, pa.types.is_boolean, is_sparse))
 
 

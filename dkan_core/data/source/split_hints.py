@@ -67,7 +67,7 @@ def _plain(name: str) -> str:
 
 
 def _repeats(name: str, path: str) -> bool:
-    """Tell whether several of the first rows share a value."""
+    """Return whether several of the first rows share a value."""
     for batch in read_batches(path, [name]):
         different = pc.count_distinct(batch.column(0)).as_py()
         return bool(1 < different <= MAX_DISTINCT * batch.num_rows)

@@ -32,7 +32,7 @@ class TimeBounds:
     """Where valid and test begin."""
 
     valid: int
-    """Key, as of ``time_keys``, of the first value of valid."""
+    """Key of the first value of valid, from ``time_keys``."""
 
     test: int | None
     """That of test; None where there is no test split."""

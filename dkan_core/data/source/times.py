@@ -44,12 +44,12 @@ class TimePart(Schema):
 
 
 def is_time(kind: pa.DataType) -> bool:
-    """Tell whether a column of this type holds dates, or dates with times."""
+    """Return whether a column of this type holds dates, or dates with times."""
     return bool(pa.types.is_timestamp(kind) or pa.types.is_date(kind))
 
 
 def is_duration(kind: pa.DataType) -> bool:
-    """Tell whether a column of this type holds durations or times of the day, which are numbers of seconds."""
+    """Return whether a column of this type holds durations or times of the day, which are numbers of seconds."""
     return bool(pa.types.is_duration(kind) or pa.types.is_time(kind))
 
 
@@ -114,7 +114,7 @@ def read_part(column: pa.ChunkedArray | pa.Array, part: TimePart, where: str) ->
 
 
 def fits_zone(kind: pa.DataType, zone: str | None) -> bool:
-    """Tell whether a column can be read as dates or times with a zone, or without one: no zone is guessed."""
+    """Return whether a column can be read as dates or times with a zone, or without one: no zone is guessed."""
     return pa.types.is_null(kind) or (is_time(kind) and (zone_of(kind) is None) == (zone is None))
 
 

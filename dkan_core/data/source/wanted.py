@@ -24,7 +24,7 @@ class Wanted:
     in that zone."""
 
     def uses(self, name: str) -> bool:
-        """Tell whether a column must be in every file, of a type that fits that of the others."""
+        """Return whether a column must be in every file, of a type that fits that of the others."""
         return name in self.needed or (self.others and name not in self.dropped)
 
     def zone(self, name: str) -> str | None:

@@ -35,10 +35,10 @@ class DriftCounts:
     rows: int = 0
 
     columns: dict[str, Int64] = field(default_factory=dict)
-    """By feature column, as of ``count_values``."""
+    """By feature column, from ``count_values``."""
 
     scores: dict[str, Int64] = field(default_factory=dict)
-    """By label, as of ``count_up_to``, for the labels whose training scores are known."""
+    """By label, from ``count_up_to``, for the labels whose training scores are known."""
 
     unseen: dict[str, list[str]] = field(default_factory=dict)
     """By category column, the first few values in the alphabet that are not in the vocabulary."""
@@ -103,7 +103,7 @@ def expected_counts(feature: CategoryFeature, counts: Sequence[int]) -> Int64:
 
     Args:
         feature: The category.
-        counts: As of ``count_values``.
+        counts: From ``count_values``.
 
     >>> expected_counts(CategoryFeature(name="city", vocabulary=["Oslo", "Rome"]), [1, 0, 5, 2]).tolist()
     [3, 0, 5, 0]

@@ -107,7 +107,7 @@ class Drift:
             raise GateError(f"PSI above max_psi {max_psi:g}: {some_of(above, EXAMPLES)}")
 
     def is_stable(self, max_psi: float) -> bool:
-        """Tell whether ``check`` passes; what does not is logged."""
+        """Return whether ``check`` passes; what does not is logged."""
         try:
             self.check(max_psi)
         except GateError as error:

@@ -52,7 +52,7 @@ def counted_batches(
         labels: Columns of labels, whose values are collected; none: they are not asked for.
         found: What was found so far.
         on_rows: Told how many rows were scored.
-        folder_types: As of ``scored_batches``.
+        folder_types: As for ``scored_batches``.
     """
     device = best_device()
     saved.module.to(device)

@@ -29,7 +29,7 @@ class ScoringSummary:
     """What is known about all scored rows."""
 
     metrics: dict[str, Any] | None
-    """As of ``compute_metrics``; None without labels."""
+    """From ``compute_metrics``; None without labels."""
 
     drift: Drift
 
@@ -83,7 +83,7 @@ def render_drift(drift: Drift, metrics: Mapping[str, Any] | None, *, title: str,
 
     Args:
         drift: Of all rows.
-        metrics: As of ``compute_metrics``; None without labels.
+        metrics: From ``compute_metrics``; None without labels.
         title: Heading.
         files: How many were scored.
     """

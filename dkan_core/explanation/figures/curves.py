@@ -93,7 +93,7 @@ def _draw_curve(canvas: Canvas, curve: Curve, text: str, earlier: Curve | None) 
 
 
 def _is_apart(mark: Point, curve: Curve) -> bool:
-    """Tell whether a value is so far from a curve that an axis of both would squeeze it, as -999 for unknown is."""
+    """Return whether a value is so far from a curve that an axis of both would squeeze it, as -999 for unknown is."""
     values = [point.value or 0.0 for point in curve.of("curve")]
     span, value = max(values) - min(values), mark.value or 0.0
     return value < min(values) - span or value > max(values) + span
@@ -138,7 +138,7 @@ def earlier_marks(curve: Curve, earlier: Curve) -> list[Point]:
 
 
 def describe_point(curve: Curve, point: Point, before: float | None = None) -> str:
-    """Say in words what a point shows: its value, effect, that of an earlier model, band, spread and rows."""
+    """Describe what a point shows: its value, effect, that of an earlier model, band, spread and rows."""
     total = curve.hidden_rows + sum(each.rows for each in curve.points)
     lines = [
         f"{curve.name} is missing" if point.role == "missing" else f"{curve.name} = {point.name}",

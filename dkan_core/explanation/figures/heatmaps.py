@@ -83,7 +83,7 @@ def with_error(effect: float, error: float | None) -> str:
 
 
 def describe_cell(pair: PairMap, cell: MapCell) -> str:
-    """Say in words what a cell shows."""
+    """Describe what a cell shows."""
     return "\n".join(
         [
             f"{pair.first.name} = {cell.first}",

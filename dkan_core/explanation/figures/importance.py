@@ -82,7 +82,7 @@ def draw_importance(ranked: Sequence[Importance], *, wide: bool = False) -> Draw
 
 
 def _described(importance: Importance) -> str:
-    """Say in words what a bar shows."""
+    """Describe what a bar shows."""
     text = f"{importance.name}\neffect {importance.effect:.3f} ± {importance.effect_error:.3f}"
     if importance.precision_drop is not None:
         text += (

@@ -51,7 +51,7 @@ class PredictingMixin:
         """Return the logarithms of the probabilities, also of those that are next to 0.
 
         Shape:
-            - Output: as of ``predict_proba``
+            - Output: as for ``predict_proba``
         """
         log_odds_NL = self._log_odds(X)
         both_NL = np.hstack([-log_odds_NL, log_odds_NL]) if self._is_binary else log_odds_NL

@@ -119,7 +119,7 @@ def one_pair(eval_set: EvalSet) -> tuple[Any, Any]:
 
 
 def reads_ids(columns: Sequence[str]) -> bool:
-    """Tell whether columns of a table, or those that an encoding reads, are the ids of a sparse matrix."""
+    """Return whether columns of a table, or those that an encoding reads, are the ids of a sparse matrix."""
     return list(columns) == [SPARSE_COLUMN]
 
 

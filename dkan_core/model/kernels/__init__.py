@@ -39,7 +39,7 @@ class KernelModule(nn.Module):
 
 
 def use_kernel(model: nn.Module, kernel: Kernel) -> None:
-    """Have all layers of a model compute by this backend."""
+    """Make all layers of a model use this backend."""
     for module in model.modules():
         if isinstance(module, KernelModule):
             module.kernel = kernel
@@ -123,7 +123,7 @@ def hidden_layer(
 
 
 def _can_compute_hidden(x_NBI: Tensor, weight_NOK: Tensor, centers_G: Tensor) -> bool:
-    """Tell whether the native extension computes such a layer."""
+    """Return whether the native extension computes such a layer."""
     networks, _, inputs = x_NBI.shape
     if not native_hidden.can_compute_hidden(x_NBI, weight_NOK, centers_G):
         return False
@@ -155,13 +155,13 @@ def byte_layer(
 
 
 def can_compute_input_layer(bias_O: Tensor, kernel: Kernel) -> bool:
-    """Tell whether ``native_input.input_layer`` computes a layer with weights of the type of this bias."""
+    """Return whether ``native_input.input_layer`` computes a layer with weights of the type of this bias."""
     takes_native = kernel not in PLAIN and native.can_compute(bias_O)
     return takes_native and verified_native.input_layer_is_right()
 
 
 def can_compute_step(weight_OK: Tensor, shape: tuple[int, int, int, int], kernel: Kernel, *, bf16: bool) -> bool:
-    """Tell whether ``native_step.training_step`` computes a model whose first layer has these weights.
+    """Return whether ``native_step.training_step`` computes a model whose first layer has these weights.
 
     Args:
         weight_OK: Of the first layer's basis.
@@ -187,6 +187,6 @@ def table_sum(places_BT: Tensor, table_VH: Tensor, kernel: Kernel = "auto") -> T
 
 
 def can_sum_tables(table_VH: Tensor, kernel: Kernel) -> bool:
-    """Tell whether the native extension sums the rows of such a table."""
+    """Return whether the native extension sums the rows of such a table."""
     takes_native = kernel not in PLAIN and native.can_compute(table_VH)
     return takes_native and verified_native.table_sum_is_right()

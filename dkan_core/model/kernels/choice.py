@@ -281,7 +281,7 @@ def _times(case: Case, operation: Operation, operands: Operands) -> dict[Name, f
 
 
 def is_right(name: Name, operation: Operation, operands: Operands) -> bool:
-    """Tell whether a candidate gives what the formula says in float32; a warning says so where it does not."""
+    """Return whether a candidate gives what the formula says in float32; a warning says so where it does not."""
     return verified.is_right(
         f"kernel {name} of {operation.name}",
         operands.device,

@@ -42,12 +42,12 @@ def side_by_side(pool: Executor) -> Iterator[None]:
 
 
 def is_collecting() -> bool:
-    """Tell whether a pass computes nothing of use."""
+    """Return whether a pass computes nothing of use."""
     return _collection.asked is not None
 
 
 def add(key: Hashable, compile_it: Callable[[], None]) -> None:
-    """Have something compiled, if that is not asked for yet."""
+    """Compile something, unless that was asked for already."""
     assert _collection.asked is not None
     _collection.asked.setdefault(key, compile_it)
 

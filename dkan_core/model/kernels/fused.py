@@ -179,7 +179,7 @@ def radial_linear(x_BI: Tensor, weight_OK: Tensor, centers_G: Tensor, width: flo
 
 
 def has_large_tiles(device: torch.device) -> bool:
-    """Tell whether a GPU has room for an H100's tiles; elsewhere, in Triton's interpreter, there always is."""
+    """Return whether a GPU has room for an H100's tiles; elsewhere, in Triton's interpreter, there always is."""
     if device.type != "cuda":
         return True
     return torch.cuda.get_device_properties(device).shared_memory_per_block_optin >= LARGE_TILES

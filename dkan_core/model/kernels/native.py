@@ -40,7 +40,7 @@ def register(schema: str, compute: Callable[..., Any], fake: Callable[..., Any])
 
 
 def can_compute(*tensors: Tensor) -> bool:
-    """Tell whether the extension is built and takes these: float32 on the CPU, and no autocast to another type."""
+    """Return whether the extension is built and takes these: float32 on the CPU, and no autocast to another type."""
     usual = all(tensor.device.type == "cpu" and tensor.dtype == torch.float32 for tensor in tensors)
     return usual and not torch.is_autocast_enabled("cpu") and native_library() is not None
 

@@ -18,7 +18,7 @@ LAYER_NORM_EPSILON = 1e-5
 
 
 def can_compute_hidden(x_NBI: Tensor, spline_weight_NOK: Tensor, centers_G: Tensor) -> bool:
-    """Tell whether ``hidden_layer`` takes these, and is the fastest."""
+    """Return whether ``hidden_layer`` takes these, and is the fastest."""
     inputs, outputs = x_NBI.shape[-1], spline_weight_NOK.shape[-2]
     fits = len(centers_G) <= MAX_CENTERS and inputs > 0
     is_fastest = outputs <= MAX_OUTPUTS or inputs * outputs <= MAX_PRODUCT_WEIGHTS
@@ -190,7 +190,7 @@ class HiddenCall:
         )
 
     def point_to_gradients(self, grad_x_NBI: Tensor, gradients: Sequence[Tensor]) -> None:
-        """Have the gradient of the inputs put, and those of the weights added, into these."""
+        """Write the gradient of the inputs into these, and add those of the weights to them."""
         arguments = self.arguments
         arguments.grad_x = grad_x_NBI.data_ptr()
         arguments.grad_norm_weight, arguments.grad_norm_bias, *others = (each.data_ptr() for each in gradients)

@@ -176,7 +176,7 @@ class InputCall:
     def point_to_gradients(
         self, grad_scores_BF: Tensor | None, weights: Sequence[Tensor | None], tables: Sequence[Tensor]
     ) -> None:
-        """Have the gradients of scores, where it is wanted, weights and embeddings added to these."""
+        """Add the gradients of scores (where wanted), weights and embeddings to these."""
         arguments = self.arguments
         arguments.grad_scores = _pointer(grad_scores_BF)
         arguments.grad_spline, arguments.grad_base, arguments.grad_bias, arguments.grad_one_hot = map(_pointer, weights)
@@ -285,7 +285,7 @@ _accumulation = _Accumulation()
 
 @contextmanager
 def gradients_in_place() -> Iterator[None]:
-    """Have a backward pass inside it add the gradients of a layer's parameters where they are kept.
+    """Make a backward pass inside it add the gradients of a layer's parameters where they are kept.
 
     Autograd makes a copy of each first, which is most of the memory that a step moves where tables are large.
     """
@@ -297,7 +297,7 @@ def gradients_in_place() -> Iterator[None]:
 
 
 def adds_in_place() -> bool:
-    """Tell whether this thread is in a backward pass that adds gradients where they are kept."""
+    """Return whether this thread is in a backward pass that adds gradients where they are kept."""
     return bool(_accumulation.in_place)
 
 

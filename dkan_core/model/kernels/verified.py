@@ -37,7 +37,7 @@ def radial_linear(x_BI: Tensor, weight_OK: Tensor, centers_G: Tensor, width: flo
 
 @functools.cache
 def is_verified(shape: tuple[int, ...], product: torch.dtype, device: torch.device, gradients: bool) -> bool:
-    """Tell whether the fused kernels give what the formula says.
+    """Return whether the fused kernels give what the formula says.
 
     Args:
         shape: Networks side by side, inputs, outputs and centers.
@@ -52,7 +52,7 @@ def is_verified(shape: tuple[int, ...], product: torch.dtype, device: torch.devi
 
 
 def is_right(what: str, device: torch.device, errors: Callable[[], list[float]], tolerance: float) -> bool:
-    """Tell whether a kernel can be used on a device; a warning says so where it cannot.
+    """Return whether a kernel can be used on a device; a warning says so where it cannot.
 
     Args:
         what: What it is, for the warning.

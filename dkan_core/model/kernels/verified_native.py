@@ -49,7 +49,7 @@ logger = logging.getLogger(__name__)
 @torch.inference_mode(False)
 @torch.enable_grad()
 def basis_is_right(centers: int) -> bool:
-    """Tell whether the basis and its gradient are what the formula says."""
+    """Return whether the basis and its gradient are what the formula says."""
 
     def exact(x_BI: Tensor, weight_OK: Tensor) -> Tensor:
         return eager.radial_linear(x_BI, weight_OK, _grid(centers).to(x_BI.dtype), 0.6)
@@ -64,7 +64,7 @@ def basis_is_right(centers: int) -> bool:
 @torch.inference_mode(False)
 @torch.enable_grad()
 def hidden_layer_is_right(networks: int, inputs: int, outputs: int, centers: int) -> bool:
-    """Tell whether the pass of a hidden layer and its gradients are what the formula says, dropout included."""
+    """Return whether the pass of a hidden layer and its gradients are what the formula says, dropout included."""
     grid_G, width = _grid(centers), 4 / (centers - 1)
     keys = torch.Generator().manual_seed(1)
     row_key_B, unit_key_U = (
@@ -106,7 +106,7 @@ def _exact_hidden(
 @torch.inference_mode(False)
 @torch.enable_grad()
 def table_sum_is_right() -> bool:
-    """Tell whether the sum of a table's rows and its gradient are what the formula says."""
+    """Return whether the sum of a table's rows and its gradient are what the formula says."""
     places_BT = torch.randint(40, (CHECK_ROWS, 3), generator=torch.Generator().manual_seed(1))
 
     def fused(table_VH: Tensor) -> Tensor:
@@ -119,7 +119,7 @@ def table_sum_is_right() -> bool:
 @torch.inference_mode(False)
 @torch.enable_grad()
 def input_layer_is_right() -> bool:
-    """Tell whether a first layer and its gradients are what the formula says."""
+    """Return whether a first layer and its gradients are what the formula says."""
     codes_BC, layout = _codes_and_layout()
 
     def fused(x_BD: Tensor, *weights: Tensor) -> Tensor:
@@ -160,7 +160,7 @@ def _exact_input(x_BD: Tensor, codes_BC: Tensor, weights: Sequence[Tensor]) -> T
 @torch.inference_mode(False)
 @torch.enable_grad()
 def step_is_right(networks: int, inputs: int, outputs: int, centers: int, *, bf16: bool = False) -> bool:
-    """Tell whether the loss of a whole step and its gradients are what the formula says."""
+    """Return whether the loss of a whole step and its gradients are what the formula says."""
     case = _StepCase(networks, inputs, outputs, centers)
     found = [torch.zeros_like(each) for each in case.weights]
     value = case.fused(found, bf16=bf16)

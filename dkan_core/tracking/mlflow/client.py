@@ -45,7 +45,7 @@ def check_mlflow(config: TrainConfig) -> None:
 
 
 def is_mlflow_wanted(tracking: str = "auto") -> bool:
-    """Tell whether to log to MLflow; where it is not installed though its server is named, say so.
+    """Return whether to log to MLflow; where it is not installed though its server is named, say so.
 
     Args:
         tracking: Of the settings of a run.

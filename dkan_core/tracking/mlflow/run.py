@@ -169,7 +169,7 @@ def log_metrics(client: Any, run_id: str, values: Mapping[str, Any], step: int) 
 
 
 def is_there(client: Any, run_id: str) -> bool:
-    """Tell whether the server has a run, and it was not deleted."""
+    """Return whether the server has a run, and it was not deleted."""
     from mlflow.exceptions import MlflowException
 
     try:

@@ -110,7 +110,7 @@ def _fit(
         model: Has the terms; its bins are made finer.
         singles: Have codes of single features alone.
         config: Settings of the run.
-        ids: As of ``fitted_terms``.
+        ids: As for ``fitted_terms``.
         sharpest: Features of the pairs that have the most bins and knots.
     """
     fine = _with_fine_bins(model, singles.codes_TN, {feature for pair in sharpest for feature in pair})

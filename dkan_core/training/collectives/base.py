@@ -78,7 +78,7 @@ class RoundTotals:
         return self.from_tensor(totals)
 
     def checksums_agree(self, size: int) -> bool:
-        """Tell whether the checksums of so many ranks are all the same; each rank finds the same answer."""
+        """Return whether the checksums of so many ranks are all the same; each rank finds the same answer."""
         return int(self.checksum) ** 2 == size * int(self.square)
 
     @property

@@ -76,7 +76,7 @@ class DdpModel:
         return loss * share / torch.where(weight > 0, weight, 1.0), total
 
     def _backward_in_parts(self, batch: dict[str, Tensor], share: Tensor) -> Tensor:
-        """Have the gradients of a batch's parts averaged, the last one's while it is computed; return the loss."""
+        """Average the gradients of a batch's parts, the last one's while it is computed; return the loss."""
         rows = len(batch["labels"])
         size = max(1, -(-rows // self.config.accumulate))
         losses = []

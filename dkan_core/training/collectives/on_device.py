@@ -77,7 +77,7 @@ class DeviceExchange(StepExchange):
         self.process_group.wait_for_all(record_activity)
 
     def all_agree(self, agreed: bool) -> bool:
-        """Tell whether all ranks say yes: they launch their sums in the same way."""
+        """Return whether all ranks say yes: they launch their sums in the same way."""
         refusals = torch.tensor([float(not agreed)], device=self.process_group.device)
         self.process_group.all_reduce(refusals)
         return refusals.item() == 0
@@ -157,7 +157,7 @@ class AveragingExchange(DeviceExchange):
         return ""
 
     def all_agree(self, agreed: bool) -> bool:
-        """Tell what this rank says: its steps are its own."""
+        """Return this rank's own answer: it steps alone."""
         return agreed
 
     def end_round(self, state_3P: Tensor, rows: int) -> None:

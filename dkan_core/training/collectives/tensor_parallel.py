@@ -100,7 +100,7 @@ class TensorParallelism(ModelParallelism):
         return placed.full_tensor(grad_placements=[Replicate()])
 
     def _sum_gradients_of_inputs(self, _: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Have the gradients that all ranks' units give to what they read become one sum."""
+        """Sum the gradients of the inputs over the units of all ranks."""
         from torch.distributed.tensor import DTensor, Partial, Replicate
 
         x, *others = inputs

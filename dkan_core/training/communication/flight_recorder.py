@@ -34,7 +34,7 @@ class FlightRecorder:
         self.rank = rank
 
     def start(self, device: torch.device) -> None:
-        """Have collectives recorded and checked; to be called before the process group is made.
+        """Record and check collectives; to be called before the process group is made.
 
         Args:
             device: Where the ranks sum.

@@ -29,7 +29,7 @@ class Wakeup:
             os.write(self.handles[1], b"\0")
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Wait for a notification, at most ``seconds``; tell whether there was one."""
+        """Wait for a notification, at most ``seconds``; return whether there was one."""
         if not self._poll.poll(None if seconds is None else 1000 * seconds):
             return False
         with suppress(BlockingIOError):

@@ -67,7 +67,7 @@ def take_plain_step(state_3P: Tensor, gradient_P: Tensor, rates: Rates, share: T
 
 @functools.cache
 def fused_is_right(device: torch.device) -> bool:
-    """Tell whether the fused step is that of torch's operations, on random numbers; a warning says so if it is not."""
+    """Return whether the fused step equals that of torch's operations on random numbers; warn where it does not."""
     generator = torch.Generator(device).manual_seed(0)
 
     def random(*size: int) -> Tensor:

@@ -67,17 +67,17 @@ class Replica:
             self.values_P.copy_(source, non_blocking=True)
 
     def bind_gradient_array(self, gradients_P: Float32) -> None:
-        """Have later gradients put into an array ``(P,)``: on the CPU directly, on CUDA by ``copy_buffer``."""
+        """Write later gradients into an array ``(P,)``: on the CPU directly, on CUDA by ``copy_buffer``."""
         if self.device.type == "cpu":
             self.bind_gradients(torch.from_numpy(gradients_P))
 
     def bind_values(self, buffer_P: Tensor) -> None:
-        """Have the parameters lie in a buffer on the same device from now on."""
+        """Move the parameters into a buffer on the same device."""
         self.values_P = buffer_P
         self._bind_values()
 
     def bind_gradients(self, buffer_P: Tensor) -> None:
-        """Have later gradients put into a buffer on the same device."""
+        """Write later gradients into a buffer on the same device."""
         self.gradients_P = buffer_P
         self._bind_gradients()
 

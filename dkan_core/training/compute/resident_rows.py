@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 
 def may_lie_on_device(config: ResolvedTrainConfig, device: torch.device) -> bool:
-    """Tell whether rows may lie on a device: where steps are taken on it, and no other place is asked for."""
+    """Return whether rows may lie on a device: where steps are taken on it, and no other place is asked for."""
     takes_steps = config.takes_local_steps or config.mode != "sync"
     return takes_steps and device.type == "cuda" and config.data_in in ("auto", "device")
 
@@ -70,7 +70,7 @@ def rows_on_device(
 
 
 def fits_device(reader: RowReader, device: torch.device) -> bool:
-    """Tell whether the rows of a split can lie on a device."""
+    """Return whether the rows of a split can lie on a device."""
     if device.type != "cuda":
         return True
     free, _ = torch.cuda.mem_get_info(device)
@@ -118,7 +118,7 @@ class ResidentRows:
         self._epoch = -1
 
     def begin_epoch(self, epoch: int) -> None:
-        """Have ``gather`` see the order of an epoch; its buffer stays where it is."""
+        """Give ``gather`` the order of an epoch; its buffer stays where it is."""
         if epoch == self._epoch:
             return
         piece = piece_rows(self.rows, self.reader.row_bytes)

@@ -42,7 +42,7 @@ def plain_look_up(order_N: Tensor, place: Tensor, epoch: Tensor, count: int, rul
 
 @functools.cache
 def fused_is_right(device: torch.device) -> bool:
-    """Tell whether the fused lookup gives the same bits; a warning says so where it does not."""
+    """Return whether the fused lookup gives the same bits; a warning says so where it does not."""
 
     def errors() -> list[float]:
         from dkan_core.training.compute import fused_lookup

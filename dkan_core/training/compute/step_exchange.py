@@ -72,7 +72,7 @@ class StepExchange:
         """
 
     def all_agree(self, agreed: bool) -> bool:
-        """Tell whether all processes say yes whose steps have to be launched in the same way."""
+        """Return whether all processes say yes whose steps have to be launched in the same way."""
         return agreed
 
     def wait_for(self, event: torch.cuda.Event) -> None:

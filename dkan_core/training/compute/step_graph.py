@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 
 def can_capture(device: torch.device) -> bool:
-    """Tell whether what a device does can be captured as a graph."""
+    """Return whether what a device does can be captured as a graph."""
     return device.type == "cuda"
 
 

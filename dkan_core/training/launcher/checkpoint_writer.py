@@ -143,14 +143,14 @@ class CheckpointWriter:
         return found if found is not None and found[0].version > self._saved.version else None
 
     def _is_time(self) -> bool:
-        """Tell whether to ask for the state between two restore points."""
+        """Return whether to ask for the state between two restore points."""
         if not self.seconds or not self._has_passed(self.seconds) or self._is_requested:
             return False
         ledger = self.memory.ledger.read()
         return ledger.step > self._saved.step and not ledger.ended
 
     def _has_passed(self, seconds: float) -> bool:
-        """Tell whether the last checkpoint began so long ago, and long enough for what it took to write."""
+        """Return whether the last checkpoint began so long ago, and long enough for what it took to write."""
         return time.monotonic() - self._began >= max(seconds, self._writing_seconds / MAX_WRITING_SHARE)
 
     def _begin(self, ledger: Ledger, state_KP: Float32) -> None:

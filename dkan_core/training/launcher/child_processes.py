@@ -111,13 +111,13 @@ class Child:
         return self._code
 
     def describe_death(self) -> str:
-        """Say how the process ended, with the end of its log."""
+        """Return how the process ended, with the end of its log."""
         text = self._log_text()
         tail = "\n".join(f"  {line}" for line in text.splitlines()[-LOG_LINES_SHOWN:]) or "  (it wrote nothing)"
         return f"{self.summarize_death()}. The end of {self.log.parent.name}/{self.log.name}:\n{tail}"
 
     def summarize_death(self) -> str:
-        """Say in a line how the process ended."""
+        """Return in a line how the process ended."""
         code, text = self.wait(), self._log_text()
         how = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
         hint = ""

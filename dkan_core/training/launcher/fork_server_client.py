@@ -72,7 +72,7 @@ class ForkServer:
             child.wait()
 
     def is_ready(self) -> bool:
-        """Tell whether it can start a process now; if it has died, another one is started.
+        """Return whether it can start a process now; if it has died, another one is started.
 
         Raises:
             TrainingError: It cannot start.

@@ -126,7 +126,7 @@ def fork_server_environment() -> dict[str, str]:
 
 
 def has_torch() -> bool:
-    """Tell whether torch was imported: what has been done with it since cannot be told."""
+    """Return whether torch was imported: what has been done with it since cannot be told."""
     return "torch" in sys.modules
 
 

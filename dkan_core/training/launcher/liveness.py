@@ -112,7 +112,7 @@ class ProcessRecord:
         self._last_seen = self._last_active = now
 
     def is_unresponsive(self, now: float, *, interrupted: bool) -> bool:
-        """Tell whether the process is to be killed: each one that takes its place has twice as long."""
+        """Return whether the process is to be killed: each one that takes its place has twice as long."""
         heartbeat_timeout = INTERRUPTED_UNRESPONSIVE_SECONDS if interrupted else UNRESPONSIVE_SECONDS
         stuck = max(self._stuck_seconds, STUCK_FACTOR * self._longest) if self._ready else STARTING_SECONDS
         unresponsive = (
@@ -145,6 +145,6 @@ class ProcessRecord:
         self.due = now + pause_before_restart(self._deaths)
 
     def should_give_up(self, now: float) -> bool:
-        """Tell whether no process of this name will ever get on."""
+        """Return whether no process of this name will ever get on."""
         never_started = not self.was_ready and self._deaths > MAX_FAILED_STARTS
         return never_started or (self._deaths > 1 and now - self._dying_since > GIVE_UP_SECONDS)

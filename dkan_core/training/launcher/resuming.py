@@ -140,7 +140,7 @@ def _check_ledger(ledger: Ledger, config: ResolvedTrainConfig, rows: int, where:
 
 
 def log_changes(before: Mapping[str, Any], config: ResolvedTrainConfig) -> None:
-    """Say which settings of a resumed run are others than before."""
+    """Log which settings of a resumed run differ from before."""
     for name in EXTENDING_SETTINGS:
         if name in before and before[name] != getattr(config, name):
             logger.info("%s: %s from here on, %s before", name, getattr(config, name), before[name])
@@ -186,7 +186,7 @@ def with_ending(ledger: Ledger, config: ResolvedTrainConfig, history: Sequence[M
 
 
 def has_no_time_left(checkpoint: Checkpoint, config: ResolvedTrainConfig) -> bool:
-    """Tell whether no further step may be taken."""
+    """Return whether no further step may be taken."""
     return config.max_seconds is not None and checkpoint.ledger.used >= config.max_seconds
 
 

@@ -95,7 +95,7 @@ def _checkpoint_names(run: str, checkpoints: str) -> str:
 
 
 def replaces_checkpoints(run: str | Path, where: str, config: TrainConfig, *, overwrite: bool) -> bool:
-    """Tell whether a run that does not resume from its own checkpoints replaces those that are there.
+    """Return whether a run that does not resume from its own checkpoints replaces those that are there.
 
     Raises:
         OutputError: There is a finished run, or checkpoints of another one, that may not be replaced.
@@ -118,7 +118,7 @@ def replaces_checkpoints(run: str | Path, where: str, config: TrainConfig, *, ov
 
 
 def _has_no_step(metrics: str) -> bool:
-    """Tell whether metrics are those of a run that was interrupted before its first step."""
+    """Return whether metrics are those of a run that was interrupted before its first step."""
     return bool(_training_fact(metrics, "steps") == 0)
 
 

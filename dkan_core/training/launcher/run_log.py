@@ -73,7 +73,7 @@ class Ending:
         logger.info("run ended (%s): %s; %s; %s", why, best, newest, self.next_step())
 
     def next_step(self) -> str:
-        """Say how to go on with the run, or to start it again."""
+        """Return how to continue the run, or to start it again."""
         if not self.checkpoint:
             return "start again with --resume auto or --overwrite"
         limit = LARGER.get(self.reason)
@@ -83,7 +83,7 @@ class Ending:
 
 
 def describe_patience(history: Sequence[Mapping[str, Any]]) -> str:
-    """Say what early stopping stopped for.
+    """Return what early stopping stopped for.
 
     >>> history = [{"epoch": 1.0, "average_precision": 0.4}, {"epoch": 1.5, "average_precision": 0.3}]
     >>> describe_patience(history)
@@ -97,7 +97,7 @@ def describe_patience(history: Sequence[Mapping[str, Any]]) -> str:
 
 
 def describe(error: BaseException) -> str:
-    """Say in a few words what an exception means for a run.
+    """Return in a few words what an exception means for a run.
 
     >>> describe(SystemExit(143)), describe(ValueError("disk full"))
     ('SIGTERM or SIGHUP', 'error: disk full')

@@ -187,7 +187,7 @@ class Supervisor:
             self.reporter.take(message)
 
     def _replace_dead(self, child: Child) -> None:
-        """Have another process take the place of one that died, unless that would lead nowhere."""
+        """Replace a process that died, unless that would be in vain."""
         # Nothing is left for it to do.
         if child.role == "worker" and self.memory.ledger.read().ended:
             return
@@ -210,7 +210,7 @@ class Supervisor:
             self._announce_generation(record)
 
     def _cannot_work(self, child: Child) -> bool:
-        """Tell whether a process has failed by itself before one of its role had done anything, or is no launcher's."""
+        """Return whether a process failed by itself before one of its role had done anything, or is no launcher's."""
         alone = self.template.rendezvous is None or self.template.rendezvous.one_node
         if child.role == "collective-worker" and not alone:
             return True
@@ -264,7 +264,7 @@ class Supervisor:
                 record.child.kill()
 
     def _interrupt(self) -> None:
-        """Have the first Ctrl-C end the run in order, and the second at once."""
+        """Make the first Ctrl-C end the run in order, and the second at once."""
         # The next turn says so: this may come in the middle of another message, and a stream lets none in between.
         self._interrupts += 1
         if self._interrupts == 1:

@@ -80,7 +80,7 @@ class Ranks:
         return open_tcp_store(place.host, place.port, self.timeout, is_master=self._keeps_store)
 
     def wait_until_ready(self) -> None:
-        """Say that this rank has its data; rank 0 waits for all to say so, as ranks wait only shortly for each other.
+        """Signal that this rank has its data; rank 0 waits for all signals, as ranks wait only shortly for each other.
 
         A rank that dies before it has said so and is started again is waited for, too.
 
@@ -100,7 +100,7 @@ class Ranks:
             time.sleep(POLL_SECONDS)
 
     def report_failure(self, error: DkanError) -> None:
-        """Tell rank 0, which waits for this rank, why it waits in vain."""
+        """Tell rank 0, which waits for this rank, why it failed."""
         self.publish_value("failed", f"rank {self.place.rank}: {error}")
 
     def rendezvous(self, config: ResolvedTrainConfig) -> Rendezvous:
@@ -111,7 +111,7 @@ class Ranks:
         return Rendezvous(host=host, port=port, prefix=f"{self._prefix}/ranks", backend=backend, one_node=False)
 
     def publish_value(self, key: str, value: Any) -> None:
-        """Tell the others something."""
+        """Publish a value to the other ranks."""
         self._ask(lambda: self._store.set(key, json.dumps(value)))
 
     def wait_for_value(self, key: str) -> Any:
@@ -121,7 +121,7 @@ class Ranks:
         return json.loads(self._ask(lambda: self._store.get(key)))
 
     def leave(self) -> None:
-        """Say that this rank has read everything; whoever keeps the store waits for the others to say so."""
+        """Signal that this rank has read everything; the rank with the store waits for the signals of the others."""
         deadline = time.monotonic() + FAREWELL_SECONDS
         count = self._ask(lambda: self._store.add("parted", 1))
         while self._keeps_store and count < self.place.size and time.monotonic() < deadline:

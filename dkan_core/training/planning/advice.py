@@ -128,7 +128,7 @@ class Case:
         return self.epochs * steps_per_epoch(self.train_rows, batch_size)
 
     def is_launch_bound(self, batch_size: int) -> bool:
-        """Tell whether most of a gradient's time does not depend on its rows."""
+        """Return whether most of a gradient's time does not depend on its rows."""
         launch, whole = (self.machine.step(self.scheme, self.workers, rows) for rows in (0, batch_size / self.workers))
         return launch > LAUNCH_SHARE * whole
 

@@ -86,13 +86,13 @@ def main(spec: ProcessSpec) -> None:
 
 
 def is_over(memory: SharedMemory, dealt_with: int) -> bool:
-    """Tell whether the final snapshot is dealt with."""
+    """Return whether the final snapshot is dealt with."""
     newest = newest_snapshot(memory)
     return bool(newest.final) and newest.number <= dealt_with
 
 
 def is_behind(snapshots: Sequence[Snapshot]) -> bool:
-    """Tell whether all but the newest snapshot are to be skipped: too many wait, or the time of the run is up."""
+    """Return whether all but the newest snapshot are to be skipped: too many wait, or the time of the run is up."""
     return len(snapshots) > MAX_BACKLOG or (len(snapshots) > 1 and bool(snapshots[-1].time_is_up))
 
 
@@ -180,12 +180,12 @@ class Evaluator:
         self.launcher.send(kind="evaluation", saved=self.unsaved is None, **entry)
 
     def _is_due(self, step: int) -> bool:
-        """Tell whether an evaluation is due by a step, and not because a run was interrupted there."""
+        """Return whether an evaluation is due by a step, and not because a run was interrupted there."""
         before = self.history[-1]["step"] if self.history else 0
         return self._schedule.evaluations_due(step) > self._schedule.evaluations_due(before)
 
     def _may_save(self, newest: Snapshot) -> bool:
-        """Tell whether saving takes little of the time, or what waits for it takes a quarter of the slots."""
+        """Return whether saving takes little of the time, or what waits for it takes a quarter of the slots."""
         waiting = 0 if self.held is None else 1 + newest.number - self.held
         return time.monotonic() >= self._next_save or 4 * waiting >= self.spec.shape.snapshot_slots
 

@@ -81,7 +81,7 @@ class RankUpdates(UpdateSource):
         )
 
     def _agree(self, totals: RoundTotals) -> bool:
-        """Take in what the ranks have said to each other; tell whether all have had the same state.
+        """Take in what the ranks have said to each other; return whether all have had the same state.
 
         Where they have not, they go on with that of the first one.
         """

@@ -43,11 +43,11 @@ class WorkerLiveness:
         self._heartbeats = heartbeats_W
 
     def is_alive(self, rank: int) -> bool:
-        """Tell whether a worker can do something now."""
+        """Return whether a worker can do something now."""
         return self._is_ready(rank) and time.monotonic() - self._last_seen[rank] < REASSIGN_AFTER_SECONDS
 
     def should_be_awaited(self, rank: int) -> bool:
-        """Tell whether to wait for a worker: it is there, or it is the first of its rank and starts."""
+        """Return whether to wait for a worker: it is there, or it is the first of its rank and starts."""
         starts = self._memory.worker_generations[rank].read().generation == 1 and not self._is_ready(rank)
         return starts or self.is_alive(rank)
 
@@ -98,7 +98,7 @@ class WorkAssignment(UpdateSource, ABC):
 
     @abstractmethod
     def _is_done(self, lease: Lease) -> bool:
-        """Tell whether a commit holds what a lease has led to."""
+        """Return whether a commit holds what a lease has led to."""
 
     @abstractmethod
     def _hand_out(self) -> None:
@@ -138,7 +138,7 @@ class WorkAssignment(UpdateSource, ABC):
         return next((rank for rank, lease in self._held.items() if lease.unit == unit), None)
 
     def _needs_worker(self, unit: int) -> bool:
-        """Tell whether nobody is at work on a unit, or nobody who lives."""
+        """Return whether nobody is at work on a unit, or nobody who lives."""
         holder = self._holder(unit)
         return holder is None or not self.liveness.is_alive(holder)
 
@@ -228,7 +228,7 @@ class SyncAssignment(WorkAssignment):
                 self._lease(rank, unit)
 
     def _should_wait_for_owner(self, unit: int, rank: int) -> bool:
-        """Tell whether a unit is better left to the worker that it falls to, which is about to be free or to start."""
+        """Return whether a unit is better left to the worker that it falls to, which will soon be free or started."""
         # Waiting is the cheaper choice: a worker reads only its own slices ahead, and another one would take two in a
         # row.
         owner = self.work_plan.slice_of_unit(unit)

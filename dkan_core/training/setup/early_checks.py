@@ -80,7 +80,7 @@ def check_workers(config: TrainConfig, strategy: ResolvedStrategy, workers: int 
 
 
 def averages_parameters(config: TrainConfig, strategy: ResolvedStrategy) -> bool:
-    """Tell whether workers step by themselves between two exchanges."""
+    """Return whether workers step by themselves between two exchanges."""
     return config.mode != "sync" or strategy == "local-sgd"
 
 

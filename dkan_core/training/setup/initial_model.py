@@ -85,7 +85,7 @@ class InitialModel:
         return cls(architecture=module.config, module=module, preprocessor=preprocessor)
 
     def fits(self, prepared: PreparedData) -> bool:
-        """Tell whether data have the model's labels, and its encoding of the same columns."""
+        """Return whether data have the model's labels, and its encoding of the same columns."""
         return list(self.architecture.labels) == prepared.labels and self.preprocessor == prepared.preprocessor
 
 
@@ -140,7 +140,7 @@ def take_initial(
 
 
 def warn_of_kept_shape(initial: InitialModel, config: TrainConfig, model: str = OF_INIT_FROM) -> None:
-    """Say where a model, which messages call ``model``, keeps other members, pairs or monotone columns than asked."""
+    """Warn where a model, which messages call ``model``, keeps other members, pairs or monotone columns than asked."""
     shape = initial.architecture.additive
     if config.quality == "best":  # which is more members
         logger.warning(

@@ -116,7 +116,7 @@ def network_size(config: TrainConfig, rows: int) -> tuple[int, tuple[int, ...]]:
 
 
 def searches_architecture(config: TrainConfig, rows: int) -> bool:
-    """Tell whether trials decide about the architecture: unless the settings say what they would.
+    """Return whether trials decide about the architecture: unless the settings say what they would.
 
     >>> searches_architecture(TrainConfig(), 5_000), searches_architecture(TrainConfig(hidden=(64,)), 5_000)
     (True, False)
@@ -147,7 +147,7 @@ def possible_findings(config: ResolvedTrainConfig) -> list[ResolvedTrainConfig]:
 
 
 def can_fit_tables(rows: int, terms: int, labels: int) -> bool:
-    """Tell whether the tables of an additive model of so many terms are fitted anew.
+    """Return whether the tables of an additive model of so many terms are fitted anew.
 
     >>> can_fit_tables(2_000_000, 40, 1), can_fit_tables(2_000_000, 40, 12), can_fit_tables(5_000, 1_000, 12)
     (True, False, False)
@@ -178,7 +178,7 @@ def fitted_pairs(config: TrainConfig, columns: int, rows: int, labels: int) -> i
 
 
 def needs_no_gradients(config: TrainConfig, prepared: PreparedData) -> bool:
-    """Tell whether tables are fitted anew, and to so many rows that they beat gradients on every set tried.
+    """Return whether tables are fitted anew, and to so many rows that they beat gradients on every set tried.
 
     Args:
         config: Settings of the run.

@@ -88,7 +88,7 @@ def most_even_fold(fold_N: Int64) -> int:
 
 
 def can_be_held_out(fold_N: Int64, fold: int) -> bool:
-    """Tell whether a fold has enough of the rows, and leaves enough."""
+    """Return whether a fold has enough of the rows, and leaves enough."""
     return MIN_HELD_OUT <= float((fold_N == fold).mean()) <= MAX_HELD_OUT
 
 
@@ -171,7 +171,7 @@ def helps(
     constant: float,
     weight: float,
 ) -> bool:
-    """Tell whether the losses ``(N,)`` are lower with a change, and lower than a constant's.
+    """Return whether the losses ``(N,)`` are lower with a change, and lower than a constant's.
 
     Args:
         change: What the log calls it.
@@ -189,7 +189,7 @@ def helps(
 
 
 def improves(without_N: Float64, with_N: Float64, min_improvement: MinImprovement) -> bool:
-    """Tell whether the losses ``(N,)`` are lower with a change, by as much as is asked for."""
+    """Return whether the losses ``(N,)`` are lower with a change, by as much as is asked for."""
     return bool((without_N - with_N).mean() > _least(without_N, with_N, min_improvement))
 
 

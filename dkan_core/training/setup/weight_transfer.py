@@ -133,7 +133,7 @@ class _Meaning:
         self.tensors = {meaning: name for name, meaning in self.names.items()}
 
     def is_summed(self, name: str) -> bool:
-        """Tell whether a tensor's numbers add to the output of the first layer, and so may begin at 0."""
+        """Return whether a tensor's numbers add to the output of the first layer, and so may begin at 0."""
         return name in ("encoder.binary_linear.weight", "encoder.indicators.weight", SPARSE_WEIGHT) or (
             name.startswith(f"{self.first}spline") or name.startswith(f"{self.first}base")
         )

@@ -75,7 +75,7 @@ class FlatAdamW:
         scale: float = 1.0,
         clear: bool = False,
     ) -> bool:
-        """Write the state after a step into ``new``, which may be ``old`` itself; tell whether it is all finite.
+        """Write the state after a step into ``new``, which may be ``old`` itself; return whether it is all finite.
 
         Args:
             old: State before the step.

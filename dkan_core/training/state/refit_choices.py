@@ -107,7 +107,7 @@ class Choices:
 
 
 def may_refit(ending: str) -> bool:
-    """Tell whether a first training has ended so that a second may follow; say so where its time is up.
+    """Return whether a first training has ended so that a second may follow; say so where its time is up.
 
     Args:
         ending: One of ``ENDINGS``.

@@ -38,7 +38,7 @@ class Stopwatch:
         self._last = self._published = time.perf_counter()
 
     def lap(self, part: Part) -> None:
-        """Say that the time since the last call went into a part."""
+        """Add the time since the last call to a part."""
         now = time.perf_counter()
         self._seconds[part] += now - self._last
         self._last = now

@@ -184,7 +184,7 @@ def _weighted(of_network: ScoredSplit, of_partner: ScoredSplit, weight: float) -
 
 
 def is_better_on_each_part(one: ScoredSplit, other: ScoredSplit) -> bool:
-    """Tell whether the AP of one is higher on every part of the rows; a part has every ``ALONE_PARTS``-th of them."""
+    """Return whether the AP of one is higher on every part of the rows; a part has every ``ALONE_PARTS``-th of them."""
     parts = (slice(first, None, ALONE_PARTS) for first in range(ALONE_PARTS))
     return all(_average_precision(_part(one, rows)) > _average_precision(_part(other, rows)) for rows in parts)
 

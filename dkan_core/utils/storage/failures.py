@@ -49,7 +49,7 @@ LIMITS = {
 
 
 def is_disk_full(error: BaseException | None) -> bool:
-    """Tell whether an error says that a disk, or what a user may have of it, is full."""
+    """Return whether an error says that a disk, or what a user may have of it, is full."""
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 

@@ -80,7 +80,7 @@ def _lock(handle: int, *, wait: bool) -> None:
 
 
 def _is_there(handle: int, path: Path) -> bool:
-    """Tell whether the file that was opened is still the one of that name: its last holder may have removed it."""
+    """Return whether the file that was opened is still the one of that name: its last holder may have removed it."""
     try:
         return os.path.samestat(os.fstat(handle), path.lstat())
     except FileNotFoundError:
@@ -117,7 +117,7 @@ def held_aside(target: Path) -> Iterator[Path]:
 
 
 def is_aside(name: str, target: str) -> bool:
-    """Tell whether a file of that name is one that ``held_aside`` makes for ``target``.
+    """Return whether a file of that name is one that ``held_aside`` makes for ``target``.
 
     >>> is_aside(".a.json.0123456789abcdef.partial", "a.json"), is_aside(".a.json.partial", "a.json")
     (True, False)

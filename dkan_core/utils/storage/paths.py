@@ -19,7 +19,7 @@ PLUGIN_SCHEMES = ("abfss",)
 
 
 def is_remote(uri: str | Path) -> bool:
-    """Tell whether ``uri`` names something that is not on a local file system.
+    """Return whether ``uri`` names something that is not on a local file system.
 
     >>> is_remote("s3://bucket/key"), is_remote("file:///tmp/x"), is_remote("data")
     (True, False, False)
@@ -88,7 +88,7 @@ def filesystem(uri: str | Path) -> tuple[Any, str]:
 
 
 def lies_in(uri: str, folder: str) -> bool:
-    """Tell whether a file or folder is a folder or lies in it, however their paths are written.
+    """Return whether a file or folder is a folder or lies in it, however their paths are written.
 
     >>> lies_in("run/a/../b.json", "./run/"), lies_in("s3://bucket/running", "s3://bucket/run")
     (True, False)

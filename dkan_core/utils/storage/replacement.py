@@ -43,7 +43,7 @@ def replace_result(staging: Path, target: Path, names: Sequence[str]) -> None:
 
 
 def is_interrupted(target: Path, last: str) -> bool:
-    """Tell whether a process was killed while it replaced the result in ``target``, or is at it.
+    """Return whether a process was killed while it replaced the result in ``target``, or is at it.
 
     Args:
         target: Folder of the result.

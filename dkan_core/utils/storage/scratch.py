@@ -67,7 +67,7 @@ def _create() -> tuple[Path, int]:
 
 
 def _lock(handle: int) -> bool | None:
-    """Tell whether a file is locked now; None where the file system has no locks."""
+    """Return whether a file is locked now; None where the file system has no locks."""
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
