@@ -6,11 +6,11 @@ It is a run of its own inside the first one's folder, with checkpoints of its ow
 import logging
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 from dkan_core.config import ResolvedTrainConfig
 from dkan_core.data.format.manifest import PreparedData
 from dkan_core.errors import ConfigError, DataError
+from dkan_core.model.architecture import ModelConfig
 from dkan_core.model.model_folder import MODEL_FILES, read_files
 from dkan_core.model.saved_model import SavedModel, write_model_files
 from dkan_core.tracking.tracker import Trackers
@@ -20,6 +20,7 @@ from dkan_core.training.launcher.resuming import ending_of
 from dkan_core.training.launcher.run import Outcome, architecture_of_run, open_run
 from dkan_core.training.launcher.run_folder import REFIT, make_logs_ready, make_ready
 from dkan_core.training.launcher.run_log import Ending
+from dkan_core.training.launcher.run_start import RunStart
 from dkan_core.training.setup.architecture import settled
 from dkan_core.training.setup.initial_model import InitialModel
 from dkan_core.training.state.checkpoint_file import Checkpoint
@@ -34,28 +35,13 @@ from dkan_core.utils.storage.outputs import entries
 logger = logging.getLogger(__name__)
 
 
-def refit(
-    data: Path,
-    manifest: PreparedData,
-    folder: Path,
-    config: ResolvedTrainConfig,
-    *,
-    checkpoints: str,
-    first: Outcome,
-    fork_server: Callable[[], ForkServer],
-    initial: InitialModel | None = None,
-) -> Outcome:
+def refit(start: RunStart, first: Outcome, fork_server: Callable[[], ForkServer]) -> Outcome:
     """Train once more, on train and valid together, and put that model in the place of the run's.
 
     Args:
-        data: Prepared folder.
-        manifest: What is in it.
-        folder: Of the run, which holds the first training's model.
-        config: Resolved settings of the first training.
-        checkpoints: Folder or URI of the run's.
+        start: What the first training started from; its folder holds that training's model.
         first: What the first training ended with.
         fork_server: Returns the one of the run.
-        initial: Model to start from, as the first training did. Default: an untrained one.
 
     Returns:
         What the run ended with: the first training, unless the second was interrupted. Its model stays then.
@@ -63,42 +49,44 @@ def refit(
     Raises:
         ConfigError: The first training's model is of an earlier version; or it started from a model that is gone.
     """
-    model = SavedModel(folder / MODEL_FOLDER)
-    choices = Choices.of(model.metrics, first.history, model.config.ignored_features)
-    config = settled(choices.settings(config), model.config)
-    joined, place = manifest.with_valid_in_train(), folder / REFIT
-    rows, own_checkpoints = joined.splits["train"].rows, f"{checkpoints}/{REFIT}/{choices.digest}"
-    checkpoint = _checkpoint(own_checkpoints, config, joined)
+    model = SavedModel(start.folder / MODEL_FOLDER)
+    second = _second_start(start, Choices.of(model.metrics, first.history, model.config.ignored_features), model.config)
+    folder, config, checkpoint = second.folder, second.config, second.checkpoint
     if checkpoint is None:
-        check_initial(config, initial)
-        _clear(f"{checkpoints}/{REFIT}")
-    extent = counted(rows, "row"), counted(config.epochs, "epoch")
+        check_initial(config, start.initial)
+        _clear(f"{start.checkpoints}/{REFIT}")
+    extent = counted(second.train_rows, "row"), counted(config.epochs, "epoch")
     logger.info("refit: training on train and valid together, %s, for %s", *extent)
-    make_logs_ready(place, is_resumed=checkpoint is not None)
-    make_ready(place, checkpoint)
-    if checkpoint is None or ending_of(checkpoint, config, rows) != "epochs":
-        ready_run = open_run(
-            data,
-            joined,
-            place,
-            config,
-            architecture_of_run(data, joined, config, checkpoint, initial, choices),
-            checkpoints=own_checkpoints,
-            checkpoint=checkpoint,
-            initial=initial,
-            choices=choices,
-        )
+    make_logs_ready(folder, is_resumed=checkpoint is not None)
+    make_ready(folder, checkpoint)
+    if checkpoint is None or ending_of(checkpoint, config, second.train_rows) != "epochs":
         # The end that is logged and tracked is that of the whole run.
-        ending = Ending(str(place), place / MODEL_FOLDER, "", "")
-        with ready_run as execution:
+        ending = Ending(str(folder), folder / MODEL_FOLDER, "", "")
+        with open_run(second, architecture_of_run(second)) as execution:
             done = execution.execute(fork_server(), ending, Trackers([]))
         if ENDINGS[done.ledger.ended] == "interrupt":
             logger.warning("refit interrupted; the saved model was trained on the train split only")
             return replace(first, ledger=replace(first.ledger, ended=done.ledger.ended))
-    write_model_files(folder / MODEL_FOLDER, read_files(place / MODEL_FOLDER, MODEL_FILES))
-    remove(place)
+    write_model_files(start.folder / MODEL_FOLDER, read_files(folder / MODEL_FOLDER, MODEL_FILES))
+    remove(folder)
     logger.info("refit: the saved model was trained on train and valid; its metrics are those of the first training")
     return first
+
+
+def _second_start(first: RunStart, choices: Choices, architecture: ModelConfig) -> RunStart:
+    """Return what the second training starts from: all rows, and what the first one has chosen."""
+    config = settled(choices.settings(first.config), architecture)
+    joined, checkpoints = first.manifest.with_valid_in_train(), f"{first.checkpoints}/{REFIT}/{choices.digest}"
+    return replace(
+        first,
+        manifest=joined,
+        folder=first.folder / REFIT,
+        config=config,
+        checkpoints=checkpoints,
+        checkpoint=_checkpoint(checkpoints, config, joined),
+        ranks=None,
+        choices=choices,
+    )
 
 
 def check_initial(config: ResolvedTrainConfig, initial: InitialModel | None) -> None:

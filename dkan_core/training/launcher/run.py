@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from dkan_core.config import ResolvedTrainConfig
-from dkan_core.data.format.manifest import PreparedData
 from dkan_core.data.loading.loader import open_split
 from dkan_core.errors import ConfigError
 from dkan_core.model.architecture import ModelConfig
@@ -24,8 +23,8 @@ from dkan_core.training.launcher.fork_server_client import ForkServer
 from dkan_core.training.launcher.reporting import Reporter, TimeReader
 from dkan_core.training.launcher.resuming import check_architecture, waiting_snapshots, with_ending
 from dkan_core.training.launcher.run_log import Ending
+from dkan_core.training.launcher.run_start import RunStart
 from dkan_core.training.launcher.supervisor import Supervisor, process_names
-from dkan_core.training.launcher.torchrun import Ranks
 from dkan_core.training.roles.process_spec import ProcessSpec
 from dkan_core.training.setup.initial_model import InitialModel, initial_model, starting_architecture
 from dkan_core.training.setup.model_parts import learning_rate_factors
@@ -34,7 +33,6 @@ from dkan_core.training.state.checkpoint_file import Checkpoint, run_facts
 from dkan_core.training.state.checkpoint_store import best_path
 from dkan_core.training.state.ledger import Ledger, add_to_digest
 from dkan_core.training.state.parameter_store import initialize_store, save_restore_point
-from dkan_core.training.state.refit_choices import Choices
 from dkan_core.training.state.schedule import Schedule, plan_work
 from dkan_core.training.state.shared_memory import MemoryShape, SharedMemory, create_memory
 from dkan_core.training.state.snapshots import newest_snapshot, republish_snapshot
@@ -62,41 +60,22 @@ class Outcome:
 
 
 @contextmanager
-def open_run(
-    data: Path,
-    manifest: PreparedData,
-    folder: Path,
-    config: ResolvedTrainConfig,
-    architecture: ModelConfig,
-    *,
-    checkpoints: str,
-    checkpoint: Checkpoint | None,
-    initial: InitialModel | None,
-    ranks: Ranks | None = None,
-    choices: Choices | None = None,
-) -> Iterator["Run"]:
+def open_run(start: RunStart, architecture: ModelConfig) -> Iterator["Run"]:
     """Yield a run that is ready to be executed: its memory filled, its wake-ups and its rendezvous made.
 
     Args:
-        data: Prepared folder.
-        manifest: What is in it.
-        folder: Of the run.
-        config: Resolved settings.
-        architecture: That of the model, as ``architecture_of_run`` returns it.
-        checkpoints: Folder or URI for checkpoints.
-        checkpoint: To resume from.
-        initial: Model to start from, where there is no checkpoint. None: an untrained one.
-        ranks: The other launchers, under torchrun.
-        choices: Those of an earlier training, of which this is a refit.
+        start: What it starts from.
+        architecture: Of the model, from ``architecture_of_run``.
 
     Raises:
         ConfigError: The run needs more memory than there is.
     """
+    config, checkpoint, initial, ranks = start.config, start.checkpoint, start.initial, start.ranks
     earlier_origins = initial.origins if initial is not None else _earlier_origins(checkpoint)
     # A checkpoint holds what the earlier run made of the model that it started from.
     initial = initial if checkpoint is None else None
-    model = initial_model(architecture, manifest, config, initial)
-    rows = manifest.splits["train"].rows
+    model = initial_model(architecture, start.manifest, config, initial)
+    rows = start.train_rows
     with ExitStack() as stack:
         memory = _filled_memory(stack, model, config, rows, checkpoint, initial)
         rendezvous = ranks.rendezvous(config) if ranks else None
@@ -105,20 +84,20 @@ def open_run(
             rendezvous = local_rendezvous(store, config)
         template = ProcessSpec(
             role="",
-            prepared=str(data),
-            fingerprint=manifest.fingerprint,
-            run=str(folder),
+            prepared=str(start.data),
+            fingerprint=start.manifest.fingerprint,
+            run=str(start.folder),
             config=config,
             model=architecture.to_dict(),
             train_rows=rows,
             decayed=tuple(decayed_ranges(model, config, rows)),
             rates=tuple(learning_rate_factors(model, config, rows)),
-            logs=str(folder / LOGS),
-            best=str(best_path(folder, checkpoints)),
+            logs=str(start.folder / LOGS),
+            best=str(best_path(start.folder, start.checkpoints)),
             shape=memory.shape,
             memory=memory.handle,
             earlier_origins=earlier_origins,
-            choices=choices,
+            choices=start.choices,
             republished=newest_snapshot(memory).number,
             rendezvous=rendezvous,
             wakeups={name: os.pipe() for name in process_names(config, ranks=1 if ranks else None)},
@@ -128,10 +107,10 @@ def open_run(
             stack.callback(Wakeup(pair).close)
         if ranks is not None:
             ranks.publish_value("plan", template.model)
-        facts = run_facts(manifest.fingerprint, template.model, config)
+        facts = run_facts(start.manifest.fingerprint, template.model, config)
         history = checkpoint.history if checkpoint else []
-        place = ranks.place if ranks else None
-        yield Run(memory, template, Placement.from_config(config, place), checkpoints, facts, history)
+        placement = Placement.from_config(config, ranks.place if ranks else None)
+        yield Run(memory, template, placement, start.checkpoints, facts, history)
 
 
 def _earlier_origins(checkpoint: Checkpoint | None) -> tuple[dict[str, Any], ...]:
@@ -140,31 +119,16 @@ def _earlier_origins(checkpoint: Checkpoint | None) -> tuple[dict[str, Any], ...
     return tuple(metrics.get("earlier_origins", []))
 
 
-def architecture_of_run(
-    data: Path,
-    manifest: PreparedData,
-    config: ResolvedTrainConfig,
-    checkpoint: Checkpoint | None,
-    initial: InitialModel | None,
-    choices: Choices | None = None,
-) -> ModelConfig:
+def architecture_of_run(start: RunStart) -> ModelConfig:
     """Return the architecture of the model that a run trains.
-
-    Args:
-        data: Prepared folder.
-        manifest: What is in it.
-        config: Resolved settings.
-        checkpoint: To resume from.
-        initial: Model to start from, where there is no checkpoint.
-        choices: Those of the first training, where this is a refit.
 
     Raises:
         DataError: The checkpoint does not fit the data.
     """
-    if checkpoint is not None:
-        return check_architecture(checkpoint, manifest, config)
-    with open_split(data, manifest, "train") as reader, torch_threads(threads_per_worker(1)):
-        return starting_architecture(reader, manifest, config, initial, choices)
+    if start.checkpoint is not None:
+        return check_architecture(start.checkpoint, start.manifest, start.config)
+    with open_split(start.data, start.manifest, "train") as reader, torch_threads(threads_per_worker(1)):
+        return starting_architecture(reader, start.manifest, start.config, start.initial, start.choices)
 
 
 def _filled_memory(

@@ -14,7 +14,6 @@ from typing import Any, Literal
 
 from dkan_core.config import ResolvedTrainConfig, TrainConfig, check_config
 from dkan_core.config.saving import settings_text
-from dkan_core.data.format.manifest import PreparedData
 from dkan_core.data.loading.loader import open_split
 from dkan_core.data.loading.tiers import open_data, settle_tier
 from dkan_core.errors import DkanError, TrainingError
@@ -38,10 +37,11 @@ from dkan_core.training.launcher.run_folder import (
     replaced_processes,
 )
 from dkan_core.training.launcher.run_log import FITTED, LOG, Ending, capture_log
+from dkan_core.training.launcher.run_start import RunStart
 from dkan_core.training.launcher.torchrun import Ranks, run_following_rank
 from dkan_core.training.setup.architecture import settled
 from dkan_core.training.setup.defaults import log_choices, resolve_for
-from dkan_core.training.setup.initial_model import InitialModel, take_initial
+from dkan_core.training.setup.initial_model import take_initial
 from dkan_core.training.setup.sizing import needs_no_gradients
 from dkan_core.training.state.checkpoint_file import Checkpoint
 from dkan_core.training.state.checkpoint_store import CHECKPOINTS, OWN_CHECKPOINTS, clear_checkpoints, save_checkpoint
@@ -133,18 +133,7 @@ def train(
         resolved = resolve_for(asked, manifest, torchrun)
         where, checkpoint, clears = find_starting_point(run, resolved, manifest, overwrite=overwrite)
         log_choices(asked, resolved)
-        start = _Start(
-            run=str(run),
-            data=data,
-            manifest=manifest,
-            given=config,
-            config=settle_tier(resolved, manifest.splits["train"].bytes),
-            checkpoints=where,
-            clears_checkpoints=clears,
-            checkpoint=checkpoint,
-            initial=initial,
-            ranks=ranks,
-        )
+        settled_config = settle_tier(resolved, manifest.splits["train"].bytes)
         if ranks is not None:
             # Before anything is written: a rank whose data is damaged ends the run of all.
             ranks.wait_until_ready()
@@ -152,7 +141,17 @@ def train(
         with nullcontext() if _is_locked(where, run) else output_lock(where), local_run_folder(run) as folder:
             make_logs_ready(folder, is_resumed=checkpoint is not None)
             write_log(folder / LOGS / LOG)
-            metrics, outcome, end = _train_in(folder, start, fork_server)
+            start = RunStart(
+                data=data,
+                manifest=manifest,
+                folder=folder,
+                config=settled_config,
+                checkpoints=where,
+                checkpoint=checkpoint,
+                initial=initial,
+                ranks=ranks,
+            )
+            metrics, outcome, end = _train_in_folder(str(run), start, config, fork_server, clears_checkpoints=clears)
     result = _result(run, metrics, outcome, end)
     _log_parts(resolved, metrics, outcome)
     if ranks is not None:
@@ -161,68 +160,37 @@ def train(
     return result
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Start:
-    """What a run starts from, once its settings are resolved."""
-
-    run: str
-    """Path or URI."""
-
-    data: Path
-    """Prepared folder."""
-
-    manifest: PreparedData
-    given: TrainConfig
-    """Settings as they were given."""
-
-    config: ResolvedTrainConfig
-    checkpoints: str
-    """Folder or URI for them."""
-
-    clears_checkpoints: bool
-    """Whether those that are there are another run's, which this one replaces."""
-
-    checkpoint: Checkpoint | None
-    """That it resumes from."""
-
-    initial: InitialModel | None
-    ranks: Ranks | None
-
-
-def _train_in(
-    folder: Path, start: _Start, fork_server: Callable[[], ForkServer]
+def _train_in_folder(
+    run: str, start: RunStart, given: TrainConfig, fork_server: Callable[[], ForkServer], *, clears_checkpoints: bool
 ) -> tuple[dict[str, Any], Outcome, Ending]:
-    """Train in a local folder; return the metrics, what the run ended with, and how."""
-    config, manifest, checkpoint, initial = start.config, start.manifest, start.checkpoint, start.initial
-    ending = "" if checkpoint is None else ending_of(checkpoint, config, manifest.splits["train"].rows)
+    """Train in a local folder; return the metrics, what the run ended with, and how.
+
+    Args:
+        run: Path or URI of the run.
+        start: What it starts from.
+        given: Settings as they were given.
+        fork_server: Returns the one of the run.
+        clears_checkpoints: Whether the checkpoints that are there are another run's, which this one replaces.
+    """
+    folder, config, checkpoint = start.folder, start.config, start.checkpoint
+    ending = "" if checkpoint is None else ending_of(checkpoint, config, start.train_rows)
     if config.refit and not ending:
-        check_initial(config, initial)
-    fitted = needs_no_gradients(config, manifest)
+        check_initial(config, start.initial)
+    fitted = needs_no_gradients(config, start.manifest)
     source, options = checkpoint.source if checkpoint else "", resume_options(config, start.checkpoints)
     with ExitStack() as stack:
-        with Ending(start.run, folder / MODEL_FOLDER, source, options, is_fitted=fitted) as end:
+        with Ending(run, folder / MODEL_FOLDER, source, options, is_fitted=fitted) as end:
             if not ending:
                 fork_server()  # it imports torch meanwhile
-            architecture = architecture_of_run(start.data, manifest, config, checkpoint, initial)
+            architecture = architecture_of_run(start)
             # Checkpoints keep the settings as they are: a run that resumes has searched for nothing yet.
             found = replace(settled(config, architecture), architecture_search=config.architecture_search)
-            ready_run = open_run(
-                start.data,
-                manifest,
-                folder,
-                config,
-                architecture,
-                checkpoints=start.checkpoints,
-                checkpoint=checkpoint,
-                ranks=start.ranks,
-                initial=initial,
-            )
             # What is wrong with data or settings has been said once a run is open: until then an earlier one stays.
-            with nullcontext() if ending else ready_run as execution:
-                replaced = replaced_processes(start.run)
-                _make_way(folder, start)
-                write_atomic(folder / SETTINGS, settings_text(start.given, found))
-                tracker = stack.enter_context(follow_run(_tracked_run(folder, start, found)))
+            with nullcontext() if ending else open_run(start, architecture) as execution:
+                replaced = replaced_processes(run)
+                _remove_earlier(start, clears_checkpoints=clears_checkpoints)
+                write_atomic(folder / SETTINGS, settings_text(given, found))
+                tracker = stack.enter_context(follow_run(_tracked_run(run, start, found)))
                 if execution is not None:
                     outcome = execution.execute(fork_server(), end, tracker)
                 else:
@@ -230,16 +198,7 @@ def _train_in(
                     outcome = _take_over(folder, checkpoint, ending, start.ranks, replaced, is_fitted=fitted)
             metrics = _write_metrics(folder, found, outcome)
             if config.refit and may_refit(ENDINGS[outcome.ledger.ended]):
-                outcome = refit(
-                    start.data,
-                    manifest,
-                    folder,
-                    config,
-                    checkpoints=start.checkpoints,
-                    first=outcome,
-                    fork_server=fork_server,
-                    initial=initial,
-                )
+                outcome = refit(start, outcome, fork_server)
                 metrics = _write_metrics(folder, found, outcome)
             end.reason = ENDINGS[outcome.ledger.ended]
             end.history = outcome.history
@@ -262,30 +221,30 @@ def _log_parts(config: ResolvedTrainConfig, metrics: dict[str, Any], outcome: Ou
 
 
 def _is_locked(where: str, run: str | Path) -> bool:
-    """Tell whether a folder for checkpoints is the run's own, which is held already."""
+    """Return whether a folder for checkpoints is the run's own, which is held already."""
     return not is_remote(where) and not is_remote(run) and local_path(where).resolve() == local_path(run).resolve()
 
 
-def _make_way(folder: Path, start: _Start) -> None:
+def _remove_earlier(start: RunStart, *, clears_checkpoints: bool) -> None:
     """Remove what an earlier run has left and this one replaces."""
     if start.config.resume == "best" and start.checkpoint is not None:
         # What came after it is gone from here on, also for a run that is stopped before it writes another.
         save_checkpoint(start.checkpoints, start.checkpoint)
-    if start.clears_checkpoints:
+    if clears_checkpoints:
         clear_checkpoints(start.checkpoints)
-    make_ready(folder, start.checkpoint, keep_refit=start.config.refit)
+    make_ready(start.folder, start.checkpoint, keep_refit=start.config.refit)
 
 
-def _tracked_run(folder: Path, start: _Start, found: ResolvedTrainConfig) -> TrackedRun:
+def _tracked_run(run: str, start: RunStart, found: ResolvedTrainConfig) -> TrackedRun:
     """Return what trackers are told of a run; ``found`` are its settings with what a search has found."""
     checkpoint = start.checkpoint
     return TrackedRun(
-        name=start.run,
-        folder=folder,
+        name=run,
+        folder=start.folder,
         checkpoints=start.checkpoints,
         config=found,
         data=start.manifest.fingerprint,
-        steps=Schedule.from_config(found, start.manifest.splits["train"].rows).steps,
+        steps=Schedule.from_config(found, start.train_rows).steps,
         step=checkpoint.ledger.step if checkpoint is not None else 0,
         is_resumed=checkpoint is not None,
     )
