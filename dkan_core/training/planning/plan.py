@@ -248,24 +248,28 @@ def plan(
         raise ConfigError("check: a plan with a given rows_per_second is for GPUs elsewhere; run it where they are")
     config = config or TrainConfig()
     check_config(TrainConfig, config)
-    interval = config.sync_interval or DEFAULT_INTERVAL
     with open_prepared(prepared, "train", "valid") as (data, manifest):
-        config = with_architecture(config, manifest, prepared)
-        visible = visible_gpus() if config.device != "cpu" else 0
-        here = visible or available_cores()
-        most = gpus or here
-        base = _resolved(config, most, data, manifest)
-        on_cpu = base.device == "cpu" and rows_per_second is None
-        # Each worker needs a row of every batch.
-        counts = [count for count in sorted({*WORKERS, most}) if count <= base.batch_size]
-        measured = measure(data, manifest, base, counts, cpu_workers=on_cpu)
-        device = _device(measured, asked, on_cpu=on_cpu)
-        why_sent = "" if on_cpu else why_rows_are_sent(base.data_in, measured.resident_bytes, device.memory)
-        machine = measured.machine(link, rows_per_second, holds_rows=not why_sent)
-        predictions = _predictions(machine, base, interval, measured.train_rows, counts)
-        checked = check_plan(data, base, interval, predictions, here) if check else ()
+        return _plan_on(data, manifest, with_architecture(config, manifest, prepared), asked, check=check)
+
+
+def _plan_on(data: Path, manifest: PreparedData, config: TrainConfig, asked: Asked, *, check: bool) -> Plan:
+    """Measure, predict and advise, for prepared data in a local folder and settings with an architecture."""
+    interval = config.sync_interval or DEFAULT_INTERVAL
+    here = (visible_gpus() if config.device != "cpu" else 0) or available_cores()
+    most = asked.gpus or here
+    base = _resolved(config, most, data, manifest)
+    on_cpu = base.device == "cpu" and asked.rows_per_second is None
+    # Each worker needs a row of every batch.
+    counts = [count for count in sorted({*WORKERS, most}) if count <= base.batch_size]
+    measured = measure(data, manifest, base, counts, cpu_workers=on_cpu)
+    device = _device(measured, asked, on_cpu=on_cpu)
+    why_sent = "" if on_cpu else why_rows_are_sent(base.data_in, measured.resident_bytes, device.memory)
+    machine = measured.machine(asked.link, asked.rows_per_second, holds_rows=not why_sent)
+    predictions = _predictions(machine, base, interval, measured.train_rows, counts)
+    checked = check_plan(data, base, interval, predictions, here) if check else ()
     share = None if device.is_shared else device.memory
     divided = model_parallel_plans(measured.parameters, base, len(manifest.labels), max(2, most), share)
+    is_fitted = needs_no_gradients(base, manifest)
     return Plan(
         device=describe_device(base.device),
         on_cpu=on_cpu,
@@ -279,16 +283,7 @@ def plan(
         predictions=tuple(predictions),
         # Weights of ids are not divided.
         divided=() if manifest.preprocessor.sparse else divided,
-        advice=advise(
-            machine,
-            base,
-            interval,
-            measured.train_rows,
-            predictions,
-            most,
-            device,
-            is_fitted=needs_no_gradients(base, manifest),
-        ),
+        advice=advise(machine, base, interval, measured.train_rows, predictions, most, device, is_fitted=is_fitted),
         checked=tuple(checked),
     )
 
