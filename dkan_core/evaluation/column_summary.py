@@ -9,7 +9,7 @@ from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.evaluation.drift.counting import DriftCounts, Reference
 from dkan_core.evaluation.drift.measures import LARGE, MODERATE, ColumnDrift, measure, psi_beyond_chance, verdict
 from dkan_core.explanation.columns import EXACT_KNOTS
-from dkan_core.explanation.reading_back import read_back
+from dkan_core.explanation.inverse_transform import inverse_transform
 
 # A table of a thousand columns is not read; those that moved the most come first.
 MAX_COLUMNS = 60
@@ -33,7 +33,9 @@ def describe_columns(encoding: Preprocessor, sample: Arrays) -> dict[str, Any] |
     rows = len(next(iter(inputs.values()), ()))
     if not rows:
         return None
-    counts = DriftCounts(rows=rows, columns=count_values(read_back(inputs, encoding), encoding, "rows to describe"))
+    counts = DriftCounts(
+        rows=rows, columns=count_values(inverse_transform(inputs, encoding), encoding, "rows to describe")
+    )
     found = measure(counts, Reference(preprocessor=encoding, scores={}))
     distinct = _distinct(encoding)
     trained = encoding.counts or {}

@@ -32,7 +32,7 @@ from dkan_core.data.source.positive import other_values, with_nulls
 from dkan_core.data.source.roles import Schema
 from dkan_core.data.source.split_hints import describe_split, split_warnings
 from dkan_core.errors import ConfigError, DataError, redact
-from dkan_core.explanation.reading_back import read_back
+from dkan_core.explanation.inverse_transform import inverse_transform
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.scoring.prepared import check_match, score_batches
 from dkan_core.scoring.probabilities import SCORING_ROWS, check_probabilities, to_probability
@@ -144,7 +144,7 @@ class PreparedRows:
                 if same:
                     yield arrays
                 else:
-                    inputs = encoding.transform(read_back(arrays, ours), "the prepared data")
+                    inputs = encoding.transform(inverse_transform(arrays, ours), "the prepared data")
                     yield {**inputs, **{name: arrays[name] for name in ("labels", "weight") if name in arrays}}
 
     def sample(self, rows: int) -> Int64:

@@ -17,7 +17,7 @@ from dkan_core.evaluation.metrics import Array
 from dkan_core.evaluation.slices import RARE_LEVEL
 from dkan_core.explanation.additive import CROSS
 from dkan_core.explanation.figures.waterfall import Reason
-from dkan_core.explanation.reading_back import UNKNOWN, read_back
+from dkan_core.explanation.inverse_transform import UNKNOWN, inverse_transform
 from dkan_core.explanation.reasons import ReasonFinder
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.utils.torch_resources import best_device, torch_threads
@@ -139,7 +139,7 @@ def _rows(data: EvaluationData, numbers_E: Int64, encoding: Preprocessor) -> lis
         collector = RowCollector(numbers_E)
         for _ in collector.watch(data.batches(encoding)):
             pass
-        return [(numbers_E, read_back(collector.rows(), encoding))]
+        return [(numbers_E, inverse_transform(collector.rows(), encoding))]
     first, parts = 0, []
     for path in data.paths:
         begin, found = first, []

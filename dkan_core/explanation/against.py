@@ -23,10 +23,10 @@ from dkan_core.explanation.columns import Column, refuse_sparse, source_columns
 from dkan_core.explanation.contributions import explainer_of
 from dkan_core.explanation.grid import written_value
 from dkan_core.explanation.importance import Importance
+from dkan_core.explanation.inverse_transform import inverse_transform
 from dkan_core.explanation.labels import Explanation
 from dkan_core.explanation.learned import Effort, LabelExplanation, read_label
 from dkan_core.explanation.model_answers import LARGEST
-from dkan_core.explanation.reading_back import read_back
 from dkan_core.explanation.shifts import LEAST_CHANGE, Against, ColumnShift, ContributionShift, RowShift
 from dkan_core.model.calibration import sigmoid
 from dkan_core.model.saved_model import SavedModel
@@ -120,7 +120,7 @@ def _encoded(
     saved: SavedModel, earlier: SavedModel, arrays: Arrays, labels: Sequence[str], missing: Sequence[str]
 ) -> Arrays:
     """Return the rows as the earlier model reads them, with its labels."""
-    table = read_back(arrays, saved.preprocessor)
+    table = inverse_transform(arrays, saved.preprocessor)
     for column in source_columns(earlier.preprocessor):
         if column.name in missing:
             nothing = pa.nulls(len(table), pa.string() if column.kind == "category" else pa.float64())
@@ -164,7 +164,7 @@ def _row_shifts(saved: SavedModel, earlier: SavedModel, label: str, arrays: Arra
     )
     change_N = after_N.clip(-LARGEST, LARGEST) - before_N.clip(-LARGEST, LARGEST)
     chosen = np.argsort(-np.abs(change_N), kind="stable")[:CHANGED_ROWS]
-    values = read_back({name: array[chosen] for name, array in arrays.items()}, saved.preprocessor)
+    values = inverse_transform({name: array[chosen] for name, array in arrays.items()}, saved.preprocessor)
     reasons = _reasons(both, label, change_N[chosen], chosen, values, device)
     probability_N, earlier_N = sigmoid(after_N[chosen]), sigmoid(before_N[chosen])
     rows = [

@@ -17,7 +17,7 @@ from dkan_core.explanation.model_answers import LARGEST
 from dkan_core.explanation.response import affordable_rows, first_rows, row_count, width
 from dkan_core.model.base import TabularModel
 from dkan_core.model.blended import BlendedFastKAN
-from dkan_core.model.scores import decode_scores
+from dkan_core.model.decoding import decode_scores
 
 # Smaller than the chunks that are only scored (in ``response``): until the gradient is taken, what the forward pass
 # computed in every layer is kept, many floats for each value.

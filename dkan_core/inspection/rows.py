@@ -36,7 +36,7 @@ from dkan_core.data.source.splits import SplitBatch, read_split_batches
 from dkan_core.errors import DataError
 from dkan_core.evaluation.metrics import NOT_MEASURED
 from dkan_core.explanation.columns import EXACT_KNOTS, source_columns
-from dkan_core.explanation.reading_back import read_back
+from dkan_core.explanation.inverse_transform import inverse_transform
 from dkan_core.utils.progress import progress
 
 # Of each split. Shares are then off by 0.4% at most with 95% certainty; three samples of 100 columns take 150 MB.
@@ -258,7 +258,7 @@ def read_prepared(prepared: str | Path) -> InspectedRows:
                 arrays: dict[str, Any] = next(all_batches(reader, SAMPLE_ROWS))
             stored = zip(manifest.labels, np.asarray(arrays["labels"]).T, strict=True)
             labels = {f"{LABEL}{name}": pa.array(values_N) for name, values_N in stored}
-            features = read_back(arrays, encoding)
+            features = inverse_transform(arrays, encoding)
             # At once: a table without a column, as of ids alone, has no rows.
             samples[split] = pa.table({**dict(zip(features.column_names, features.columns, strict=True)), **labels})
     read = [name for name in samples["train"].column_names if not name.startswith(LABEL)]

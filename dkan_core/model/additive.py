@@ -27,10 +27,10 @@ from dkan_core.model.architecture import (
     sparse_rows,
 )
 from dkan_core.model.base import TabularModel
+from dkan_core.model.decoding import decode_scores
 from dkan_core.model.dropout import RowDropout, keep_factors
 from dkan_core.model.fastkan import FastKANLayer, RadialBasis
 from dkan_core.model.kernels import KernelModule, table_sum
-from dkan_core.model.scores import decode_scores
 from dkan_core.model.sparse_weights import SparseWeights
 
 

@@ -15,12 +15,12 @@ from torch import Tensor, nn
 from dkan_core.data.encoding.preprocessor import FIRST_CODE
 from dkan_core.model.architecture import MAX_ONE_HOT_CODES, ModelConfig, embedding_width, sparse_rows
 from dkan_core.model.code_sums import Places
+from dkan_core.model.decoding import decode_scores
 from dkan_core.model.dropout import RowDropout
 from dkan_core.model.fastkan import FastKANLayer
 from dkan_core.model.gpu_first_layer import GpuFirstLayer
 from dkan_core.model.kernels import KernelModule, can_compute_input_layer, table_sum
 from dkan_core.model.kernels.native_input import EmbeddedColumn, InputLayout, InputWeights, OneHotGroup, input_layer
-from dkan_core.model.scores import decode_scores
 from dkan_core.model.sparse_weights import SparseWeights
 
 # A binary input has one weight where a curved one has nine that learn together: it is larger instead.

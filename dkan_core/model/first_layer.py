@@ -20,9 +20,9 @@ from torch.nn import functional as F
 
 from dkan_core.model.architecture import SparseGroup
 from dkan_core.model.blended import BlendedFastKAN
+from dkan_core.model.decoding import decode_scores
 from dkan_core.model.encoder import BINARY_SCALE
 from dkan_core.model.kernels import radial_linear, table_sum
-from dkan_core.model.scores import decode_scores
 from dkan_core.model.tabular import TabularFastKAN
 
 Stored = npt.NDArray[Any]

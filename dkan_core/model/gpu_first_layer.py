@@ -12,10 +12,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dkan_core.model.code_sums import CodeSums, EmbeddingInputs
+from dkan_core.model.decoding import decode_scores
 from dkan_core.model.fastkan import FastKANLayer
 from dkan_core.model.kernels import byte_layer, radial_linear
 from dkan_core.model.kernels.native_input import InputLayout, OneHotGroup
-from dkan_core.model.scores import decode_scores
 
 Weights = tuple[Tensor, Tensor]
 """Of basis and SiLU, for some of the inputs."""

@@ -20,7 +20,7 @@ from dkan_core.data.encoding.fitting import fit_preprocessor
 from dkan_core.data.encoding.histograms import count_values
 from dkan_core.data.encoding.preprocessor import FIRST_CODE, MISSING, UNSEEN, Preprocessor, normal_scores
 from dkan_core.data.source.column_types import is_number
-from dkan_core.model.scores import decode_scores
+from dkan_core.model.decoding import decode_scores
 from tests import warm
 from tests.native import needs_native
 

@@ -18,7 +18,7 @@ from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.data.source.times import read_part, time_parts
 from dkan_core.evaluation.drift.scored_files import measure_drift
 from dkan_core.explanation.columns import source_columns
-from dkan_core.explanation.reading_back import read_back
+from dkan_core.explanation.inverse_transform import inverse_transform
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.onnx_export.export import onnx_bytes
 from dkan_core.scoring.probabilities import score
@@ -221,7 +221,7 @@ def test_mlflow_scores_a_row_without_a_time(saved: SavedModel, missing: Any) -> 
 def test_values_that_are_read_back_from_prepared_data_encode_alike(saved: SavedModel) -> None:
     encoding = saved.preprocessor
     stored = encoding.transform(make_rows(300), "rows")
-    again = encoding.transform(read_back(stored, encoding), "prepared")
+    again = encoding.transform(inverse_transform(stored, encoding), "prepared")
     hour = [feature.name for feature in encoding.numeric].index("departure.hour")
     assert np.array_equal(again["numeric"][:, hour], stored["numeric"][:, hour])
 

@@ -17,7 +17,7 @@ from dkan_core.data.format.origin import KEPT_FILES, origin_of, overlap
 from dkan_core.data.loading.loader import all_batches, open_split
 from dkan_core.evaluation.comparison import compare, comparison_section
 from dkan_core.evaluation.labelled_rows import PreparedRows
-from dkan_core.explanation.reading_back import read_back
+from dkan_core.explanation.inverse_transform import inverse_transform
 
 SMALL = TrainConfig(
     blend=False, epochs=8, hidden=(8,), workers=1, device="cpu", batch_size=64, learning_rate=0.02, seed=1
@@ -53,7 +53,7 @@ def test_values_are_read_back_as_they_were(source: Path, prepared: Path) -> None
     manifest, raw = read_manifest(prepared), pq.read_table(source)
     with open_split(prepared, manifest, "train") as reader:
         rows = next(all_batches(reader, 10_000))
-        table = read_back(rows, manifest.preprocessor)
+        table = inverse_transform(rows, manifest.preprocessor)
     assert set(table.column_names) == set(raw.column_names) - {"label"}
     assert {*table["site"].to_pylist()} == {"left", "right", None}
     for name in ("mean_radius", "mean_area"):

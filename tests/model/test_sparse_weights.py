@@ -13,11 +13,11 @@ from dkan_core.data.loading.loader import open_split
 from dkan_core.model.architecture import ModelConfig
 from dkan_core.model.base import TabularModel
 from dkan_core.model.build import build_model
+from dkan_core.model.decoding import decode_scores
 from dkan_core.model.encoder import BINARY_SCALE
 from dkan_core.model.kernels import Kernel, use_kernel
 from dkan_core.model.kernels.native_input import gradients_in_place
 from dkan_core.model.parameter_count import count_parameters
-from dkan_core.model.scores import decode_scores
 from dkan_core.model.sparse_weights import SparseWeights
 from dkan_core.model.tabular import TabularFastKAN
 from dkan_core.scoring.probabilities import score

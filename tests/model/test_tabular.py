@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from dkan_core.model.architecture import MAX_ONE_HOT_CODES, ModelConfig, ignoring
+from dkan_core.model.decoding import decode_scores
 from dkan_core.model.encoder import OneHotWeights
 from dkan_core.model.parameter_count import count_parameters, count_trained
-from dkan_core.model.scores import decode_scores
 from dkan_core.model.tabular import TabularFastKAN
 from dkan_core.training.compute.gradient import parameter_count
 from tests.model.architectures import CONFIG, PLAIN, changed

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from dkan_core.data.encoding.preprocessor import CategoryFeature, NumericFeature, Preprocessor, ValueFeature
 from dkan_core.data.encoding.raw_columns import LARGEST
-from dkan_core.model.scores import decode_scores
+from dkan_core.model.decoding import decode_scores
 from dkan_core.onnx_export.encoding import add_encoding
 from dkan_core.onnx_export.graph import Graph
 from dkan_core.onnx_export.verification import boundary_rows, graph_inputs

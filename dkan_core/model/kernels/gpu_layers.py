@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from dkan_core.model.decoding import decode_scores
 from dkan_core.model.dropout import keep_factors
 from dkan_core.model.kernels import choice, compilation, eager, verified
 from dkan_core.model.kernels.choice import Compute, Name, Operation, RadialLinear
-from dkan_core.model.scores import decode_scores
 
 TOLERANCES = {**verified.TOLERANCES, torch.float32: 5e-5}
 """Float32 products are of 16 bits in ``fused_bytes``: 8e-6 to 2e-5 was measured on an H200."""

@@ -28,7 +28,7 @@ from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.data.loading.loader import RowReader
 from dkan_core.evaluation.metrics import NOT_MEASURED
 from dkan_core.model.architecture import MAX_ONE_HOT_CODES
-from dkan_core.model.scores import decode_scores
+from dkan_core.model.decoding import decode_scores
 from dkan_core.training.likelihood import MAX_CODES, Float64, LogisticLikelihood, UInt16
 
 # How many labels (rows times labels), and values (rows times columns), are looked at, which takes a second or two.

@@ -1,4 +1,4 @@
-"""Prepared rows back to the columns that they were, so that a model with another encoding can read them."""
+"""Prepared rows back to their source columns, so that a model with another encoding can read them."""
 
 import pyarrow as pa
 
@@ -10,7 +10,7 @@ from dkan_core.explanation.columns import read_codes, read_values, source_column
 UNKNOWN = "\N{REPLACEMENT CHARACTER}dkan: not in the vocabulary"
 
 
-def read_back(arrays: Arrays, encoding: Preprocessor) -> pa.Table:
+def inverse_transform(arrays: Arrays, encoding: Preprocessor) -> pa.Table:
     """Return the source columns of prepared rows; values that were not seen in training, and rare ones, are unknown.
 
     Shape:
@@ -24,12 +24,8 @@ def read_back(arrays: Arrays, encoding: Preprocessor) -> pa.Table:
         elif column.coded is not None:
             # Values that share a code stay apart from those that have one, in whatever encoding.
             others = [f"{UNKNOWN} {name}" for name in column.coded.names[len(column.coded.vocabulary) :]]
-            names = [
-                UNKNOWN,
-                None,
-                *column.coded.vocabulary,
-                *others,
-            ]  # in the order of the codes: unseen, missing, known ones
+            # In the order of the codes: unseen, missing, known ones.
+            names = [UNKNOWN, None, *column.coded.vocabulary, *others]
             assert names.index(None) + 1 == FIRST_CODE
             columns[column.name] = pa.array(names, pa.string()).take(pa.array(read_codes(column, arrays)))
     return pa.table(columns)
