@@ -1,4 +1,4 @@
-"""Values of a form that a run would fail on, some of them hours after it began."""
+"""Checks of a form's values that a run would fail on, some of them hours after it began."""
 
 from collections.abc import Mapping
 from typing import Any

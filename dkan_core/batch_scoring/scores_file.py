@@ -1,4 +1,4 @@
-"""The file that ``predict`` writes, Parquet or CSV: what may be replaced by it, and what writes it."""
+"""The output file of ``predict``, Parquet or CSV: its writer, and which files it may replace."""
 
 import csv
 import io

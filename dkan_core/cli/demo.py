@@ -1,4 +1,4 @@
-"""The command that shows the whole way on data that dkan brings along, in less than a minute."""
+"""``dkan demo``: the whole workflow on bundled data, in less than a minute."""
 
 import functools
 import logging

@@ -1,4 +1,4 @@
-"""What ``--dry-run`` says: what a command would do, after the checks that it makes before it writes anything."""
+"""``--dry-run``: what a command would do, after the checks that it makes before it writes anything."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""The command that changes a model by hand."""
+"""``dkan edit``: changes a model by hand."""
 
 from dataclasses import asdict
 from typing import Annotated

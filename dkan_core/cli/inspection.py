@@ -1,4 +1,4 @@
-"""The commands that look at data: before they are trained on, and beside those that a model was trained on."""
+"""``dkan inspect`` and ``dkan drift``: look at data before training, and compare new rows with the training rows."""
 
 import functools
 from typing import Annotated, Any

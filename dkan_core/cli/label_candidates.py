@@ -1,4 +1,4 @@
-"""Labels to choose from, where a command is given none: the columns that hold two values."""
+"""Candidates for the label, where a command is given none: the columns that hold two values."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""The commands that measure before a long run: which learning rate, which way to train, what an exchange costs."""
+"""``dkan tune-lr``, ``plan`` and ``bench``: measurements before a long run."""
 
 from typing import Annotated, Any
 

@@ -1,4 +1,4 @@
-"""The command that tells a model registry of a model."""
+"""``dkan register``: a model as a version in a Kubeflow Model Registry."""
 
 from typing import Annotated
 

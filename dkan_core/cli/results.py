@@ -1,4 +1,4 @@
-"""What a command leaves on the terminal: its result, or one message and an exit code."""
+"""Output of a command on the terminal: its result, or one message and an exit code."""
 
 import functools
 import sys

@@ -1,6 +1,6 @@
-"""What keeps commands quick to start and to end: options that are made when they are needed, no pandas for pyarrow.
+"""Fast start and exit of commands: options are made when they are needed, and pyarrow is imported without pandas.
 
-Nor is what was imported looked through by the garbage collector, or taken apart at the end.
+Imported objects are neither scanned by the garbage collector nor taken apart at the end.
 """
 
 import atexit

@@ -1,4 +1,4 @@
-"""The command that looks for damage in prepared data."""
+"""``dkan verify``: looks for damage in prepared data."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""The commands that lead from data to predictions."""
+"""The commands of the main workflow: ``dkan prepare``, ``train``, ``evaluate``, ``explain``, ``predict``, and so on."""
 
 import shlex
 from dataclasses import asdict

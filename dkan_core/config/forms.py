@@ -1,4 +1,4 @@
-"""Settings as forms of Kubeflow show them.
+"""Settings as parameters of Kubeflow pipelines.
 
 A form has texts, numbers, JSON objects and lists, but no null and no choices: several values are text with commas, and
 0 or an empty text stands for None. Everything else, such as the description, is that of the field; where it has to

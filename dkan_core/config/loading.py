@@ -1,4 +1,4 @@
-"""Settings as files, forms and the command line hold them."""
+"""Settings read from files, forms and the command line."""
 
 import json
 import tomllib

@@ -1,4 +1,4 @@
-"""The settings of a run as a file that ``--config`` takes back."""
+"""Settings of a run written to a file that ``--config`` reads."""
 
 import json
 from dataclasses import MISSING, fields

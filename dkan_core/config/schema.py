@@ -1,4 +1,4 @@
-"""What makes a class of settings: pydantic checks its fields, and an error names the setting and what was found."""
+"""Schema of settings: pydantic checks the fields, and an error names the setting and the value found."""
 
 import difflib
 import functools

@@ -1,4 +1,4 @@
-"""What a run on several nodes is given by the cluster."""
+"""Settings of a run on several nodes: their number, resources, image and storage."""
 
 import json
 from typing import Annotated, Any

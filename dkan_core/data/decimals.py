@@ -1,4 +1,4 @@
-"""Numbers of any type as float64: of a decimal the nearest one, from which Arrow's own cast may be one bit off.
+"""Numbers of any type as float64; decimals to the nearest one, from which Arrow's own cast may be one bit off.
 
 0.3 would otherwise be another number as a decimal than as a float, and than as a decimal with more digits.
 

@@ -1,4 +1,4 @@
-"""Which values of a term an edit is about: a range, categories, weekdays, or the missing ones.
+"""Which values of a term an edit applies to: a range, categories, weekdays, or the missing ones.
 
 Shape suffixes: C cells of a term.
 """

@@ -1,4 +1,4 @@
-"""Results that are too good to be true: a column that alone separates the label, as one that is set after the event.
+"""Results that are too good to be true: a column that alone separates the label, such as one set after the event.
 
 Shape suffixes: N rows, S codes of the longest row, C codes.
 """

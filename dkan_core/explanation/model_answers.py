@@ -1,4 +1,4 @@
-"""What a model answers to rows with some columns changed, computed from what changes alone.
+"""Log-odds of a model for rows with some columns changed, computed from what changes alone.
 
 Shape suffixes: N rows, M changed rows, L labels, H the first layer's outputs over all members.
 """

@@ -1,4 +1,4 @@
-"""What a model answers to rows, and to the same rows with columns changed.
+"""Log-odds of a model for rows, and for the same rows with columns changed.
 
 Shape suffixes: N rows, M changed rows, L labels, P values.
 """

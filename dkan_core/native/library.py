@@ -1,4 +1,4 @@
-"""Loads the native extension, and says what its functions take; its sources have the same structures."""
+"""Loads the native extension and declares its functions; the C++ sources have the same structures."""
 
 import ctypes
 import functools

@@ -1,4 +1,4 @@
-"""What is known of the request that is being answered: for its line in the log, and for the metrics."""
+"""Facts about the current request, for its line in the log and for the metrics."""
 
 import logging
 import time

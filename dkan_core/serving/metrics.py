@@ -1,4 +1,4 @@
-"""What Prometheus reads of a server, besides what KServe's library measures of itself."""
+"""Prometheus metrics of a server, besides those of KServe's library."""
 
 import os
 

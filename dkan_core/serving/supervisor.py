@@ -1,4 +1,4 @@
-"""How the processes of a server with several are looked after."""
+"""Supervision of a server's processes, where it has several."""
 
 import signal
 import socket

@@ -1,4 +1,4 @@
-"""What follows a run from outside is told of it: the interface, and what is told."""
+"""Interface of trackers, which follow a run from outside, and what is reported to them."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping

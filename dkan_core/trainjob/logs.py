@@ -1,4 +1,4 @@
-"""What the first node says, line by line while it says it, each line once whatever the connection does."""
+"""Logs of the first node, streamed line by line; each line once, whatever the connection does."""
 
 import logging
 import threading

@@ -1,4 +1,4 @@
-"""What torch leaves to its caller where a GPU's work is captured, and where it fails."""
+"""CUDA graphs and failures of a GPU, where torch leaves these to its caller."""
 
 import functools
 from collections.abc import Callable

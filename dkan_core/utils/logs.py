@@ -1,4 +1,4 @@
-"""What a process writes of what it does."""
+"""Logging of a process."""
 
 import logging
 

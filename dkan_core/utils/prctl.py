@@ -1,4 +1,4 @@
-"""What the kernel does for processes on Linux: names, ends that come together, and orphans that are adopted.
+"""Calls to Linux's ``prctl``: names of processes, processes that end together, adopted orphans.
 
 On other systems these functions do nothing.
 """

@@ -1,4 +1,4 @@
-"""What this process may use of the machine."""
+"""CPU cores, memory and open files available to this process."""
 
 import math
 import os

@@ -1,4 +1,4 @@
-"""What torch computes with: a device, and threads of the CPU."""
+"""Devices and CPU threads for torch."""
 
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor

@@ -1,4 +1,4 @@
-"""Checks of compiled pipelines that the SDK leaves undone: it compiles references to nothing, and clusters fail."""
+"""Checks of compiled pipelines that the SDK does not make, such as of references to nothing."""
 
 from collections.abc import Iterator
 from pathlib import Path

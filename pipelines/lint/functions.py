@@ -1,4 +1,4 @@
-"""Python functions that executors carry as text: annotations of artifacts that the SDK compiles and a step dies of.
+"""Python functions that executors carry as text: annotations of artifacts that compile, and make a step fail.
 
 The driver hands artifacts over without the name of their type, so that kfp instantiates what the annotation says, which
 fails for a union. What is optional is so by its default: ``Input[Dataset] = None``.

@@ -1,4 +1,4 @@
-"""What a client shows to a Kubeflow server to be let in, kept out of everything that is printed."""
+"""Credentials for a Kubeflow server, kept out of everything that is printed."""
 
 import os
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""What a submission came to, as JSON for scripts and JUnit XML for CI servers."""
+"""The outcome of a submission, as JSON for scripts and JUnit XML for CI servers."""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Many rows to codes at once: by the native extension where it is built, else by ``Preprocessor.transform``.
+"""Encoding of many rows at once: by the native extension where it is built, else by ``Preprocessor.transform``.
 
 The bytes are the same either way: natively, a value is compared with the edges at which ``transform`` changes its code.
 

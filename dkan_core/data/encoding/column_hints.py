@@ -1,4 +1,4 @@
-"""Columns that hold something else than their type says: quantities or dates as text, identifiers as quantities."""
+"""Columns whose type hides what they hold: quantities or dates as text, identifiers as quantities."""
 
 import re
 from collections.abc import Sequence

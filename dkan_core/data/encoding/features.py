@@ -1,4 +1,4 @@
-"""What the encodings of all kinds of columns have in common."""
+"""What the encodings of all kinds of columns share."""
 
 import itertools
 from typing import Any

@@ -1,4 +1,4 @@
-"""Columns of raw rows as what an encoding takes: numbers or texts, checked by name and type."""
+"""Columns of raw rows as an encoding takes them: numbers or texts, checked by name and type."""
 
 import numpy as np
 import numpy.typing as npt

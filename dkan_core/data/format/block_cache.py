@@ -1,4 +1,4 @@
-"""A local cache of remote shards: files of their size, in which only the blocks take room that were read.
+"""A local cache of remote shards: sparse files of their size, which hold only the blocks that were read.
 
 Processes of a run share it without waiting for each other: a block that is there stays there until the end. As every
 epoch reads all blocks, in another order, no rule of what to drop would keep more of what is needed next. What exceeds

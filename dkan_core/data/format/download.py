@@ -1,4 +1,4 @@
-"""Remote prepared data to a local folder: what the manifest lists and nothing else, each file as the manifest says."""
+"""Download of remote prepared data: the files that the manifest lists, each checked against it."""
 
 import logging
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Damage of shards, noticed before a row is used: blocks that do not match their hashes, values that cannot be.
+"""Damage of shards, noticed before a row is used: blocks that do not match their hashes, impossible values.
 
 The manifest lists the SHA-256 of each block of a shard, and its fingerprint covers the hashes. A process verifies a
 block when it first reads any of it; later reads of that block cost nothing more.

@@ -1,4 +1,4 @@
-"""What a model keeps of where its rows came from: it may have been trained on rows that are in test elsewhere."""
+"""Origin of a model's training rows: they may be in the test split of other data."""
 
 import hashlib
 from collections.abc import Mapping, Sequence

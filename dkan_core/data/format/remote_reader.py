@@ -1,4 +1,4 @@
-"""Reading shards that lie in a bucket: a block comes when a row of it is first needed, and is kept in a local cache."""
+"""Reading shards in a bucket: a block is fetched when one of its rows is first needed, and kept in a local cache."""
 
 import logging
 import threading

@@ -1,4 +1,4 @@
-"""Rows that are in memory, read as those of a prepared split are."""
+"""Rows in memory, read like those of a prepared split."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Where a worker has its rows: in its memory where there is room, otherwise on disk.
+"""Where a worker holds its rows: in memory if there is room, otherwise on disk.
 
 Measured beside memcpy, in CPU time of batches of 8,192 rows: from memory 0.8 to 1.2 times as fast, from files in the
 page cache 0.4 to 0.6, as each piece is a call of the system. On a GPU rows may lie there

@@ -1,4 +1,4 @@
-"""Whether an earlier result, where data are to be prepared, is what would be written now."""
+"""Whether an earlier preparation can be reused: the same sources and settings."""
 
 from collections.abc import Mapping
 

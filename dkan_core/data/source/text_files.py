@@ -1,4 +1,4 @@
-"""Files of separated values, which are not read: how to make Parquet of them."""
+"""Files of separated values, which are not read: how to convert them to Parquet."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""What columns of source files are for: which must be in every file, and which are left out."""
+"""Which columns of source files are used, and which must be in every file."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""How far counted rows are from training.
+"""Drift measures: how far counted rows are from the training rows.
 
 PSI: population stability index, the sum over bins of (new - old) ln(new / old) of the shares; the bins are tenths of
 the training rows for a number, the most frequent values for a category, and missing is a bin of its own.

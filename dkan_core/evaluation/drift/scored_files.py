@@ -1,4 +1,4 @@
-"""Files that are scored and counted, and how far they are from training.
+"""Scores and counts of files, and how far they are from the training rows.
 
 Shape suffixes: N rows, L labels.
 """

@@ -1,4 +1,4 @@
-"""What is known of scored rows, and the page that shows it."""
+"""Summary of scored rows, and its page."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""What a registry is told of a model, and what it then knows."""
+"""What a model registry is sent about a model, and what it returns."""
 
 from dataclasses import asdict, dataclass
 

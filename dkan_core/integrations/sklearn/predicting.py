@@ -1,4 +1,4 @@
-"""What a fitted classifier says of rows: log-odds, probabilities, and classes by a threshold."""
+"""Predictions of a fitted classifier: log-odds, probabilities, and classes by a threshold."""
 
 from typing import TYPE_CHECKING, Any, Literal
 

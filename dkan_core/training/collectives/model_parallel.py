@@ -1,4 +1,4 @@
-"""What strategies that divide the model among ranks have in common: each one's device holds a part of it alone.
+"""What strategies that divide the model among ranks share: each rank's device holds only a part of it.
 
 Every rank has the whole state in its host's memory, as with all strategies, so that checkpoints, snapshots and what
 happens when a rank dies are the same. Of a step's gradient each has its part, and zeros elsewhere: one sum over all

@@ -1,4 +1,4 @@
-"""What is known of ranks that wait for each other in vain: torch's flight recorder, and its debugging variables.
+"""Diagnosis of ranks that wait for each other in vain: torch's flight recorder, and its debugging variables.
 
 torch keeps each rank's last collectives in a ring: which, of what size, in what order, begun or done. Where one times
 out, the rings of all ranks, side by side, show who did not come (``TrainConfig.debug_distributed``).

@@ -1,4 +1,4 @@
-"""What the launcher remembers of a process: whether it lives and gets on, how often it has died, when the next starts.
+"""Liveness of a process: whether it makes progress, how often it has died, when its replacement starts.
 
 Deaths are limited by a rate: each without progress in between makes the pause before the next start longer. None ends
 the run, but for those that show that no process of that name can do its work.

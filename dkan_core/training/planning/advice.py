@@ -1,4 +1,4 @@
-"""Which of the predicted ways to train to take, in words."""
+"""Advice on how to train, from the predictions of a plan."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

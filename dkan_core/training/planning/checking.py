@@ -1,4 +1,4 @@
-"""A plan held against what short runs of ``train`` do."""
+"""Comparison of a plan with short runs of ``train``."""
 
 import logging
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What an exchange between workers costs: real processes that do nothing else.
+"""Cost of an exchange between workers, measured in real processes that do nothing else.
 
 Shape suffixes: P trainable parameters.
 """

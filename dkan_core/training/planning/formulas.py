@@ -1,4 +1,4 @@
-"""What a training step costs, by formulas: times in seconds, sizes in bytes, bandwidths in bytes per second.
+"""Cost of a training step, by formulas: times in seconds, sizes in bytes, bandwidths in bytes per second.
 
 A strategy's round is some steps that each worker takes alone, each on its slice of a global batch, and an exchange.
 Rows are read ahead in a thread, beside both.

@@ -1,4 +1,4 @@
-"""What a plan is made of, measured on one device of this machine, in processes as those of a run."""
+"""Measurements for a plan, on one device of this machine, in processes like those of a run."""
 
 import os
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What a child process is told: its specification."""
+"""Specification of a child process."""
 
 import json
 from collections.abc import Sequence

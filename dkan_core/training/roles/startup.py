@@ -1,4 +1,4 @@
-"""What a process that computes does before its work: it takes its threads and its device, and opens its rows."""
+"""Startup of a process that computes: its threads, its device, its rows."""
 
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager

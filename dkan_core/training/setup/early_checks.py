@@ -1,4 +1,4 @@
-"""What can be told of a training's settings on any machine, before there are prepared data."""
+"""Checks of a training's settings that need no prepared data."""
 
 from collections.abc import Sequence
 from pathlib import Path

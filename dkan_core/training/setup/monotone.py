@@ -1,4 +1,4 @@
-"""Which columns an additive model is to be monotone along."""
+"""Columns along which an additive model is monotone."""
 
 import logging
 from collections.abc import Sequence
