@@ -23,7 +23,7 @@ def find_docker_fault() -> str:
     try:
         docker.from_env().ping()
     except docker.errors.DockerException as error:
-        return f"Docker, which is to run the steps as containers, cannot be reached: {error}"
+        return f"Docker cannot be reached, and --image runs the steps as containers: {error}"
     return ""
 
 

@@ -118,7 +118,7 @@ def plan_scoring(
     if parts < 1:
         raise ConfigError(f"parts must be at least 1, got {parts}")
     if not str(output_uri).strip():
-        raise ConfigError(f"output_uri must be a folder or URI that every process reaches, got {str(output_uri)!r}")
+        raise ConfigError(f"output_uri must be a path or URI that every process can reach, got {str(output_uri)!r}")
     if not str(model).strip():
         raise ConfigError(f"model_uri must name a model or a run folder, got {str(model)!r}")
     output = SharedFolder(output_uri)

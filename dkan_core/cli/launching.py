@@ -76,7 +76,7 @@ def _processes(nproc: int | None) -> int:
         raise ConfigError(f"nproc must be at least 1, got {nproc}")
     count = nproc or visible_gpus()
     if not count:
-        raise ConfigError("nproc: there is no GPU here to start one process each for; say how many with --nproc")
+        raise ConfigError("nproc: no GPU is visible, so there is no default; set the number of processes with --nproc")
     return count
 
 

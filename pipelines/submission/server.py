@@ -133,7 +133,7 @@ class PipelinesServer:
         try:
             created = self.patiently(lambda: self._call(self._client.runs.run_service_create_run, run=run), 0)
         except UnreachableError as error:
-            raise UnreachableError(f"{error}; look in experiment {experiment} whether run {name!r} started") from None
+            raise UnreachableError(f"{error}; check in experiment {experiment} whether run {name!r} started") from None
         run_id = _identified(created.run_id)
         return run_id, f"{self.host}/#/runs/details/{run_id}"
 
@@ -256,7 +256,7 @@ def _id_by_name(found: list[Any] | None, name: str, key: str) -> str | None:
 
 
 def _identified(identifier: str | None) -> str:
-    """Return an id of the server; a page to log in gives none, and the SDK takes it for an answer."""
+    """Return an id of the server; a login page gives none, and the SDK takes it for an answer."""
     if not identifier:
-        raise RefusedError("the answer is not of Kubeflow Pipelines, perhaps a page to log in; check --host and token")
+        raise RefusedError("the answer is not from Kubeflow Pipelines, perhaps a login page; check --host and token")
     return identifier

@@ -66,7 +66,7 @@ def test_the_command_is_printed_and_runs_as_it_is(
             ["--launch", "torchrun", "--nproc", "2", "--json", "-"],
             "--json: with --launch, the result is in .*metrics.json",
         ),
-        (["--launch", "torchrun"], "nproc: there is no GPU here to start one process each for"),
+        (["--launch", "torchrun"], "nproc: no GPU is visible, so there is no default"),
     ],
 )
 def test_what_ranks_would_refuse_is_refused_before_they_start(

@@ -133,7 +133,7 @@ def test_groups_of_another_type_join_those_of_equal_value_or_are_refused(
     with monkeypatch.context() as patch:
         patch.setattr(task, "split_keys", lambda *_: {})
         prepare(tmp_path / "old-float-int", tmp_path / "before", settings("group", weight="row"))
-    with pytest.raises(DataError, match=r"version 0\.2 prepared the rows there, and splits group column 'site'"):
+    with pytest.raises(DataError, match=r"version 0\.2 prepared the rows there and splits group column 'site'"):
         append_rows(new["float"], tmp_path / "before")
     append_rows(new["int"], tmp_path / "before")
 

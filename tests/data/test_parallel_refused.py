@@ -84,7 +84,7 @@ def test_wrong_part_stage_and_number_of_parts_are_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"parts \(num_parts in Kubeflow\) must be at most 64, got 65: each takes"):
         plan_preparation(paths, uri, CONFIG, parts=65)
     assert not (tmp_path / "out").exists()
-    with pytest.raises(ConfigError, match=r"prepared_uri must be a folder or URI .* got ' '"):
+    with pytest.raises(ConfigError, match=r"prepared_uri must be a path or URI .* got ' '"):
         plan_preparation(paths, " ", CONFIG, parts=3)
     plan_preparation(paths, uri, CONFIG, parts=3)
     with pytest.raises(ConfigError, match="part must be from 0 to 2, got 3"):

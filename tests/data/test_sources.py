@@ -126,7 +126,7 @@ def test_table_whose_files_may_be_outdated_is_named(
     (tmp_path / "table" / name).parent.mkdir()
     (tmp_path / "table" / name).write_text("{}")
     find_parquet([tmp_path / "table"])
-    assert f"{tmp_path / 'table'}: is a table of {kind}: rows that it no longer has" in caplog.text
+    assert f"{tmp_path / 'table'}: is a table of {kind}: deleted or updated rows" in caplog.text
 
 
 def test_what_is_left_out_of_a_folder_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -235,7 +235,7 @@ def test_docker_that_cannot_be_reached_ends_the_run_before_it_starts(
 ) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/docker.sock")
     run = pipelines_command("run", "--pipeline", "smoke", "--image", "dkan", "--out", str(tmp_path / "out"))
-    assert run.returncode == 2 and "error: Docker, which is to run the steps as containers, cannot be" in run.stderr
+    assert run.returncode == 2 and "error: Docker cannot be reached, and --image" in run.stderr
     assert "Traceback" not in run.stderr
 
 

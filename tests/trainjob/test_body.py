@@ -250,7 +250,7 @@ def test_setting_out_of_range_is_named(change: dict[str, Any], message: str) -> 
         ({"resume": "s3://b/checkpoint"}, "resume s3://b/checkpoint: a job resumes from its own"),
         ({"refit": True}, "refit: not supported on several nodes"),
         ({"mode": "average"}, "mode average: only strategy parameter-server has modes, not allreduce"),
-        ({"strategy": "hybrid"}, "workers 2: strategy hybrid takes twice tensor_parallel_size 2"),
+        ({"strategy": "hybrid"}, "workers 2: strategy hybrid takes a multiple of tensor_parallel_size 2"),
         ({"strategy": "pipeline", "model": "additive"}, "strategy pipeline: model additive has no hidden layer"),
         ({"tensor_parallel_size": 2}, "tensor_parallel_size 2: only strategy hybrid takes it, not allreduce"),
     ],

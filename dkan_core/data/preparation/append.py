@@ -137,7 +137,7 @@ def _check_new(task: PreparationTask, earlier: PreparedData) -> None:
     if task.schema.has_new_keys and not there:
         column = "a column of dates or times" if group is None else f"group column {group!r}"
         raise DataError(
-            f"{task.where}: version 0.2 prepared the rows there, and splits {column} otherwise: prepare all rows again"
+            f"{task.where}: version 0.2 prepared the rows there and splits {column} differently; prepare all rows again"
         )
     known = {identity(file) for file in earlier.sources}
     for file in task.files:

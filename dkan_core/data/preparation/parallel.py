@@ -79,7 +79,7 @@ def plan_preparation(
     """
     check_parts(parts)
     if not str(prepared_uri).strip():
-        raise ConfigError(f"prepared_uri must be a folder or URI that every process reaches, got {str(prepared_uri)!r}")
+        raise ConfigError(f"prepared_uri must be a path or URI that every process can reach, got {str(prepared_uri)!r}")
     finish_interrupted(prepared_uri, OUTPUTS)
     return plan_parts(*find_task(sources, config), prepared_uri, parts=parts, overwrite=overwrite)
 

@@ -21,7 +21,7 @@ def prepared_folder(prepared_uri: str, fingerprint: str) -> str:
         ConfigError: The path or URI is empty.
     """
     if not prepared_uri.strip():
-        raise ConfigError("prepared_uri: name a folder or URI that every step reaches, such as s3://bucket/prepared")
+        raise ConfigError("prepared_uri: name a folder or URI that every step can reach, such as s3://bucket/prepared")
     return f"{prepared_uri.strip().rstrip('/')}/{fingerprint}".rstrip("/")
 
 

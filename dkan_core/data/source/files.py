@@ -188,7 +188,7 @@ def _warn_of_table(names: Iterable[str], source: str) -> None:
     """Warn where the files of a folder belong to a table that may have replaced some of them."""
     for kind in dict.fromkeys(kind for name in names for mark, kind in TABLES.items() if mark in name):
         logger.warning(
-            "%s: is a table of %s: rows that it no longer has, but that are still in its files, are read, too; "
+            "%s: is a table of %s: deleted or updated rows that are still in its files are read as well; "
             "write the current rows to Parquet first",
             source,
             kind,

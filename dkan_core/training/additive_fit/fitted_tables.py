@@ -89,7 +89,9 @@ def fitted_terms(
     with torch_threads(1), threadpool_limits(1, user_api="blas"):
         terms, sharpest = _fit(model, singles, config, ids)
         if sharpest:
-            logger.info("%s with sharp effects: all terms are fitted again", counted(len(sharpest), "pair"))
+            logger.info(
+                "%s with sharp effects: all terms are fitted again, with finer bins", counted(len(sharpest), "pair")
+            )
             terms, _ = _fit(model, singles, config, ids, sharpest)
         terms = purified(terms)
     return without_idle_pairs(terms) if config.pairs == "auto" else terms

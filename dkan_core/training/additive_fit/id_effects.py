@@ -150,7 +150,7 @@ def _fitted(rows: _Rows, judges: _Rows, label: int, penalty: float | None) -> Id
             least = loss
         best = weight, effects.table_V
     effects.penalty, effects.table_V = best
-    logger.info("the numbers of IDs have a penalty of weight %g", effects.penalty)
+    logger.info("the effects of IDs are fitted with a penalty of weight %g", effects.penalty)
     return effects
 
 

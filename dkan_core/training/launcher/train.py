@@ -261,7 +261,7 @@ def _take_over(
 ) -> Outcome:
     """Write what a finished run has left in its checkpoint; nothing is trained."""
     how = FITTED if is_fitted else HOW_TO_CONTINUE[ending]
-    logger.info("%s is the end of a finished run: nothing to train; %s", checkpoint.source, how)
+    logger.info("%s is from a finished run: nothing is left to train; %s", checkpoint.source, how)
     if ranks is not None:
         ranks.publish_value("plan", None)
     lines = "".join(json.dumps(entry) + "\n" for entry in checkpoint.history)

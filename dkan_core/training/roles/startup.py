@@ -103,8 +103,7 @@ def read_data(spec: ProcessSpec) -> PreparedData:
     found = manifest if spec.choices is None else manifest.with_valid_in_train()
     if found.fingerprint != spec.fingerprint:
         raise DataError(
-            f"{spec.prepared}: holds other data than when the run began; resume the run with the data that it had, or "
-            "start over"
+            f"{spec.prepared}: the data changed after the run began; resume it with the original data, or start over"
         )
     return found
 

@@ -305,7 +305,7 @@ def _kept_moments(initial: InitialModel, manifest: PreparedData, model: str) -> 
     checkpoint = found[1]
     values_P = flatten(initial.module).numpy()
     if not any(np.array_equal(values_P, each_P) for each_P in checkpoint.state_KP[::3]):
-        raise ConfigError(f"init_optimizer kept: {where} is of another model than {model}; leave it out")
+        raise ConfigError(f"init_optimizer kept: {where} belongs to another model than {model}; leave it out")
     settings = checkpoint.settings
     if settings["mode"] == "async":
         raise ConfigError(f"init_optimizer kept: {where} is of mode async, whose workers have moments of their own")

@@ -74,7 +74,7 @@ def check_model_parallel_settings(config: TrainConfig, strategy: ResolvedStrateg
         )
     if size is not None and workers is not None and (workers % size or workers == size):
         raise ConfigError(
-            f"workers {workers}: strategy hybrid takes twice tensor_parallel_size {size}, three times, and so on; "
+            f"workers {workers}: strategy hybrid takes a multiple of tensor_parallel_size {size}, at least twice that; "
             "choose tensor-parallel for one copy of the model"
         )
 
@@ -111,7 +111,7 @@ def _check_layers(config: ResolvedTrainConfig) -> None:
     layers = len(config.hidden) + 1
     if layers < config.workers:
         raise ConfigError(
-            f"workers {config.workers}: strategy pipeline gives each worker a layer at least, and hidden "
+            f"workers {config.workers}: strategy pipeline gives each worker at least one layer, and hidden "
             f"{','.join(map(str, config.hidden))} makes {layers} layers with the output; take {layers} workers, or "
             "tensor-parallel, which divides the layers themselves"
         )

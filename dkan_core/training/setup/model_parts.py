@@ -29,7 +29,7 @@ def learning_rate_factors(model: TabularModel, config: TrainConfig, rows: int) -
     """
     factors = part_factors(config)
     if config.freeze and isinstance(model, AdditiveFastKAN):
-        raise ConfigError("freeze: no part of an additive model stays as it is: its terms are smoothed after training")
+        raise ConfigError("freeze: not supported with model additive, whose terms are all smoothed after training")
     trained = {name: each.numel() for name, each in model.named_parameters() if each.requires_grad}
     known = part_names([*trained])
     for part in factors:

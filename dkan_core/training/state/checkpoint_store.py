@@ -84,7 +84,7 @@ def _prune(folder: str, newest: str) -> None:
         kept = [name for name in names if name <= newest][-KEPT_FILES:]
         _remove(folder, [name for name in names if name not in kept])
     except (DataError, OutputError) as error:
-        logger.warning("older checkpoints stay: %s", error)
+        logger.warning("older checkpoints were not removed: %s", error)
 
 
 def _remove(folder: str, names: Sequence[str]) -> None:

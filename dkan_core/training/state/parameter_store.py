@@ -253,5 +253,5 @@ class ParameterStore:
         earlier, state_KP = restore_point
         self.standby_KP[:] = state_KP[: len(self.standby_KP)]
         self._averages_are_equal = False
-        logger.warning("back to the parameters of step %d, with half the learning rate", earlier.step)
+        logger.warning("restored the parameters of step %d; continuing with half the learning rate", earlier.step)
         return replace(ledger, active_buffer=1 - ledger.active_buffer, refused_in_a_row=0, backoffs=ledger.backoffs + 1)

@@ -101,7 +101,7 @@ def test_worker_that_begins_when_the_data_were_replaced_learns_nothing_from_them
         code, output = background.wait()
     finally:
         background.end()
-    assert code == 2 and f"error: {data}: holds other data than when the run began" in output
+    assert code == 2 and f"error: {data}: the data changed after the run began" in output
     again = start(replace(CONFIG, resume="auto"))
     assert again.wait()[0] == 0 and same_history(again.run, calm)
 

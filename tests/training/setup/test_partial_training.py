@@ -132,7 +132,7 @@ def test_embeddings_whose_codes_have_few_rows_learn_slowly() -> None:
         (["--lr-multipliers", "encoder=-1"], r"lr_multipliers must be PART=FACTOR .* got 'encoder=-1'"),
         (["--lr-multipliers", "a=1", "--lr-multipliers", "a=2"], r"lr_multipliers a=2: a has two factors"),
         (["--init-from", "{copy}", "--init-optimizer", "kept"], r"there is no checkpoint at .*best.safetensors"),
-        (["--init-from", "{other}", "--init-optimizer", "kept"], r"best.safetensors is of another model than"),
+        (["--init-from", "{other}", "--init-optimizer", "kept"], r"best.safetensors belongs to another model than"),
     ],
 )
 def test_what_cannot_be_is_refused(
@@ -180,5 +180,5 @@ def test_the_model_says_what_it_started_from(trained: TrainResult, prepared: Pat
 def test_no_part_of_an_additive_model_is_frozen(prepared: Path, tmp_path: Path) -> None:
     config = TrainConfig(model="additive", pairs="0", members=2, epochs=1, device="cpu")
     first = train(prepared, tmp_path / "first", config)
-    with pytest.raises(ConfigError, match="freeze: no part of an additive model stays as it is"):
+    with pytest.raises(ConfigError, match="freeze: not supported with model additive"):
         train(prepared, tmp_path / "again", replace(config, init_from=first.model, freeze=("table",)))

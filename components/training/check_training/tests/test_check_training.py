@@ -41,7 +41,7 @@ ADDITIVE = {"model_kind": "additive", "monotone": "agee:+"}
             r"sweep must be .* without the same settings twice \(max_seconds, refit aside\), got",
         ),
         ({"strategy": "single", "num_gpus": "4"}, "workers 4: strategy single has one"),
-        ({"strategy": "hybrid", "workers": 3}, "workers 3: strategy hybrid takes twice tensor_parallel_size 2"),
+        ({"strategy": "hybrid", "workers": 3}, "workers 3: strategy hybrid takes a multiple of tensor_parallel_size 2"),
         ({"settings": {"device": "cpu,cpu", "slice_weights": [1.0]}}, "slice_weights: 1 numbers; there are 2 workers"),
         ({"settings": {"mode": "async"}, "strategy": "ring"}, "mode async: only strategy parameter-server"),
         ({"split": "80/20/0"}, "split must leave rows to test on, got '80/20/0'"),
