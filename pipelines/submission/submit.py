@@ -100,16 +100,11 @@ def submit_command(
             raise RefusedError("--timeout and --junit need --wait")
         if sum(map(bool, (token_file, service_account, cookies_file))) > 1:
             raise RefusedError("give one of --token-file, --service-account and --cookies-file")
-        if not experiment.strip():
-            raise RefusedError("--experiment must be a name, got an empty text")
-        if not OPTIONAL_NAME_RULE.holds(run_as):
-            raise RefusedError(f"--run-as must be {OPTIONAL_NAME_RULE.expected}, got {run_as!r}")
         token = service_account_token() if service_account else token_file
         request = prepare(submission, params or [])
         if dry_run:
             address_of(host)
-            typer.echo(f"pipeline {request.name}, version {submission.version}")
-            typer.echo(json.dumps(request.parameters, indent=2))
+            _show(request)
             return
         credentials = Credentials(token_file=token, cookies_file=cookies_file)
         server = PipelinesServer(host, credentials, PACE, namespace=namespace, ca=ca)
@@ -124,8 +119,13 @@ def prepare(submission: Submission, params: Sequence[str]) -> Request:
     """Find and check everything that needs no server, and fill in the names that were not given.
 
     Raises:
+        RefusedError: The name of the experiment or of the service account is not valid.
         ArgumentError: There is no such pipeline, or a parameter does not fit it.
     """
+    if not submission.experiment.strip():
+        raise RefusedError("--experiment must be a name, got an empty text")
+    if not OPTIONAL_NAME_RULE.holds(submission.service_account):
+        raise RefusedError(f"--run-as must be {OPTIONAL_NAME_RULE.expected}, got {submission.service_account!r}")
     package = package_named(submission.pipeline)
     content = package.read_bytes()
     # A second document has what is specific to Kubernetes.
@@ -139,6 +139,12 @@ def prepare(submission: Submission, params: Sequence[str]) -> Request:
     stamp = time.strftime("%Y-%m-%d %H-%M-%S")
     submission.run_name = submission.run_name or f"{submission.pipeline} {submission.version[:12]} {stamp}"
     return Request(package=package, spec=spec, parameters=parameters, submission=submission)
+
+
+def _show(request: Request) -> None:
+    """Print what would be submitted."""
+    typer.echo(f"pipeline {request.name}, version {request.submission.version}")
+    typer.echo(json.dumps(request.parameters, indent=2))
 
 
 def submit(

@@ -28,7 +28,6 @@ from tests.pipelines.kfp_schemas import fields_of_file, fields_of_version
 from tests.pipelines.specimens import compiled, everything, say
 
 DOCUMENTS = {name: read_documents(package_of(name)) for name in PIPELINES}
-OLDER = [version for version in VERSIONS if version != LATEST]
 
 
 def used(documents: list[dict[str, Any]]) -> set[tuple[str, str]]:
