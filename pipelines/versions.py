@@ -190,8 +190,8 @@ def _fields(content: Any, message: Descriptor, where: str) -> Iterator[Occurrenc
             continue
         field, path = known[key], f"{where}.{key}" if where else key
         yield Occurrence(path=path, message=message.full_name, name=field.json_name, content=content, key=key)
-        for inner, place in _inside(value, field, path):
-            yield from _fields(inner, STRUCTS.get(field.full_name) or _message_of(field), place)
+        for inner, inner_path in _inside(value, field, path):
+            yield from _fields(inner, STRUCTS.get(field.full_name) or _message_of(field), inner_path)
 
 
 def _inside(value: Any, field: FieldDescriptor, path: str) -> Iterator[tuple[Any, str]]:

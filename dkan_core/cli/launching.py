@@ -85,11 +85,11 @@ def _check(prepared: str, out: str, config: TrainConfig, count: int, *, overwrit
     from dkan_core.cli.dry_run import resolve_training
     from dkan_core.training.communication.rendezvous import TorchRun
 
-    place = TorchRun.read(
+    torchrun = TorchRun.read(
         {
             **{name: str(count) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE")},
             **dict.fromkeys(("RANK", "MASTER_PORT"), "0"),
             "MASTER_ADDR": "localhost",
         }
     )
-    resolve_training(prepared, out, config, place, overwrite=overwrite)
+    resolve_training(prepared, out, config, torchrun, overwrite=overwrite)

@@ -50,7 +50,7 @@ class Cluster:
             raise no_cluster(error) from error
         self.namespace = backend.namespace.strip()
         self._custom, self._core = backend.custom_api, backend.core_api
-        self._place = (GROUP, VERSION, self.namespace, PLURAL)
+        self._resource = (GROUP, VERSION, self.namespace, PLURAL)
 
     def create(self, body: dict[str, Any]) -> bool:
         """Create a job; return False where there is one of its name.
@@ -62,7 +62,7 @@ class Cluster:
         what = f"create TrainJob {self.namespace}/{body['metadata']['name']}"
         # Strict: Trainer 2.1 would leave out what it does not know, and the job would have no volumes and no deadline.
         options = {"field_validation": "Strict", "_request_timeout": CALL_SECONDS}
-        answer = self._call(what, lambda: call(*self._place, body, **options), {409: False})
+        answer = self._call(what, lambda: call(*self._resource, body, **options), {409: False})
         return answer is not False
 
     def get(self, name: str) -> dict[str, Any] | None:
@@ -70,7 +70,7 @@ class Cluster:
         call = self._custom.get_namespaced_custom_object
         what = f"get TrainJob {self.namespace}/{name}"
         job: dict[str, Any] | None = self._call(
-            what, lambda: call(*self._place, name, _request_timeout=CALL_SECONDS), {404: None}
+            what, lambda: call(*self._resource, name, _request_timeout=CALL_SECONDS), {404: None}
         )
         return job
 
@@ -78,7 +78,7 @@ class Cluster:
         """Delete a job with its pods, if it is there."""
         call = self._custom.delete_namespaced_custom_object
         what = f"delete TrainJob {self.namespace}/{name}"
-        self._call(what, lambda: call(*self._place, name, _request_timeout=CALL_SECONDS), {404: None})
+        self._call(what, lambda: call(*self._resource, name, _request_timeout=CALL_SECONDS), {404: None})
 
     def pods(self, name: str) -> list[Any]:
         """Return the pods of a job by node, the newest of each."""

@@ -33,8 +33,8 @@ def check_kubernetes(compiled: Compiled, scopes: list[Scope]) -> Iterator[str]:
         for use in uses_of(label, scopes):
             for where, field, source in _references(config):
                 for finding in _check_reference(field, source, use):
-                    place = f"platforms.kubernetes: executor {label}, run by task {use.task_name} of {use.scope.name}"
-                    yield f"{place}: {where} {finding}"
+                    step = f"platforms.kubernetes: executor {label}, run by task {use.task_name} of {use.scope.name}"
+                    yield f"{step}: {where} {finding}"
 
 
 def _check_variables(config: Any) -> Iterator[str]:
@@ -43,9 +43,9 @@ def _check_variables(config: Any) -> Iterator[str]:
         for number, source in enumerate(getattr(config, field)):
             for name in (each.env_var for each in source.key_to_env):
                 if name in VARIABLES or name.startswith("AWS_"):
-                    place = f"{config.DESCRIPTOR.fields_by_name[field].json_name}[{number}]"
+                    variable = f"{config.DESCRIPTOR.fields_by_name[field].json_name}[{number}]"
                     yield (
-                        f"{place} sets {name}, which Kubeflow's launcher in the same container reads for its own "
+                        f"{variable} sets {name}, which Kubeflow's launcher in the same container reads for its own "
                         f"artifacts; name it {OWN_PREFIX}{name}"
                     )
 

@@ -16,7 +16,7 @@ from pipelines.form import REQUIRED, Values, as_pipeline, bind, merged, paramete
 from pipelines.pods import Settings, configure_pod
 from pipelines.steps import PipelineStep
 
-PLACES = ("data_uri", "prepared_uri", "data_fingerprint", "source")
+OF_DATA = ("data_uri", "prepared_uri", "data_fingerprint", "source")
 # Of the data that write_sample has from scikit-learn.
 SAMPLE_LABEL = "malignant"
 
@@ -102,4 +102,4 @@ ONCE = PipelineStep(
 IN_PARALLEL = PipelineStep(
     parameters=parameters_of(plan_preparation, leave_out=("data_fingerprint",)), build=_prepare_in_parallel
 )
-SAMPLE = PipelineStep(parameters=parameters_of(prepare_parquet, leave_out=(*PLACES, "label")), build=_prepare_sample)
+SAMPLE = PipelineStep(parameters=parameters_of(prepare_parquet, leave_out=(*OF_DATA, "label")), build=_prepare_sample)

@@ -23,7 +23,7 @@ ROWS_UNIT = 1 << 12
 
 @dataclass(frozen=True, kw_only=True)
 class RoundTotals:
-    """What is summed over the ranks besides gradients or parameters, in float32: counts so that they are exact."""
+    """Values summed over the ranks besides gradients or parameters, in float32: counts so that they are exact."""
 
     weight: float = 0.0
     """Of the measured labels."""
@@ -78,7 +78,7 @@ class RoundTotals:
         return self.from_tensor(totals)
 
     def checksums_agree(self, size: int) -> bool:
-        """Return whether the checksums of so many ranks are all the same; each rank finds the same answer."""
+        """Return whether the checksums of ``size`` ranks are all the same; each rank finds the same answer."""
         return int(self.checksum) ** 2 == size * int(self.square)
 
     @property

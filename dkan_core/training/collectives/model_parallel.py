@@ -33,7 +33,7 @@ class ModelParallelism(Strategy):
     def __init__(self, process_group: ProcessGroup, replica: Replica, batches: SliceBatches, rules: Rules) -> None:
         super().__init__(process_group, replica, batches, rules)
         self.per_copy = self.config.workers_per_copy
-        self.place = process_group.rank % self.per_copy
+        self.part_index = process_group.rank % self.per_copy
         """Of this rank among those that have one copy of the model together."""
 
         self._shapes = {name: each.shape for name, each in replica.model.named_parameters() if each.requires_grad}
@@ -66,7 +66,7 @@ class ModelParallelism(Strategy):
             own_totals = self.add_gradient(arrays)
         self.update_N.zero_()
         for name, own, whole in self._places(self.update_N):
-            if self.place == 0 or not name.startswith(self.repeated):
+            if self.part_index == 0 or not name.startswith(self.repeated):
                 whole.copy_(own.grad)  # type: ignore[arg-type]
         self.write_tail(RoundTotals.for_round(inputs, *own_totals))
         self.process_group.all_reduce(self.buffer_N)
@@ -83,7 +83,7 @@ class ModelParallelism(Strategy):
             whole = flat_P[start : start + shape.numel()].view(shape)
             start += shape.numel()
             if name in own:
-                yield name, own[name], divided(whole, own[name].shape, self.place)
+                yield name, own[name], divided(whole, own[name].shape, self.part_index)
 
 
 def divided(whole: Tensor, shape: torch.Size, place: int) -> Tensor:

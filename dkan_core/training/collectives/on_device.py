@@ -33,7 +33,7 @@ POLL_SECONDS = 1e-4
 
 
 class DeviceExchange(StepExchange):
-    """What the strategies have in common.
+    """Base of these strategies.
 
     Args:
         process_group: This rank and the others.

@@ -33,7 +33,7 @@ class Pipeline(ModelParallelism):
     def take_part(self, model: TabularModel) -> TabularModel:
         """Keep this rank's layers."""
         assert isinstance(model, TabularFastKAN), "other models are refused"
-        self._stage = Stage(model, self.place, self.per_copy, self.config.precision)
+        self._stage = Stage(model, self.part_index, self.per_copy, self.config.precision)
         return model
 
     def add_gradient(self, arrays: Arrays) -> LossTotals:
@@ -75,7 +75,7 @@ class Pipeline(ModelParallelism):
             inputs, outputs = (
                 tuple(torch.empty(shape, device="meta", requires_grad=True) for shape in each) for each in shapes
             )
-            stage = PipelineStage(self._stage, self.place, self.per_copy, self.part.device, inputs, outputs)
+            stage = PipelineStage(self._stage, self.part_index, self.per_copy, self.part.device, inputs, outputs)
             self._schedule = ScheduleGPipe(stage, self._parts, loss_fn=self._loss, scale_grads=False)
         return self._schedule
 

@@ -70,8 +70,8 @@ class TensorParallelism(ModelParallelism):
         loss, weight = add_in_parts(
             batch, self.config, lambda part, _: add_part_gradient(self._member_logits, part, self.config, self._one)
         )
-        if self.place or not weight:
-            return LossTotals(0.0, 0.0, 0 if self.place else rows)
+        if self.part_index or not weight:
+            return LossTotals(0.0, 0.0, 0 if self.part_index else rows)
         return LossTotals(loss.item() / weight.item(), weight.item(), rows)
 
     def _member_logits(
@@ -89,7 +89,7 @@ class TensorParallelism(ModelParallelism):
             if dim is not None:
                 shape = list(parameter.shape)
                 shape[dim] //= self.per_copy
-                parameter.data = divided(parameter, torch.Size(shape), self.place).clone()
+                parameter.data = divided(parameter, torch.Size(shape), self.part_index).clone()
 
     def _gathered(self, units: Tensor) -> Tensor:
         """Return all ranks' units, given this one's in the last dimension."""

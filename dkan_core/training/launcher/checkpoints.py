@@ -50,8 +50,8 @@ def resume_options(config: TrainConfig, folder: str) -> str:
     >>> resume_options(TrainConfig(checkpoint_uri="s3://bucket/{run}"), "s3://bucket/0123")
     '--resume auto --checkpoint-uri s3://bucket/0123'
     """
-    place = f" {flag('checkpoint-uri', folder)}" if "{run}" in (config.checkpoint_uri or "") else ""
-    return f"--resume auto{place}{' --refit' if config.refit else ''}"
+    uri = f" {flag('checkpoint-uri', folder)}" if "{run}" in (config.checkpoint_uri or "") else ""
+    return f"--resume auto{uri}{' --refit' if config.refit else ''}"
 
 
 def find_starting_point(

@@ -49,7 +49,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run ended with."""
+    """Result of a run."""
 
     history: list[dict[str, Any]]
     """One entry per evaluation."""
@@ -109,7 +109,7 @@ def open_run(start: RunStart, architecture: ModelConfig) -> Iterator["Run"]:
             ranks.publish_value("plan", template.model)
         facts = run_facts(start.manifest.fingerprint, template.model, config)
         history = checkpoint.history if checkpoint else []
-        placement = Placement.from_config(config, ranks.place if ranks else None)
+        placement = Placement.from_config(config, ranks.torchrun if ranks else None)
         yield Run(memory, template, placement, start.checkpoints, facts, history)
 
 

@@ -54,30 +54,30 @@ class Ranks:
     """The launchers of a run, and what they tell each other.
 
     Args:
-        place: What torchrun says about this one.
+        torchrun: This rank and its peers, from the variables that torchrun sets.
         timeout: Seconds to wait for an answer of the store.
     """
 
-    def __init__(self, place: TorchRun, timeout: float) -> None:
-        self.place = place
+    def __init__(self, torchrun: TorchRun, timeout: float) -> None:
+        self.torchrun = torchrun
         self.timeout = timeout
-        self._keeps_store = place.rank == 0 and not place.agent_has_store
-        self._prefix = f"dkan/{place.attempt}/{next(_runs)}"
+        self._keeps_store = torchrun.rank == 0 and not torchrun.agent_has_store
+        self._prefix = f"dkan/{torchrun.attempt}/{next(_runs)}"
         try:
             store = self._open_rank_store()
         except (RuntimeError, OSError) as error:
-            what = f"cannot listen at {place.host}:{place.port} for" if self._keeps_store else "lost"
+            what = f"cannot listen at {torchrun.host}:{torchrun.port} for" if self._keeps_store else "lost"
             raise TrainingError(f"{what} the other ranks: {error}") from error
         self._store = PrefixStore(self._prefix, store)
 
     def _open_rank_store(self) -> TCPStore:
         """Connect to the store, or serve it: on the loopback alone where every rank is on this node."""
-        place = self.place
-        if self._keeps_store and place.one_node:
-            address = socket.gethostbyname(place.host)
+        torchrun = self.torchrun
+        if self._keeps_store and torchrun.one_node:
+            address = socket.gethostbyname(torchrun.host)
             if ipaddress.ip_address(address).is_loopback:
-                return serve_loopback_store(self.timeout, address, place.port)
-        return open_tcp_store(place.host, place.port, self.timeout, is_master=self._keeps_store)
+                return serve_loopback_store(self.timeout, address, torchrun.port)
+        return open_tcp_store(torchrun.host, torchrun.port, self.timeout, is_master=self._keeps_store)
 
     def wait_until_ready(self) -> None:
         """Signal that this rank has its data; rank 0 waits for all signals, as ranks wait only shortly for each other.
@@ -87,9 +87,9 @@ class Ranks:
         Raises:
             TrainingError: A rank cannot read its data, or its settings are wrong.
         """
-        self._ask(lambda: self._store.set(f"ready/{self.place.rank}", ""))
+        self._ask(lambda: self._store.set(f"ready/{self.torchrun.rank}", ""))
         # Reading the data may take minutes on one node; the exchange between ranks has a short timeout.
-        missing = [] if self.place.rank else list(range(self.place.size))
+        missing = [] if self.torchrun.rank else list(range(self.torchrun.size))
         patience = time.monotonic() + SILENCE_SECONDS
         while missing := [rank for rank in missing if not self._has(f"ready/{rank}")]:
             if self._has("failed"):
@@ -101,13 +101,13 @@ class Ranks:
 
     def report_failure(self, error: DkanError) -> None:
         """Tell rank 0, which waits for this rank, why it failed."""
-        self.publish_value("failed", f"rank {self.place.rank}: {error}")
+        self.publish_value("failed", f"rank {self.torchrun.rank}: {error}")
 
     def rendezvous(self, config: ResolvedTrainConfig) -> Rendezvous:
         """Return where the ranks find each other."""
-        backend = backend_for_devices(config.devices[: self.place.local_size])
-        host = self.place.host
-        port = self.place.port
+        backend = backend_for_devices(config.devices[: self.torchrun.local_size])
+        host = self.torchrun.host
+        port = self.torchrun.port
         return Rendezvous(host=host, port=port, prefix=f"{self._prefix}/ranks", backend=backend, one_node=False)
 
     def publish_value(self, key: str, value: Any) -> None:
@@ -124,7 +124,7 @@ class Ranks:
         """Signal that this rank has read everything; the rank with the store waits for the signals of the others."""
         deadline = time.monotonic() + FAREWELL_SECONDS
         count = self._ask(lambda: self._store.add("parted", 1))
-        while self._keeps_store and count < self.place.size and time.monotonic() < deadline:
+        while self._keeps_store and count < self.torchrun.size and time.monotonic() < deadline:
             time.sleep(POLL_SECONDS)
             count = self._ask(lambda: self._store.add("parted", 0))
 
@@ -151,8 +151,8 @@ class Ranks:
         thread.join(self.timeout)
         if answers:
             return answers[0]
-        host = self.place.host
-        port = self.place.port
+        host = self.torchrun.host
+        port = self.torchrun.port
         reason = reasons[0] if reasons else f"no answer from {host}:{port} for {self.timeout:g} s"
         raise TrainingError(f"lost the other ranks: {reason}") from (reasons[0] if reasons else None)
 
@@ -195,9 +195,9 @@ def _collective_worker_spec(
     ranks: Ranks, data: Path, manifest: PreparedData, config: ResolvedTrainConfig, model: dict[str, Any]
 ) -> ProcessSpec:
     untrained = untrained_model(ModelConfig.from_dict(model), manifest, config)
-    rank = ranks.place.rank
+    rank = ranks.torchrun.rank
     rows = manifest.splits["train"].rows
-    placement = Placement.from_config(config, ranks.place)
+    placement = Placement.from_config(config, ranks.torchrun)
     shape = MemoryShape.from_config(config, parameter_count(untrained))
     return ProcessSpec(
         role="collective-worker",

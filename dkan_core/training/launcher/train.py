@@ -67,7 +67,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class TrainResult:
-    """What a run ended with."""
+    """Result of a run."""
 
     average_precision: float
     """Validation AP of the best model; the mean over labels."""
@@ -76,7 +76,7 @@ class TrainResult:
     """Folder of the best model: path or URI."""
 
     metrics: dict[str, Any]
-    """What ``metrics.json`` holds."""
+    """Contents of ``metrics.json``."""
 
     history: list[dict[str, Any]]
     """One entry per evaluation."""
@@ -117,7 +117,7 @@ def train(
     check_config(TrainConfig, config)
     torchrun = TorchRun.read()
     ranks = Ranks(torchrun, config.exchange_timeout) if torchrun else None
-    if ranks is not None and ranks.place.rank:
+    if ranks is not None and ranks.torchrun.rank:
         return _follow_rank_0(prepared, run, config, ranks)
     check_run_folder(run, config.checkpoint_uri, overwrite=overwrite or config.resume in OWN_CHECKPOINTS)
     check_initial_stays(run, config.init_from)
@@ -236,7 +236,7 @@ def _remove_earlier(start: RunStart, *, clears_checkpoints: bool) -> None:
 
 
 def _tracked_run(run: str, start: RunStart, found: ResolvedTrainConfig) -> TrackedRun:
-    """Return what trackers are told of a run; ``found`` are its settings with what a search has found."""
+    """Return what trackers are sent about a run; ``found`` are its settings with the results of the search."""
     checkpoint = start.checkpoint
     return TrackedRun(
         name=run,
@@ -261,7 +261,7 @@ def _take_over(
 ) -> Outcome:
     """Write what a finished run has left in its checkpoint; nothing is trained."""
     how = FITTED if is_fitted else HOW_TO_CONTINUE[ending]
-    logger.info("%s is from a finished run: nothing is left to train; %s", checkpoint.source, how)
+    logger.info("%s is from a finished run: nothing to train; %s", checkpoint.source, how)
     if ranks is not None:
         ranks.publish_value("plan", None)
     lines = "".join(json.dumps(entry) + "\n" for entry in checkpoint.history)
@@ -298,7 +298,7 @@ def _follow_rank_0(prepared: str | Path, run: str | Path, config: TrainConfig, r
     with ExitStack() as stack:
         try:
             data, manifest = stack.enter_context(open_data(prepared, config))
-            resolved = resolve_for(config, manifest, ranks.place)
+            resolved = resolve_for(config, manifest, ranks.torchrun)
             resolved = settle_tier(resolved, manifest.splits["train"].bytes)
         except DkanError as error:
             ranks.report_failure(error)

@@ -93,8 +93,8 @@ def test_store_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPatch)
     keeper = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert keeper.stdout is not None
     try:
-        place = replace(TWO, rank=1, port=int(keeper.stdout.readline()), agent_has_store=True)
-        ranks = Ranks(place, 60)
+        torchrun = replace(TWO, rank=1, port=int(keeper.stdout.readline()), agent_has_store=True)
+        ranks = Ranks(torchrun, 60)
         ranks.wait_until_ready()
         monkeypatch.setattr(ranks, "timeout", 0.5)
         os.kill(keeper.pid, signal.SIGSTOP)
@@ -123,11 +123,11 @@ def test_store_that_the_first_rank_keeps_on_one_node_listens_on_the_loopback_alo
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         variables = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": str(port)}
-        places = [TorchRun.read({**variables, "RANK": rank}) for rank in "01"]
-        assert places[0] is not None and places[1] is not None and not places[0].agent_has_store
+        launched = [TorchRun.read({**variables, "RANK": rank}) for rank in "01"]
+        assert launched[0] is not None and launched[1] is not None and not launched[0].agent_has_store
         with pytest.raises(TrainingError, match=rf"cannot listen at localhost:{port} for the other ranks: .*in use"):
-            Ranks(places[0], 60)
-    first, second = (Ranks(place, 60) for place in places if place)
+            Ranks(launched[0], 60)
+    first, second = (Ranks(torchrun, 60) for torchrun in launched if torchrun)
     second.wait_until_ready()
     found = listening([os.getpid()])
     assert found and found <= LOOPBACKS, found

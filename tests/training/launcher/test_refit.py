@@ -139,7 +139,7 @@ def test_choices_are_those_of_the_best_evaluation(rows: Path) -> None:
     second = choices.settings(config)
     assert (second.epochs, second.schedule_epochs, second.max_seconds) == (2, 4, None)
     assert Choices.of({**metrics, "epoch": 0.2}, history).settings(config).epochs == 1
-    with pytest.raises(ConfigError, match="an earlier dkan"):
+    with pytest.raises(ConfigError, match="refit: the model is of an earlier version"):
         Choices.of({**metrics, "labels": {"label": {}}}, history)
 
 
@@ -268,9 +268,9 @@ def test_rows_of_valid_are_known_to_the_model(rows: Path, tmp_path: Path, caplog
 
 
 def test_torchrun_is_refused(rows: Path) -> None:
-    place = TorchRun(rank=0, size=2, local_size=2, host="node", port=1, agent_has_store=True, attempt="0")
+    torchrun = TorchRun(rank=0, size=2, local_size=2, host="node", port=1, agent_has_store=True, attempt="0")
     with pytest.raises(ConfigError, match="refit: not supported under torchrun"):
-        resolve_for(replace(CONFIG, refit=True), read_manifest(rows), place)
+        resolve_for(replace(CONFIG, refit=True), read_manifest(rows), torchrun)
 
 
 def test_classifier_is_trained_on_its_held_out_rows_as_well() -> None:

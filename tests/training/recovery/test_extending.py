@@ -71,7 +71,7 @@ def test_finished_run_with_more_epochs_is_the_run_that_had_them_from_the_start(
     again = train(prepared, tmp_path / "run", longer)
     assert again.metrics == extended.metrics and extended.metrics["training"]["replaced"]
     assert again.history == extended.history and np.array_equal(final_state(tmp_path / "run"), before)
-    assert "is from a finished run: nothing is left to train; raise --epochs to continue" in caplog.text
+    assert "is from a finished run: nothing to train; raise --epochs to continue" in caplog.text
     with pytest.raises(ConfigError, match=r"epochs 3: .* has done 44 steps, .* give --epochs 4 or more"):
         train(prepared, tmp_path / "run", replace(config, epochs=3))
 
