@@ -5,8 +5,7 @@ Those of what follows training are in ``dkan_core.serving.publication``, as its 
 
 import re
 
-from dkan_core.config.kubernetes import LABEL_RULE, NAME_RULE, POD_RULES, Rule, or_empty
-from dkan_core.serving.publication import within
+from dkan_core.config.kubernetes import LABEL_RULE, NAME_RULE, POD_RULES, Rule, or_empty, within
 
 # An image, with registry, port, tag and digest.
 IMAGE = re.compile(r"[a-zA-Z0-9][\w.-]*(:\d+)?(/[a-z0-9][\w.-]*)*(:\w[\w.-]{0,127})?(@sha256:[0-9a-f]{64})?")

@@ -41,7 +41,7 @@ class Rule(NamedTuple):
     """Whether a value is that."""
 
     expected: str
-    """What it is, for a message."""
+    """Description for a message."""
 
 
 def _is_toleration(fields: Any) -> bool:
@@ -86,6 +86,13 @@ def _are_labels(value: dict[str, Any]) -> bool:
 def or_empty(rule: Rule) -> Rule:
     """Return a rule that an empty text satisfies as well."""
     return Rule(lambda value: not value or rule.holds(value), rule.expected)
+
+
+def within(low: int, high: int | None = None) -> Rule:
+    """Return the rule of a number."""
+    if high is None:
+        return Rule(lambda value: value >= low, f"at least {low}")
+    return Rule(lambda value: low <= value <= high, f"from {low} to {high}")
 
 
 CORES_RULE = Rule(_is_cores, "a number of cores above 0 such as 4 or 500m")

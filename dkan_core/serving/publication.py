@@ -4,19 +4,12 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from dkan_core.config.kubernetes import NAME_RULE, Rule, or_empty
+from dkan_core.config.kubernetes import NAME_RULE, Rule, or_empty, within
 from dkan_core.data.pipeline_uris import DATE
 from dkan_core.errors import ConfigError
 from dkan_core.serving.inference_service import NAME, storage_uri
 
 SERVER = re.compile(r"https?://[^/\s]+(/\S*)?")
-
-
-def within(low: int, high: int | None = None) -> Rule:
-    """Return the rule of a number."""
-    if high is None:
-        return Rule(lambda value: value >= low, f"at least {low}")
-    return Rule(lambda value: low <= value <= high, f"from {low} to {high}")
 
 
 PUBLICATION_RULES = {
