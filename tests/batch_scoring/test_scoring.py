@@ -283,7 +283,7 @@ def test_bad_settings_are_named_before_anything_is_written(
     assert not (tmp_path / "out").exists()
 
 
-def test_places_that_cannot_take_scores_are_refused(trained: TrainResult, raw: Path, tmp_path: Path) -> None:
+def test_folders_that_cannot_take_scores_are_refused(trained: TrainResult, raw: Path, tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="holds source files"):
         plan_scoring(trained.model, raw, raw)
     (tmp_path / "letters").write_text("dear")

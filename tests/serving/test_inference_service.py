@@ -87,7 +87,7 @@ def test_answer_that_was_lost_is_asked_for_again(kserve: KServe, trained: TrainR
         ("pvc://dkan/models/late", "pvc://dkan/models/late"),
     ],
 )
-def test_places_are_named_as_kserve_names_them(kserve: KServe, trained: TrainResult, uri: str, found: str) -> None:
+def test_uris_are_named_as_kserve_names_them(kserve: KServe, trained: TrainResult, uri: str, found: str) -> None:
     deployed(trained, uri)
     assert kserve.applied[0]["spec"]["predictor"]["model"]["storageUri"] == found
 

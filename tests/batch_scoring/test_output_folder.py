@@ -1,4 +1,4 @@
-"""Where scores may lie: nowhere that a second call would read them as rows."""
+"""Which folders scores may be written to: none that a second call would read as rows."""
 
 from pathlib import Path
 
