@@ -24,7 +24,7 @@ SEED = {"description": "Decides split, shuffle, initialization, batch order and 
 
 
 Outputs = TypeVar("Outputs")
-"""NamedTuple of what a pipeline hands to whoever runs it."""
+"""NamedTuple of a pipeline's outputs."""
 
 
 @dataclass(frozen=True, kw_only=True)

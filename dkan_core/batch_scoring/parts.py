@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 
 class PartRecord(Schema):
-    """What a part leaves behind: its files, which are whole, and its counts."""
+    """Result of a part: its files, which are complete, and its counts."""
 
     files: list[ScoredFile]
     counts: CountsSchema

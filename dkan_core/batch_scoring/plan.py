@@ -287,7 +287,7 @@ class ScoredFile(Schema):
 
 
 class Scoring(Schema):
-    """What ``_scoring.json`` holds, which is written last: whoever finds it finds all of the files."""
+    """Contents of ``_scoring.json``, which is written last: where it exists, all files do."""
 
     format_version: Literal[1] = 1
     """Version of the format."""

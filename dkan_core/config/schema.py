@@ -47,7 +47,7 @@ class Form:
     """How a form of Kubeflow shows a setting, where that does not follow from the field: see ``config.forms``."""
 
     name: str = ""
-    """What the form calls it. Default: as the field."""
+    """Name in the form. Default: that of the field."""
 
     text: str = ""
     """Its description there. Default: that of the field."""

@@ -155,7 +155,7 @@ class TrainConfig:
     # sync has the AP of one worker. On the flights, average lost 0.006 of it with two workers and 0.013 with four,
     # async 0.009 and 0.019.
     mode: Literal["sync", "average", "async"] = setting("sync", "Distribution", advanced=True)
-    """What the server combines: gradients per step, parameters per sync interval, or updates as they arrive."""
+    """What the server aggregates: gradients per step, parameters per sync interval, or updates as they arrive."""
 
     sync_interval: Annotated[int | None, Field(ge=1, le=10**9)] = setting(None, "Distribution", advanced=True)
     """Steps that a worker takes by itself between two synchronizations. Default: 1, or 8 if parameters are averaged."""

@@ -51,7 +51,7 @@ def publish(model: str | Path, to: str | Path, metrics: Mapping[str, Any] | None
 
 
 class _RunMetrics(Schema):
-    """What is read of a run's metrics; there is more."""
+    """The fields of a run's metrics that are read here."""
 
     model_config = ConfigDict(extra="ignore")
 

@@ -28,7 +28,7 @@ class Evaluation:
     """
 
     metrics: dict[str, Any]
-    """What ``metrics.json`` holds."""
+    """Contents of ``metrics.json``."""
 
     labels: npt.NDArray[np.uint8]
     probabilities: npt.NDArray[np.float32]
@@ -90,7 +90,7 @@ class Evaluation:
 
 
 class _EvaluationMetrics(Schema):
-    """What is read of ``metrics.json``; there is more."""
+    """The fields of ``metrics.json`` that are read here."""
 
     model_config = ConfigDict(extra="allow")
 

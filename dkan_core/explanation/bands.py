@@ -90,7 +90,7 @@ def _grouped(curves: Sequence[ReadCurve]) -> Iterator[list[ReadCurve]]:
 
 @dataclass(frozen=True)
 class _Smoother:
-    """What is known beforehand about some points in a row: how they go together."""
+    """Prior of some consecutive points: their inverse covariance, up to a factor."""
 
     part: slice
     """Their places among all points."""

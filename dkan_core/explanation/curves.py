@@ -61,7 +61,7 @@ class Point:
 
 @dataclass(frozen=True, kw_only=True)
 class Curve:
-    """What the model learned about one column."""
+    """Curve of one column: its effect on the log-odds."""
 
     name: str
     kind: str

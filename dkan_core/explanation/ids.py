@@ -22,7 +22,7 @@ NO_IDS, OTHER_ID = "no IDs", "another ID"
 
 @dataclass(frozen=True, kw_only=True)
 class IdEffect:
-    """What an id does to the log-odds."""
+    """Effect of an id on the log-odds."""
 
     id: str
     share: float

@@ -91,7 +91,7 @@ class ReasonFinder:
 
     @property
     def metadata(self) -> dict[bytes, bytes]:
-        """What a file of reasons says of them."""
+        """Description in a file of reasons."""
         return {BASELINE: json.dumps(self.baseline).encode()}
 
     def find(self, rows: pa.RecordBatch | pa.Table, count: int, where: str) -> list[pa.ListArray]:

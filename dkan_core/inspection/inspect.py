@@ -24,7 +24,7 @@ TABLE_WIDTH = 40
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnFacts:
-    """What an inspection found in a column."""
+    """Findings about a column."""
 
     name: str
     type: str
@@ -48,7 +48,7 @@ class ColumnFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class Inspection:
-    """What is known about a data set."""
+    """Result of an inspection."""
 
     where: str
     rows: dict[str, int]

@@ -46,7 +46,7 @@ SAMPLE_ROWS = 1 << 16
 STORED = {0: "0", 1: "1", NOT_MEASURED: "null"}
 
 IDS = "IDs, which are not inspected"
-"""What a column of lists of ids or of bit vectors becomes."""
+"""Description of columns of lists of ids and of bit vectors."""
 
 UNLABELLED = ("",)
 """Labels of settings where none is named: no column of a file that has a name."""

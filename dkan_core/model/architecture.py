@@ -116,7 +116,7 @@ class ModelConfig(Schema):
     is blended with does."""
 
     additive: AdditiveShape | None = None
-    """What additive models alone have."""
+    """Architecture of an additive model."""
 
     blended: Blend | None = None
     """The additive model that the network is blended with; None: it scores alone."""

@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 
 class Hashes(Schema):
-    """What ``files.json`` holds."""
+    """Contents of ``files.json``."""
 
     format_version: Literal[1]
     """Version of the format."""

@@ -186,7 +186,7 @@ class ScoreCounts(Schema):
 
 
 class LabelMetrics(_Metrics):
-    """What ``metrics.json`` says of a label."""
+    """Metrics of a label in ``metrics.json``."""
 
     threshold: Share
     """Operating threshold: the one with the best F1 on validation."""
@@ -202,7 +202,7 @@ class LabelMetrics(_Metrics):
 
 
 class ModelMetrics(_Metrics):
-    """What ``metrics.json`` holds: the metrics on validation."""
+    """Contents of ``metrics.json``: the metrics on validation."""
 
     average_precision: Share
     epoch: Annotated[float, Field(ge=0)]

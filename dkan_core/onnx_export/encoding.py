@@ -110,7 +110,7 @@ def _add_score_codes(graph: Graph, scores: str, numbers: _Numbers) -> str:
 
 
 def _add_normal_scores(graph: Graph, values: str, features: Sequence[NumericFeature]) -> str:
-    """Add ``normal_scores`` of all columns: ``numpy.interp``, or the next knot's score where that is no number."""
+    """Add ``normal_scores`` of all columns: ``numpy.interp``, or the next knot's score where that is not a number."""
     first, last = (
         graph.constant(np.array([[feature.knots[end] for feature in features]]), name)
         for end, name in ((0, "first_knots"), (-1, "last_knots"))

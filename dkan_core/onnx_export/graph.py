@@ -1,4 +1,4 @@
-"""An ONNX graph in the making: nodes and constants in order, every value with a name of its own."""
+"""Builder of an ONNX graph: nodes and constants in order, every value with a unique name."""
 
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any

@@ -100,7 +100,7 @@ def boundary_rows(preprocessor: Preprocessor, missing_text: str) -> pa.RecordBat
 
 
 def _around(known: Float64) -> Float64:
-    """Return numbers, their neighbours, what lies between two of them, what lies beyond, and what is no number."""
+    """Return numbers, their neighbours, what lies between two of them, what lies beyond, and NaN."""
     known = np.unique(known)
     between = [known[:-1] * (1 - share) + known[1:] * share for share in (0.25, 0.5, 0.75)]
     with np.errstate(over="ignore"):

@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, eq=False)
 class _Call:
-    """What a tracker is told, and how often that is tried."""
+    """A call of a tracker, and how often it is tried."""
 
     tell: Callable[[], None]
     attempts: int

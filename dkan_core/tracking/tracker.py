@@ -11,7 +11,7 @@ from dkan_core.config import ResolvedTrainConfig
 
 @dataclass(frozen=True, kw_only=True)
 class TrackedRun:
-    """What is known of a run when it begins."""
+    """Facts about a run at its start."""
 
     name: str
     """Its folder or URI, as the user gave it."""
@@ -59,7 +59,7 @@ class RunEnd:
     """Interrupted: by Ctrl-C, in order; stopped: by SIGTERM or a second Ctrl-C, and little time is left."""
 
     metrics: Mapping[str, Any] | None = None
-    """What ``metrics.json`` holds; None where the run did not end in order."""
+    """Contents of ``metrics.json``; None where the run did not end in order."""
 
 
 class Tracker(ABC):

@@ -111,7 +111,7 @@ class HistoryEntry(Schema):
     """False where the run was interrupted, and evaluated at a step where it was not due; patience does not count it."""
 
     time: Times | None = None
-    """What the processes have spent their time on since the previous entry."""
+    """Seconds of the processes by part since the previous entry."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plain form, without what was not measured."""

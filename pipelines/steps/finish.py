@@ -27,7 +27,7 @@ PARAMETERS = merged(parameters_of(evaluate_fastkan, leave_out=("split",)), GATE,
 
 
 class Outputs(NamedTuple):
-    """What a pipeline hands to whoever runs it."""
+    """Outputs of a pipeline."""
 
     average_precision: float
     approved: bool

@@ -21,7 +21,7 @@ PARAMETERS = merged(
 
 
 class Outputs(NamedTuple):
-    """What a batch scoring hands to whoever runs it."""
+    """Outputs of a batch scoring."""
 
     rows: int
     average_precision: float

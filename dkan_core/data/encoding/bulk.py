@@ -96,7 +96,7 @@ class BulkEncoder:
             _put(sparse_codes(pa.record_batch(lists), self.preprocessor.sparse, where), places, records["sparse"])
 
     def _codes_of(self, rows: int) -> UInt8:
-        """Return room for the codes of so many rows by column, used again for each batch."""
+        """Return room for the codes of ``rows`` rows by column, used again for each batch."""
         # An odd number of cache lines: an even one would let the codes of many columns share a few places of the cache.
         stride = (-(-rows // CACHE_LINE) | 1) * CACHE_LINE
         features = len(self.preprocessor.numeric)

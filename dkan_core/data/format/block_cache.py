@@ -37,7 +37,7 @@ FREE_SHARE = 0.5
 
 
 class Mark(enum.IntEnum):
-    """What there is of a block."""
+    """State of a block in the cache."""
 
     NOTHING = 0
     BLOCK = 1

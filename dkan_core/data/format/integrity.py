@@ -43,7 +43,7 @@ Layout = Mapping[str, tuple[tuple[int, ...], str]]
 
 @dataclass(frozen=True, kw_only=True)
 class Content:
-    """What the shards of a data set hold, according to its manifest."""
+    """Contents of the shards of a data set, according to its manifest."""
 
     layout: Layout
     labels: tuple[str, ...] = ()
@@ -147,7 +147,7 @@ def part_hash(content: bytes | memoryview) -> bytes:
 
 
 ReadBytes = Callable[[int, int], "bytes | memoryview"]
-"""Returns the bytes of a shard from a place on, so many."""
+"""Returns bytes of a shard, given an offset and a length."""
 
 
 class BlockVerifier:

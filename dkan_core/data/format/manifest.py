@@ -37,11 +37,11 @@ MANIFEST = "manifest.json"
 # What a prepared data set consists of; the manifest arrives last.
 OUTPUTS = (*SPLITS, MANIFEST)
 CONTENTS = dict.fromkeys(SPLITS, SHARD_FILE)
-"""What the folders of a prepared data set hold, as patterns."""
+"""Contents of the folder of a prepared data set, as patterns."""
 
 
 class _Manifest(Schema):
-    """What prepared data and the file of their manifest say in the same words."""
+    """Fields that ``PreparedData`` and the manifest's file share."""
 
     encoding_from: str | None = None
     """SHA-256 of the encoding where it is that of a model or of other data (``PrepareConfig.like``); None if fitted."""
@@ -278,7 +278,7 @@ def parse_manifest(text: str | bytes, path: str) -> PreparedData:
 
 
 class _Version(Schema):
-    """What every version of the format has."""
+    """Fields of every version of the format."""
 
     model_config = ConfigDict(extra="ignore")
 

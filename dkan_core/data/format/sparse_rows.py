@@ -133,7 +133,7 @@ class SparseRows:
 
 
 def stored_length(name: str, rows: int, shape: tuple[int, ...]) -> int:
-    """Return how long an array has to be in a shard of so many rows; ``shape`` is what its header says."""
+    """Return how long an array has to be in a shard with ``rows`` rows; ``shape`` is what its header says."""
     if name == OFFSETS:
         return rows + 1
     return math.prod(shape) if name == INDICES else rows

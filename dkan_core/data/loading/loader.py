@@ -28,7 +28,7 @@ from dkan_core.errors import DataError
 from dkan_core.utils.hints import hint
 
 TakeBuffers = Callable[[int], Arrays]
-"""Returns arrays of so many rows, to gather a batch into."""
+"""Returns arrays with a number of rows, to gather a batch into."""
 
 KEYS = "dropout_key"
 
@@ -48,14 +48,14 @@ class RowReader(Protocol):
         """Bytes of one row over all arrays, as they are stored."""
 
     def empty(self, rows: int) -> Arrays:
-        """Return arrays for so many rows, with nothing in them yet."""
+        """Return uninitialized arrays for ``rows`` rows."""
 
     def gather(self, extents: Int64 | Sequence[tuple[int, int]], out: Arrays | None = None) -> Arrays:
         """Read the rows of ``extents`` (first, past the last), none of which crosses a shard, one after the other.
 
         Args:
             extents: Stretches of rows.
-            out: Arrays of exactly so many rows, to read them into. Default: new ones.
+            out: Arrays with exactly that number of rows, to read them into. Default: new ones.
         """
 
     def keep_in_memory(self) -> None:
@@ -78,7 +78,7 @@ class FirstRows:
         return self.reader.row_bytes
 
     def empty(self, rows: int) -> Arrays:
-        """Return arrays for so many rows, with nothing in them yet."""
+        """Return uninitialized arrays for ``rows`` rows."""
         return self.reader.empty(rows)
 
     def gather(self, extents: Int64 | Sequence[tuple[int, int]], out: Arrays | None = None) -> Arrays:
@@ -163,7 +163,7 @@ def row_bytes_in_batch(reader: RowReader) -> int:
 
 
 def batch_buffers(reader: RowReader, rows: int) -> Arrays:
-    """Return arrays for a batch of so many rows: those of the split, and ``dropout_key``."""
+    """Return arrays for a batch with ``rows`` rows: those of the split, and ``dropout_key``."""
     return {**reader.empty(rows), KEYS: np.empty(rows, np.int32)}
 
 

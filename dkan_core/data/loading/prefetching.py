@@ -63,7 +63,7 @@ class BatchRing:
         self._free.put(None)
 
     def close(self) -> None:
-        """Let whoever waits for a buffer wait no longer."""
+        """Wake whoever waits for a buffer."""
         self._is_closed.set()
         self._free.put(None)
 

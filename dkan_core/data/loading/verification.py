@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Verified:
-    """What was read, all of it as the manifest says."""
+    """What was read and verified."""
 
     shards: int
     bytes: int

@@ -37,7 +37,7 @@ DONE = {"survey": "surveyed", "encode": "encoded", "assemble": "assembled"}
 
 @dataclass(frozen=True, kw_only=True)
 class PreparationPlan:
-    """What is to be prepared, and which rows each part reads."""
+    """Plan of a preparation: its task, and which rows each part reads."""
 
     task: PreparationTask
     parts: list[list[Fragment]]

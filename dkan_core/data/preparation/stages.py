@@ -32,7 +32,7 @@ from dkan_core.utils.storage.shared_folder import SharedFolder
 
 @dataclass(frozen=True, kw_only=True)
 class Fitted:
-    """What was found from the survey of all parts."""
+    """Encoding and counts from the survey of all parts."""
 
     preprocessor: Preprocessor
     counts: Counts

@@ -47,7 +47,7 @@ BINARY = (0, 1, None)
 
 @dataclass
 class Counts:
-    """What was counted exactly, of all rows or of a part of them."""
+    """Exact counts of all rows, or of a part of them."""
 
     rows: list[int]
     """Rows of each split, in the order of ``SPLITS``."""
@@ -170,7 +170,7 @@ def _row_sample_limit(rows: int, size: int, config: PrepareConfig) -> np.uint64 
 
 
 class Statistics(NamedTuple):
-    """What the first pass finds."""
+    """Result of the first pass."""
 
     counts: Counts
     """Of all rows."""

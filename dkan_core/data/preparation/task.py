@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class PreparationTask:
-    """What is to be prepared, and how."""
+    """Sources, roles of columns and settings of a preparation."""
 
     config: PrepareConfig
     files: list[SourceFile]

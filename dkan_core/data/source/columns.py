@@ -91,7 +91,7 @@ class Sources:
 
 @dataclass(frozen=True, kw_only=True)
 class Footer:
-    """What is needed of a Parquet file's footer besides its columns."""
+    """Facts from a Parquet file's footer, besides its columns."""
 
     groups: list[int]
     """Rows of each row group."""

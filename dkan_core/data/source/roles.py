@@ -19,7 +19,7 @@ ROLES = ("group", "split_column", "split_by_time", "weight")
 
 @dataclass(frozen=True, kw_only=True)
 class Schema:
-    """What each column is for."""
+    """Roles of the columns."""
 
     numeric: tuple[str, ...]
     """Numeric feature columns, in file order."""

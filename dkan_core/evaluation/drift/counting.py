@@ -30,7 +30,7 @@ class CountsSchema(Schema):
 
 @dataclass
 class DriftCounts:
-    """What was counted of some rows; merging is exact and does not depend on the order."""
+    """Counts of some rows; merging is exact and does not depend on the order."""
 
     rows: int = 0
 

@@ -27,7 +27,7 @@ from dkan_core.utils.torch_resources import best_device
 
 @dataclass
 class Found:
-    """What is found in scored rows: counts, and labels (N, L) with probabilities (N, L) where labels are there."""
+    """Result of scoring rows: counts, and labels (N, L) with probabilities (N, L) where labels are there."""
 
     counts: DriftCounts = field(default_factory=DriftCounts)
     labels: list[npt.NDArray[np.uint8]] = field(default_factory=list)

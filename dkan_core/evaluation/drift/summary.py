@@ -26,7 +26,7 @@ TILES = {
 
 @dataclass(frozen=True, kw_only=True)
 class ScoringSummary:
-    """What is known about all scored rows."""
+    """Summary of all scored rows."""
 
     metrics: dict[str, Any] | None
     """From ``compute_metrics``; None without labels."""

@@ -24,7 +24,7 @@ KEY_STEPS = 41
 
 @dataclass(frozen=True, kw_only=True)
 class MapCell:
-    """What a map shows in one place."""
+    """A cell of a heat map."""
 
     row: int
     """Bin of the first column."""

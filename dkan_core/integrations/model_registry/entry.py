@@ -14,7 +14,7 @@ class PipelineRun:
 
 @dataclass(frozen=True, kw_only=True)
 class RegistryEntry:
-    """What a registry is told of a model."""
+    """What a registry is sent about a model."""
 
     name: str
     """Of the registered model."""

@@ -112,7 +112,7 @@ def check_server(address: str) -> None:
 def describe_model(
     model: str | Path, *, name: str, version: str, metrics: Mapping[str, Any], run: PipelineRun | None
 ) -> RegistryEntry:
-    """Read a model and return what a registry is told of it; the arguments are those of ``register``.
+    """Read a model and return what a registry is sent about it; the arguments are those of ``register``.
 
     Raises:
         ConfigError: A name is none, or the URI holds credentials.

@@ -35,7 +35,7 @@ from dkan_core.utils.torch_resources import best_device
 
 @dataclass(frozen=True, kw_only=True)
 class MainResult:
-    """What ``main`` returns."""
+    """Result of ``main``."""
 
     validation_average_precision: float
     """Best average precision on the test loader, which also chose the best epoch; the mean over labels."""

@@ -72,7 +72,7 @@ class Operation:
 
 @dataclass(frozen=True)
 class Case:
-    """What a choice holds for: the names and versions of what computes, and the sizes of what is computed."""
+    """Key of a choice: names and versions of hardware and libraries, and the sizes of the computation."""
 
     operation: str
     device: str
@@ -107,7 +107,7 @@ class Choice(Schema):
 
 @dataclass(frozen=True)
 class Operands:
-    """What a candidate is given."""
+    """Arguments of a candidate."""
 
     rows: tuple[Tensor | None, ...]
     """Tensors with something for each row of the batch, in their last dimension but one, or in their only one."""

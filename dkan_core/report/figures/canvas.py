@@ -97,7 +97,7 @@ Mark = Line | Area | Dot | Text | Hint
 
 @dataclass(frozen=True)
 class Canvas:
-    """What is drawn so far, the lowest first."""
+    """Marks drawn so far, the lowest first."""
 
     width: float
     height: float

@@ -14,7 +14,7 @@ RUN_ID = "MLFLOW_RUN_ID"
 
 
 class Record(Schema):
-    """What ``mlflow.json`` holds."""
+    """Contents of ``mlflow.json``."""
 
     run_id: str
     """Of the run in MLflow."""

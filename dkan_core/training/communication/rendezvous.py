@@ -40,7 +40,7 @@ def _whole_number(variables: Mapping[str, str], name: str, default: int = 0) -> 
 
 @dataclass(frozen=True, kw_only=True)
 class TorchRun:
-    """What torchrun says about a process that it has started."""
+    """The environment that torchrun gives a process."""
 
     rank: int
     size: int

@@ -32,7 +32,7 @@ from dkan_core.training.state.aggregation import LossTotals
 from dkan_core.training.state.parameter_store import Rules
 
 PLANNED_STEPS = 256
-"""Steps that the device is told of at once: their learning rates and places are a few kilobytes."""
+"""Steps that are sent to the device at once: their learning rates and positions are a few kilobytes."""
 
 MAX_STEPS_IN_FLIGHT = 16
 """Steps that the host may be ahead: enough to keep the device busy, few enough for heartbeats to tell of progress."""
@@ -193,7 +193,7 @@ class DeviceSteps(LocalSteps):
         return sum(stop - first for first, stop in places)
 
     def _slice_of(self, step: int, slice_index: int) -> tuple[int, int]:
-        """Return the places of a slice in its epoch's stream of rows."""
+        """Return the positions of a slice in its epoch's stream of rows."""
         config = self.rules.config
         return slice_of(
             self.batches.reader.rows,

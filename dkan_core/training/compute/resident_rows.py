@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 
 def may_lie_on_device(config: ResolvedTrainConfig, device: torch.device) -> bool:
-    """Return whether rows may lie on a device: where steps are taken on it, and no other place is asked for."""
+    """Return whether rows may lie on a device: where steps are taken on it, and nothing else is asked for."""
     takes_steps = config.takes_local_steps or config.mode != "sync"
     return takes_steps and device.type == "cuda" and config.data_in in ("auto", "device")
 
@@ -51,7 +51,7 @@ def rows_on_device(
         on_chunk: Called whenever some more of them are there.
 
     Raises:
-        ConfigError: They do not fit, and no other place is wanted.
+        ConfigError: They do not fit, and nothing else is asked for.
     """
     size = reader.rows * row_bytes_in_batch(reader) / 1e9
     if config.data_in not in ("auto", "device"):
@@ -130,7 +130,7 @@ class ResidentRows:
         self._epoch = epoch
 
     def gather(self, place: Tensor, epoch: Tensor, count: int) -> dict[str, Tensor]:
-        """Return the rows of an epoch from a place of its stream on.
+        """Return the rows of an epoch from a position in its stream on.
 
         Args:
             place: Of the first row, ``(1,)`` int64 on the device.

@@ -11,7 +11,7 @@ FIRST_SHIFT, FIRST_FACTOR, SECOND_SHIFT, SECOND_FACTOR, THIRD_SHIFT = 30, 0xBF58
 
 
 class KeyRule(NamedTuple):
-    """What a row's key depends on."""
+    """Seed and scope of the keys of rows."""
 
     seed: int
     of_row: bool

@@ -13,7 +13,7 @@ from dkan_core.training.compute.row_keys import KeyRule, mix_keys
 
 
 def look_up(order_N: Tensor, place: Tensor, epoch: Tensor, count: int, rule: KeyRule) -> tuple[Tensor, Tensor]:
-    """Return the rows at the places of an epoch that follow one another, and their keys.
+    """Return the rows at consecutive positions of an epoch, and their keys.
 
     Args:
         order_N: Rows in the order of the epoch, int64.

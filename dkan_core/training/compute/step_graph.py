@@ -39,7 +39,7 @@ class StepGraph:
         self._warmed_up = 0
 
     def run(self, step: Callable[[], None], rows: int) -> None:
-        """Run a step of so many rows.
+        """Run a step of ``rows`` rows.
 
         Args:
             step: Always the same one but for the rows; it reads and writes the same tensors each time.

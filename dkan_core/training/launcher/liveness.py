@@ -41,7 +41,7 @@ Progress = tuple[int, ...]
 
 @dataclass(frozen=True)
 class LivenessCounters:
-    """What a process shows of itself: see ``dkan_core.training.roles.heartbeat``."""
+    """Liveness counters of a process: see ``dkan_core.training.roles.heartbeat``."""
 
     heartbeat: int
     activity: int

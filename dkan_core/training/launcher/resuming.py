@@ -24,7 +24,7 @@ EXTENDING_SETTINGS = ("epochs", "patience", "evaluations_per_epoch")
 """When a run ends and what it looks at: what was done stays as it is, and only what follows may be another."""
 
 CHANGEABLE_ON_RESUME = (*EXECUTION_SETTINGS, *EXTENDING_SETTINGS)
-"""What may be another in a run that is resumed; everything else would have changed what it has done so far."""
+"""Settings that may differ in a resumed run; any other would have changed what it has done so far."""
 
 logger = logging.getLogger(__name__)
 

@@ -42,7 +42,7 @@ CONTENTS = {
     rf"|{CHECKPOINTS}/({CHECKPOINT_FILE.pattern})",
     MODEL_FOLDER: rf"({re.escape(PARTIAL)}/)?({_MODEL})",
 }
-"""What a folder of a run may hold, as patterns."""
+"""Contents of the folder of a run, as patterns."""
 
 
 def check_run_folder(run: str | Path, checkpoints: str | None, *, overwrite: bool) -> None:

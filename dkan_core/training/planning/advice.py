@@ -82,7 +82,7 @@ class Advice:
 
 @dataclass(frozen=True, kw_only=True)
 class Device:
-    """What a worker has, besides its speed."""
+    """Memory and precision of a worker's device."""
 
     memory: float | None
     """Bytes; None where they are not known."""
@@ -101,7 +101,7 @@ class Device:
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """What is fixed while batch sizes are compared."""
+    """Settings that are fixed while batch sizes are compared."""
 
     machine: Machine
     scheme: Scheme

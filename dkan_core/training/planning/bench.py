@@ -36,7 +36,7 @@ CPU_INFO = Path("/proc/cpuinfo")
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """What one exchange of one size costs."""
+    """Cost of one exchange of one size."""
 
     exchange: str
     size: int
@@ -56,7 +56,7 @@ class Cost:
 
 @dataclass(frozen=True, kw_only=True)
 class SyncBench:
-    """What ``bench_sync`` measured."""
+    """Result of ``bench_sync``."""
 
     device: str
     workers: int

@@ -160,7 +160,7 @@ GPU_SCHEMES = (ALLREDUCE, SYNC, SINGLE, LOCAL_SGD, AVERAGE)
 
 @dataclass(frozen=True, kw_only=True)
 class Machine(ABC):
-    """What steps, exchanges and rows cost on a machine with some number of workers."""
+    """Costs of steps, exchanges and rows on a machine with some number of workers."""
 
     schemes: ClassVar[tuple[Scheme, ...]] = SCHEMES
     """In the order of preference."""
@@ -198,7 +198,7 @@ class Machine(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class Prediction:
-    """What a scheme is expected to do with some number of workers."""
+    """Prediction for a scheme with some number of workers."""
 
     scheme: str
     workers: int

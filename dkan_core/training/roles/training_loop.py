@@ -78,7 +78,7 @@ class TrainingLoop:
         self.on_turn = on_turn
 
     def run(self) -> None:
-        """Train to the end, and see to what an earlier process in this place did not come to."""
+        """Train to the end, and first finish what an earlier generation of this process left undone."""
         # An earlier process may have died after a commit, before what was due by it.
         self._run_hooks()
         while not self.store.ledger.ended:
