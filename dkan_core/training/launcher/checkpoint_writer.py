@@ -20,6 +20,9 @@ from dkan_core.utils.storage.paths import is_remote
 # Of the time: what is hashed and copied takes CPU, memory bandwidth and network from training.
 MAX_WRITING_SHARE = 0.05
 
+# After a checkpoint that could not be written, however long that took.
+LONGEST_PAUSE_SECONDS = 120.0
+
 logger = logging.getLogger(__name__)
 
 
@@ -174,13 +177,18 @@ class CheckpointWriter:
         )
 
     def _write(self, checkpoint: Checkpoint) -> None:
+        what = f"checkpoint of step {checkpoint.ledger.step}"
         try:
             self.newest = save_checkpoint(self.where, checkpoint)
+            what = "checkpoint of the best evaluation"
             self._bring_best()
         except DkanError as error:
             # Training continues: it does not need the checkpoint, and the next one may work.
-            logger.error("checkpoint of step %d was not written: %s", checkpoint.ledger.step, error)
-        self._note_duration(time.monotonic() - self._began)
+            logger.error("%s was not written: %s", what, error)
+            # Most of it was waiting, which takes nothing from training.
+            self._writing_seconds = min(time.monotonic() - self._began, LONGEST_PAUSE_SECONDS * MAX_WRITING_SHARE)
+        else:
+            self._note_duration(time.monotonic() - self._began)
 
     def _note_duration(self, seconds: float) -> None:
         """Take note of how long the last checkpoint took, and say so once where that delays the next ones."""

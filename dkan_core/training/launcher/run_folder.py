@@ -2,6 +2,7 @@
 
 import json
 import re
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -141,6 +142,9 @@ def local_run_folder(run: str | Path) -> Iterator[Path]:
     """Yield the local folder of a run; that of a remote one is uploaded at the end, also when the run fails.
 
     A run that fails before it has made way for itself leaves what is there alone.
+
+    Raises:
+        OutputError: It cannot be uploaded; the message names the local folder that then stays.
     """
     if not is_remote(run):
         try:
@@ -157,7 +161,13 @@ def local_run_folder(run: str | Path) -> Iterator[Path]:
                 if (folder / SETTINGS).exists() or not {*WRITTEN} & entries(run):
                     replace_remote(folder, str(run), WRITTEN)
             raise
-        replace_remote(folder, str(run), WRITTEN)
+        try:
+            replace_remote(folder, str(run), WRITTEN)
+        except OutputError as error:
+            # Hours of work: it is not lost with a bucket that is out of reach just now.
+            kept = Path(tempfile.mkdtemp(prefix="kept-dkan-run-"))
+            folder.replace(kept)
+            raise OutputError(f"{error}; what was to go there is in {kept}") from error
 
 
 def make_logs_ready(folder: Path, *, is_resumed: bool) -> None:

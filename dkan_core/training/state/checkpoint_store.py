@@ -15,6 +15,7 @@ from dkan_core.utils.retry import RetryPolicy, call_with_retries
 from dkan_core.utils.storage.failures import is_disk_full, readable, writable
 from dkan_core.utils.storage.paths import filesystem, is_remote, local_path
 from dkan_core.utils.storage.staging import staged_file
+from dkan_core.utils.storage.time_limits import time_limit
 
 # A run's folder for them, unless another is named.
 CHECKPOINTS = "checkpoints"
@@ -72,8 +73,10 @@ def write_parts(uri: str, parts: Sequence[bytes | memoryview]) -> None:
 
 
 def _may_pass(error: BaseException) -> bool:
-    # A full disk stays full for so short a time.
-    return isinstance(error, OutputError) and not is_disk_full(error.__cause__)
+    # A full disk stays full for so short a time; a bucket that never answered has had its time.
+    return isinstance(error, OutputError) and not (
+        is_disk_full(error.__cause__) or isinstance(error.__cause__, TimeoutError)
+    )
 
 
 def _prune(folder: str, newest: str) -> None:
@@ -91,7 +94,7 @@ def _remove(folder: str, names: Sequence[str]) -> None:
     fs, root = filesystem(folder)
     with writable(folder):
         for name in names:
-            fs.rm_file(f"{root}/{name}")
+            fs.rm_file(f"{root}/{name}", **time_limit(fs))
 
 
 def best_path(folder: Path, checkpoints: str) -> Path:
@@ -193,14 +196,15 @@ def _exists(uri: str) -> bool:
     with readable(uri):
         # fsspec remembers listings, and another process writes here.
         fs.invalidate_cache()
-        return bool(fs.exists(path))
+        return bool(fs.exists(path, **time_limit(fs)))
 
 
 def _names(folder: str) -> list[str]:
     fs, root = filesystem(folder)
     with readable(folder):
         fs.invalidate_cache()
-        found = fs.ls(root, detail=False) if fs.exists(root) else []
+        limit = time_limit(fs)
+        found = fs.ls(root, detail=False, **limit) if fs.exists(root, **limit) else []
     names = (name.rstrip("/").rsplit("/", 1)[-1] for name in found)
     # Twelve digits: the names sort as the steps do. Whatever else lies there is not touched.
     return sorted(name for name in names if name != BEST_FILE and CHECKPOINT_FILE.fullmatch(name))

@@ -36,7 +36,7 @@ def writable(uri: str | Path) -> Iterator[None]:
 
 
 def _reason(error: Exception) -> str:
-    return str(error) or type(error).__name__
+    return str(error) or ("no answer in time" if isinstance(error, TimeoutError) else type(error).__name__)
 
 
 # What no folder is to blame for: a limit of the process, by errno, and what to change.

@@ -11,6 +11,7 @@ from dkan_core.errors import DataError
 from dkan_core.utils.storage.failures import output_error, readable
 from dkan_core.utils.storage.locks import held_aside
 from dkan_core.utils.storage.paths import check_name, filesystem
+from dkan_core.utils.storage.time_limits import time_limit
 
 
 def check_regular(path: str | Path) -> None:
@@ -56,7 +57,7 @@ def read_if_there(uri: str) -> str | None:
     with readable(uri):
         # Not asked for first: it may be gone by then.
         try:
-            content: bytes = fs.cat_file(path)
+            content: bytes = fs.cat_file(path, **time_limit(fs))
         except (FileNotFoundError, NotADirectoryError):
             return None
     try:

@@ -10,6 +10,7 @@ from dkan_core.utils.storage.failures import output_error, writable
 from dkan_core.utils.storage.locks import ASIDE, LOCK, is_aside
 from dkan_core.utils.storage.paths import filesystem, is_remote, local_path
 from dkan_core.utils.storage.replacement import COMPLETE, MOVING
+from dkan_core.utils.storage.time_limits import time_limit
 
 # Folder in an output in which the output is made: what a killed command left is known by it.
 PARTIAL = ".partial"
@@ -36,7 +37,8 @@ def entries(out: str | Path) -> set[str]:
         fs, path = filesystem(out)
         with writable(out):
             fs.invalidate_cache()
-            names = fs.ls(path, detail=False) if fs.exists(path) else []
+            limit = time_limit(fs)
+            names = fs.ls(path, detail=False, **limit) if fs.exists(path, **limit) else []
         return {name.rstrip("/").rsplit("/", 1)[-1] for name in names}
     try:
         return set(os.listdir(local_path(out))) - {LOCK}
@@ -129,11 +131,11 @@ def check_file_free(uri: str, *, overwrite: bool, beginning: bytes, mark: bytes 
     check_file_name(uri)
     fs, path = filesystem(uri)
     with writable(uri):
-        if fs.isdir(path):
+        if fs.exists(path, **time_limit(fs)) and fs.isdir(path):
             raise OutputError(f"{uri}: is a folder; expected a file to write")
     check_file_is_ours(uri, beginning=beginning, mark=mark)
     with writable(uri):
-        taken = not overwrite and fs.exists(path) and fs.size(path)
+        taken = not overwrite and fs.exists(path, **time_limit(fs)) and fs.size(path)
     if taken:
         raise OutputError(f"{uri}: already exists; pass --overwrite (in Python overwrite=True) or choose another file")
 
@@ -177,8 +179,9 @@ def check_file_is_ours(uri: str, *, beginning: bytes, mark: bytes = b"") -> None
     fs, path = filesystem(uri)
     with writable(uri):
         fs.invalidate_cache()
-        if not fs.exists(path):
+        limit = time_limit(fs)
+        if not fs.exists(path, **limit):
             return
-        head = fs.cat_file(path, end=HEAD_BYTES) if fs.isfile(path) else None
+        head = fs.cat_file(path, end=HEAD_BYTES, **limit) if fs.isfile(path) else None
     if head is None or (head and not (beginning.startswith(head[: len(beginning)]) and mark in head)):
         raise OutputError(f"{uri}: was not written by dkan, and would be replaced; choose another place")

@@ -10,6 +10,7 @@ from dkan_core.utils.storage.failures import readable, writable
 from dkan_core.utils.storage.outputs import PARTIAL
 from dkan_core.utils.storage.paths import check_name, filesystem, is_remote, local_path, path_inside
 from dkan_core.utils.storage.scratch import scratch_folder
+from dkan_core.utils.storage.time_limits import put_file, time_limit
 
 
 @contextmanager
@@ -75,7 +76,7 @@ def upload_folder(folder: Path, uri: str, *, last: str) -> None:
     fs, root = filesystem(uri)
     with writable(uri):
         for name in sorted(_files_in(folder), key=lambda name: name == last):
-            fs.put_file(str(folder / name), f"{root}/{name}")
+            put_file(fs, folder / name, f"{root}/{name}")
 
 
 def replace_remote(folder: Path, uri: str, names: Sequence[str]) -> None:
@@ -90,19 +91,19 @@ def replace_remote(folder: Path, uri: str, names: Sequence[str]) -> None:
         names: What a result consists of; the last one arrives after the rest, and is removed before it.
     """
     fs, root = filesystem(uri)
-    root, last = root.rstrip("/"), names[-1]
+    root, last, limit = root.rstrip("/"), names[-1], time_limit(fs)
     with writable(uri):
         fs.invalidate_cache()
-        if fs.exists(f"{root}/{last}"):
+        if fs.exists(f"{root}/{last}", **limit):
             with _staged(fs, folder, root) as new:
-                fs.rm_file(f"{root}/{last}")
+                fs.rm_file(f"{root}/{last}", **limit)
                 _copy_staged(fs, root, new - {last})
                 for name in names:
                     _remove_files(fs, f"{root}/{name}", {f"{root}/{each}" for each in new})
                 _copy_staged(fs, root, new & {last})
             return
         mark = f"{root}/{PARTIAL}"
-        fs.pipe_file(mark, b"")
+        fs.pipe_file(mark, b"", **limit)
         _remove_remote(fs, root, reversed(names))
         try:
             upload_folder(folder, uri, last=last)
@@ -110,7 +111,7 @@ def replace_remote(folder: Path, uri: str, names: Sequence[str]) -> None:
             _remove_remote(fs, root, reversed(names))
             raise
         finally:
-            fs.rm_file(mark)
+            fs.rm_file(mark, **limit)
 
 
 def exchange_remote(folder: Path, uri: str, *, last: str) -> None:
@@ -137,7 +138,7 @@ def _staged(fs: Any, folder: Path, root: str) -> Iterator[set[str]]:
     names = _files_in(folder)
     try:
         for name in sorted(names):
-            fs.put_file(str(folder / name), f"{aside}/{name}")
+            put_file(fs, folder / name, f"{aside}/{name}")
         yield names
     finally:
         _remove_files(fs, aside)
@@ -156,13 +157,16 @@ def _files_in(folder: Path) -> set[str]:
 def _remove_files(fs: Any, root: str, keep: Collection[str] = ()) -> None:
     """Remove a file, or the files below a folder, but for some paths."""
     fs.invalidate_cache()
+    # Listing many files may take long, but begins only where the server answers.
+    if not fs.exists(root, **time_limit(fs)):
+        return
     for path in fs.find(root):
         if path not in keep:
-            fs.rm_file(path)
+            fs.rm_file(path, **time_limit(fs))
 
 
 def _remove_remote(fs: Any, root: str, names: Iterable[str]) -> None:
     fs.invalidate_cache()
     for name in names:
-        if fs.exists(f"{root}/{name}"):
+        if fs.exists(f"{root}/{name}", **time_limit(fs)):
             fs.rm(f"{root}/{name}", recursive=True)

@@ -30,6 +30,7 @@ from dkan_core.utils.storage.replacement import (
     replace_result,
 )
 from dkan_core.utils.storage.scratch import scratch_folder
+from dkan_core.utils.storage.time_limits import put_file
 
 
 @contextmanager
@@ -166,4 +167,4 @@ def _local_file(uri: str | Path) -> Iterator[Path]:
         yield folder / "file"
         fs, path = filesystem(uri)
         with writable(uri):
-            fs.put_file(f"{folder}/file", path)
+            put_file(fs, folder / "file", path)

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
+from dkan_core.errors import OutputError
 from dkan_core.tracking.tracker import Trackers
 from dkan_core.training.launcher import checkpoint_writer
 from dkan_core.training.launcher.checkpoint_writer import CheckpointWriter
@@ -184,6 +185,26 @@ def test_two_are_never_written_at_once_and_the_pause_grows_with_what_one_takes(
     assert training.memory.checkpoint_request.read().number == 2
     training.step()
     assert write_due(writer) == 17
+
+
+def test_checkpoint_that_was_not_written_does_not_put_off_the_next_for_long(
+    begin: Callable[..., CheckpointWriter], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(checkpoint_writer, "MAX_WRITING_SHARE", 1e-9)
+    monkeypatch.setattr(checkpoint_writer, "LONGEST_PAUSE_SECONDS", 0.0)
+    training = Training()
+    writer = begin(training, OFTEN)
+
+    def fail(*_: object) -> str:
+        raise OutputError("no answer in time")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint_writer, "save_checkpoint", fail)
+        training.step(10)
+        assert write_due(writer) == 0
+    assert "checkpoint of step 10 was not written: no answer in time" in caplog.text and "follows" not in caplog.text
+    training.step(10)
+    assert write_due(writer) == 20
 
 
 @pytest.mark.parametrize(("all_points", "steps"), [(True, [10, 20]), (False, [10, 10])])

@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import shutil
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from dkan_core import ConfigError, OutputError, TrainConfig, TrainResult, evalua
 from dkan_core.errors import DataError, DkanError
 from dkan_core.model.model_folder import MODEL_FILES
 from dkan_core.model.saved_model import write_model_files
+from dkan_core.training.launcher import run_folder
 from dkan_core.training.launcher.run_folder import check_run_folder, local_run_folder, replaces_checkpoints
 from dkan_core.utils.storage.staging import output_lock
 
@@ -207,3 +209,23 @@ def test_history_that_breaks_off_is_read_up_to_there(prepared: Path, trained: Tr
 def test_limit_of_the_process_is_no_fault_of_the_folder(tmp_path: Path, number: int, message: str) -> None:
     with pytest.raises(DkanError, match=message), local_run_folder(tmp_path / "run"):
         raise OSError(number, os.strerror(number))
+
+
+def test_run_that_cannot_be_uploaded_stays_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+    def refuse(*_: object) -> None:
+        raise OutputError("memory://kept-run: cannot be written (no answer in time)")
+
+    monkeypatch.setattr(run_folder, "replace_remote", refuse)
+
+    def write_run() -> None:
+        with local_run_folder("memory://kept-run") as folder:
+            (folder / "model").mkdir()
+            (folder / "model" / "config.json").write_text("{}")
+
+    with pytest.raises(OutputError, match="no answer in time") as caught:
+        write_run()
+    (kept,) = tmp_path.iterdir()
+    assert str(caught.value).endswith(f"; what was to go there is in {kept}")
+    assert files(kept) == {"model/config.json": b"{}"}

@@ -1,0 +1,39 @@
+"""How long a remote file system may take over one call: a server that takes connections may never answer.
+
+Clients have time-outs of their own, which are for one request: with their repetitions they take many minutes, and an
+upload that the server does not read has none.
+"""
+
+from pathlib import Path
+from typing import Any
+
+# Longer than clients repeat what a busy server refuses.
+ANSWER_SECONDS = 60.0
+
+# Whatever takes longer than this is taken for a connection that is lost.
+SLOWEST_BYTES_PER_SECOND = 250e3
+
+
+def time_limit(fs: Any, size: int = 0) -> dict[str, float]:
+    """Return the argument that ends a call of a file system in time; it raises TimeoutError then.
+
+    Not for ``isfile``, ``isdir`` and ``size``, which do not take it on every file system.
+
+    Args:
+        fs: The file system; those that wait for no network take no such argument, and the result is empty.
+        size: Bytes that are sent.
+
+    >>> import fsspec
+    >>> time_limit(fsspec.filesystem("http"), size=30_000_000), time_limit(fsspec.filesystem("memory"))
+    ({'timeout': 180.0}, {})
+    """
+    return {"timeout": ANSWER_SECONDS + size / SLOWEST_BYTES_PER_SECOND} if fs.async_impl else {}
+
+
+def put_file(fs: Any, file: Path, path: str) -> None:
+    """Copy a local file to a remote file system.
+
+    Raises:
+        TimeoutError: It takes longer than a minute and four seconds per megabyte.
+    """
+    fs.put_file(str(file), path, **time_limit(fs, file.stat().st_size))
