@@ -4,7 +4,7 @@ from dataclasses import asdict
 from typing import Annotated
 
 import dkan_core
-from dkan_core.cli.options import JsonFile, Model, Overwrite, command, option
+from dkan_core.cli.options import JsonFile, Model, Overwrite, check_models, command, option
 from dkan_core.cli.results import result_printer
 from dkan_core.cli.workflow import PANEL, app
 
@@ -32,6 +32,7 @@ def edit(
     json_file: JsonFile = None,
 ) -> None:
     """Change terms of an additive model: make one monotone, clip, flatten, set, scale, center or remove it."""
+    check_models(model)
     with result_printer(json_file, out=out, overwrite=overwrite) as show:
         result = dkan_core.edit(model, edits, out, data=data, split=split, overwrite=overwrite)
         show(asdict(result), result)

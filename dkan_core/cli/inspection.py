@@ -6,7 +6,17 @@ from typing import Annotated, Any
 import typer
 
 import dkan_core
-from dkan_core.cli.options import ConfigFile, JsonFile, Model, Overwrite, Sources, command, merged_settings, option
+from dkan_core.cli.options import (
+    ConfigFile,
+    JsonFile,
+    Model,
+    Overwrite,
+    Sources,
+    check_models,
+    command,
+    merged_settings,
+    option,
+)
 from dkan_core.cli.results import result_printer
 from dkan_core.cli.workflow import PANEL, app
 
@@ -70,6 +80,7 @@ def drift(
     from dkan_core.utils.storage.staging import staged_file
 
     check_max_psi(max_psi)
+    check_models(model, sources=sources)
     with result_printer(json_file, overwrite=overwrite) as show:
         if html:
             check_page_free(html, overwrite=overwrite)

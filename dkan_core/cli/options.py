@@ -2,7 +2,7 @@
 
 import functools
 import inspect
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import Field, fields
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
@@ -160,6 +160,20 @@ def _whole_command(body: Body, settings: Settings | None, without: Collection[st
 def epilog(examples: list[str]) -> str:
     """Return the end of a help text, which shows each paragraph as a line."""
     return "\n\n".join(["Examples:", *(f"$ {example}" for example in examples)])
+
+
+def check_models(*models: str | None, sources: Sequence[str] = ()) -> None:
+    """Check that models are there, before torch is imported, which takes seconds.
+
+    Args:
+        models: Folders or URIs; None for one that was not given.
+        sources: Data that they are for.
+    """
+    from dkan_core.model.model_folder import check_is_model
+
+    for model in models:
+        if model is not None:
+            check_is_model(model, sources)
 
 
 def merged_settings(kind: "type[ConfigT]", config: str | None, given: dict[str, Any]) -> "ConfigT":

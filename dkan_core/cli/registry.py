@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 import dkan_core
-from dkan_core.cli.options import JsonFile, Overwrite, command, option
+from dkan_core.cli.options import JsonFile, Overwrite, check_models, command, option
 from dkan_core.cli.results import result_printer
 from dkan_core.cli.workflow import app
 
@@ -37,6 +37,7 @@ def register(
     json_file: JsonFile = None,
 ) -> None:
     """Register a published model in a Kubeflow Model Registry; repeating the command has no further effect."""
+    check_models(model)
     with result_printer(json_file, overwrite=overwrite) as show:
         found = dkan_core.register(model, registry, name=name or "", version=version or "", metrics=metrics)
         show(found.to_dict(), found)

@@ -16,6 +16,7 @@ from dkan_core.cli.options import (
     Overwrite,
     Prepared,
     Sources,
+    check_models,
     command,
     epilog,
     merged_settings,
@@ -240,6 +241,7 @@ def evaluate(
     json_file: JsonFile = None,
 ) -> None:
     """Write metrics.json and report.html for a prepared split, or for raw Parquet with labels."""
+    check_models(model, previous, sources=data)
     with result_printer(json_file, out=out, overwrite=overwrite) as show:
         found = dkan_core.evaluate(
             model,
@@ -300,6 +302,7 @@ def explain(
     json_file: JsonFile = None,
 ) -> None:
     """Write what the model learned, as a page and as figures; or, with raw rows, the reasons for each score."""
+    check_models(model, against, sources=[prepared or rows])
     count = int(rows) if rows.removeprefix("-").isdecimal() else None
     shared: dict[str, Any] = {"label": label, "top": top, "overwrite": overwrite}
     with result_printer(json_file, out=out, overwrite=overwrite) as show:
@@ -351,6 +354,7 @@ def predict(
     json_file: JsonFile = None,
 ) -> None:
     """Score raw Parquet: one probability per label and row, in the order of the input."""
+    check_models(model, sources=sources)
     with result_printer(json_file, out=out, overwrite=overwrite) as show:
         rows = dkan_core.predict(model, sources, out, columns=column or (), reasons=reasons, overwrite=overwrite)
         show({"scores": out, "rows": rows})
@@ -372,6 +376,7 @@ def export(
     json_file: JsonFile = None,
 ) -> None:
     """Write a model as one file that runs without dkan: raw columns in, probabilities out."""
+    check_models(model)
     with result_printer(json_file, out=out, overwrite=overwrite) as show:
         show(asdict(dkan_core.export(model, out, missing_text=missing_text, overwrite=overwrite)))
 
@@ -387,4 +392,5 @@ def export(
 )
 def serve(model: Model, config: ConfigFile = None, *, settings: dict[str, Any]) -> None:
     """Serve a model over HTTP: the Open Inference Protocol, and rows as plain JSON."""
+    check_models(model)
     dkan_core.serve(model, merged_settings(dkan_core.ServeConfig, config, settings))

@@ -16,6 +16,7 @@ from dkan_core.utils.file_names import CONFIG, METRICS, MODEL_FOLDER, PREPROCESS
 from dkan_core.utils.schemas import Schema, SchemaT, read_json
 from dkan_core.utils.storage.files import json_text, read_if_there
 from dkan_core.utils.storage.outputs import PARTIAL, check_file_is_ours, check_free, entries, foreign_contents
+from dkan_core.utils.storage.paths import check_name, is_remote, local_path
 
 WEIGHTS, CARD, HASHES, ESTIMATOR = "model.safetensors", "README.md", "files.json", "estimator.json"
 # What ``train`` writes; ``FastKANClassifier.save`` adds ``estimator.json``.
@@ -88,6 +89,27 @@ def naming_swapped(sources: Sequence[str | Path]) -> Iterator[None]:
         if swapped is None:
             raise
         raise ConfigError(f"{swapped}: is a model; name the model first, then the data") from error
+
+
+def check_is_model(uri: str, sources: Sequence[str | Path] = ()) -> None:
+    """Check, before what takes longer, that a folder on this machine is a model or a run; of a URI nothing is asked.
+
+    Args:
+        uri: The folder.
+        sources: Data that the model is for; one that is a model instead is named.
+
+    Raises:
+        ConfigError: The two were swapped.
+        DataError: There is no model, or it cannot be read.
+    """
+    check_name(uri)
+    if is_remote(uri):
+        return
+    with suppress(DataError):  # said below, as of any other model
+        if find_model(uri) is not None:
+            return
+    with naming_swapped(sources):
+        ModelFolder(local_path(uri)).read(CONFIG)
 
 
 def _holds_model(uri: str | Path) -> bool:

@@ -96,6 +96,18 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
         ["evaluate", "rows", "{model}/..", "--out", "eval"],
         r"/model/\.\.: is a model; name the model first, then the data",
     ),
+    "model and data swapped for an explanation": (
+        ["explain", "{prepared}", "{model}", "--out", "why"],
+        r"/model: is a model; name the model first, then the data",
+    ),
+    "rows and model swapped for an explanation": (
+        ["explain", "rows/a.parquet", "--rows", "{model}", "--out", "why"],
+        r"/model: is a model; name the model first, then the data",
+    ),
+    "earlier model that is missing": (
+        ["evaluate", "{model}", "rows", "--out", "eval", "--previous", "run/modle"],
+        r"run/modle: no config\.json there",
+    ),
     "model and data swapped for drift": (
         ["drift", "rows", "{model}"],
         r"/model: is a model; name the model first, then the data",

@@ -101,6 +101,25 @@ def test_folder_that_is_missing_is_said_before_torch_is_imported(tmp_path: Path,
     assert not modules & COMPUTING
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        "evaluate {} rows.parquet --out out",
+        "explain {} prepared --out out",
+        "predict {} rows.parquet --out scores.parquet",
+        "export {} --out model.onnx",
+        "serve {}",
+        "drift {} rows.parquet",
+        "edit {} --set edits.toml --out out",
+        "register {} --registry http://registry.example",
+    ],
+)
+def test_model_that_is_missing_is_said_before_torch_is_imported(tmp_path: Path, command: str) -> None:
+    output, modules = run_command(tmp_path, *command.format(tmp_path / "run/modle").split(), code=2)
+    assert f"error: {tmp_path}/run/modle: no config.json there; expected a model that `dkan train` wrote" in output
+    assert not modules & COMPUTING
+
+
 # What ends without being taken apart says nothing of itself; what is registered for the end is done.
 ENDING = """
 import atexit, sys, threading, time
