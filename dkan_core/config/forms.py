@@ -142,7 +142,10 @@ def training_from_form(values: Mapping[str, Any], changes: Mapping[str, Any]) ->
     for name, rule in POD_RULES.items():
         if name in values and not rule.holds(values[name]):
             raise ConfigError(f"{name} must be {rule.expected}, got {values[name]!r}")
-    placed = {"device": "cuda" if gpus else "auto", "workers": gpus or values.get("workers") or None}
+    workers = values.get("workers") or None
+    if gpus and workers not in (None, gpus):
+        raise ConfigError(f"workers {workers}: with num_gpus {gpus} there is one per GPU; leave workers at 0")
+    placed = {"device": "cuda" if gpus else "auto", "workers": gpus or workers}
     return config_from_form(TrainConfig, values, {**placed, **changes})
 
 

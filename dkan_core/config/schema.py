@@ -155,11 +155,12 @@ def unknown_setting(kind: type, names: list[str]) -> ConfigError:
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return a guess at what was meant, for a message; empty where no name is near.
 
-    >>> nearest("data-url", ["data_uri", "label"])
-    " (did you mean 'data_uri'?)"
+    >>> nearest("data-url", ["data_uri", "label"]), nearest("Batch_scorng", ["batch-scoring"])
+    (" (did you mean 'data_uri'?)", " (did you mean 'batch-scoring'?)")
     """
-    close = difflib.get_close_matches(name.lower().replace("-", "_"), list(known), n=1, cutoff=0.7)
-    return f" (did you mean {close[0]!r}?)" if close else ""
+    plain = {each.replace("-", "_"): each for each in known}
+    close = difflib.get_close_matches(name.lower().replace("-", "_"), plain, n=1, cutoff=0.7)
+    return f" (did you mean {plain[close[0]]!r}?)" if close else ""
 
 
 def _config_error(kind: type, values: Mapping[str, Any], errors: list[ErrorDetails]) -> ConfigError:

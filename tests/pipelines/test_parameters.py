@@ -65,6 +65,7 @@ def test_arguments_take_the_type_of_their_parameter() -> None:
         ([*REQUIRED, "split=80/30/10"], "split must add up to 100"),
         ([*REQUIRED, "epochs=-3"], "epochs must be from 1 to"),
         ([*REQUIRED, "strategy=single", "num_gpus=4"], "workers 4: strategy single has one"),
+        ([*REQUIRED, "num_gpus=8", "workers=4"], "workers 4: with num_gpus 8 there is one per GPU; leave workers at 0"),
         ([*REQUIRED, 'settings={"epoch": 3}'], r"unknown setting 'epoch' \(did you mean 'epochs'\?\)"),
     ],
 )

@@ -148,6 +148,7 @@ def test_secrets_that_fit_no_header(
         ),
         (["--params", "more"], "expected NAME=VALUE or a .toml, .json, .yaml, .yml file, got 'more'"),
         (["--params", "none.toml"], "none.toml: No such file or directory"),
+        (["--pipeline", "sngle-node"], "unknown pipeline 'sngle-node' (did you mean 'single-node'?)"),
         (["--pipeline", "other"], "unknown pipeline 'other'; expected one of single-node, single-node-pvc"),
         (["--timeout", "3"], "--timeout and --junit need --wait"),
         (["--token-file", "none"], "none: No such file or directory"),

@@ -242,7 +242,11 @@ def plan(
     Raises:
         UserError: The data or a setting is wrong.
     """
-    memory = parse_size(device_memory, name="device_memory", most=MOST_MEMORY) if device_memory else None
+    memory = (
+        parse_size(device_memory, name="device_memory", most=MOST_MEMORY, example="24GB or 80GB")
+        if device_memory
+        else None
+    )
     asked = Asked(gpus=gpus, link=link, device_memory=memory, rows_per_second=rows_per_second)
     if rows_per_second is not None and check:
         raise ConfigError("check: a plan with a given rows_per_second is for GPUs elsewhere; run it where they are")

@@ -7,24 +7,25 @@ from dkan_core.errors import ConfigError
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
-def parse_size(text: str, *, name: str = "size", most: int = 4 << 30) -> int:
+def parse_size(text: str, *, name: str = "size", most: int = 4 << 30, example: str = "64KB or 16MB") -> int:
     """Return the bytes that a size such as 64KB means.
 
     Args:
         text: A whole number, and a unit of 1024 if any.
         name: What messages call it.
         most: The largest that is allowed, a whole number of GB.
+        example: What messages show.
 
     Raises:
         ConfigError: It is not a size, or out of range.
 
-    >>> parse_size("64KB"), parse_size("1 m"), parse_size("4096")
-    (65536, 1048576, 4096)
+    >>> parse_size("64KB"), parse_size("1 m"), parse_size("2 MiB"), parse_size("4096")
+    (65536, 1048576, 2097152, 4096)
     """
-    match = re.fullmatch(r"(\d{1,12})\s*([KMG]?)B?", text.strip().upper())
-    size = int(match[1]) * UNITS[match[2]] if match else 0
+    match = re.fullmatch(r"(\d{1,12})\s*(?:([KMG])I?)?B?", text.strip().upper())
+    size = int(match[1]) * UNITS[match[2] or ""] if match else 0
     if not 1 << 10 <= size <= most:
-        raise ConfigError(f"{name} must be from 1KB to {most >> 30}GB, such as 64KB or 16MB, got {text!r}")
+        raise ConfigError(f"{name} must be from 1KB to {most >> 30}GB, such as {example}, got {text!r}")
     return size
 
 

@@ -213,7 +213,8 @@ def test_defaults_of_the_command_are_those_of_its_function() -> None:
         (["--link", "ethernet"], "link must be one of nvlink, pcie4, got 'ethernet'"),
         (["--device", "cpu,cpu", "--gpus", "2"], "device cpu,cpu: a plan for several devices does not take gpus"),
         (["--dropout", "2"], "dropout must be from 0 to 0.99"),
-        (["--device-memory", "lots"], "device_memory must be from 1KB to 1048576GB, such as 64KB or 16MB, got 'lots'"),
+        (["--device-memory", "lots"], "device_memory must be from 1KB to 1048576GB, such as 24GB or 80GB, got 'lots'"),
+        (["--device-memory", "80"], "device_memory must be from 1KB to 1048576GB, such as 24GB or 80GB, got '80'"),
         (["--rows-per-second", "0"], "rows_per_second must be a number above 0, got 0.0"),
         (["--rows-per-second", "1e6", "--check"], "run it where they are"),
         (
