@@ -66,6 +66,10 @@ def test_the_command_is_printed_and_runs_as_it_is(
             ["--launch", "torchrun", "--nproc", "2", "--json", "-"],
             "--json: with --launch, the result is in .*metrics.json",
         ),
+        (
+            ["--launch", "torchrun", "--nproc", "2", "--resume", "none"],
+            "resume none: there is no checkpoint at none",
+        ),
         (["--launch", "torchrun"], "nproc: no GPU is visible, so there is no default"),
     ],
 )
