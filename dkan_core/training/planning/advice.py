@@ -17,6 +17,9 @@ NEAR = 0.9
 # Factor of the speed that makes it worth to learn something else: from twice the batch, or from averages of parameters.
 WORTH = 1.2
 
+# By how much measurements, and with them these two, may be off: what a repetition may recommend is said.
+MARGIN = 0.05
+
 # Steps below which a plan warns, and halves the batches where it can.
 FEW_STEPS = 300
 # Share of a gradient's time without rows from which on it is what limits.
@@ -132,7 +135,7 @@ class Case:
         launch, whole = (self.machine.step(self.scheme, self.workers, rows) for rows in (0, batch_size / self.workers))
         return launch > LAUNCH_SHARE * whole
 
-    def best_batch(self, batch_size: int) -> int:
+    def best_batch(self, batch_size: int, worth: float = WORTH) -> int:
         """Return a batch size: doubled while that is worth it and leaves steps to learn, halved while there are few."""
         if self.is_fitted:
             return batch_size
@@ -141,13 +144,15 @@ class Case:
         while (
             2 * batch_size <= min(MAX_BATCH, self.train_rows)
             and self.steps(2 * batch_size) >= STEPS_TO_TAKE
-            and self.predict(2 * batch_size).rows_per_second > WORTH * self.predict(batch_size).rows_per_second
+            and self.predict(2 * batch_size).rows_per_second > worth * self.predict(batch_size).rows_per_second
         ):
             batch_size *= 2
         return batch_size
 
 
-def choose(predictions: Sequence[Prediction], most_workers: int, schemes: Sequence[Scheme]) -> Prediction:
+def choose(
+    predictions: Sequence[Prediction], most_workers: int, schemes: Sequence[Scheme], near: float = NEAR
+) -> Prediction:
     """Return the prediction to go for: of those near the fastest the one with the fewest workers, then the simplest.
 
     Several workers that take local steps do not learn what one process would: they have to be faster by far.
@@ -156,18 +161,19 @@ def choose(predictions: Sequence[Prediction], most_workers: int, schemes: Sequen
         predictions: Those to choose from.
         most_workers: As many as may be used.
         schemes: In the order of preference.
+        near: Share of the highest speed from which on something simpler is taken.
     """
     order = [scheme.name for scheme in schemes]
     local = {scheme.name for scheme in schemes if scheme.has_local_steps}
     allowed = [each for each in predictions if each.workers <= most_workers]
     same = [each for each in allowed if each.workers == 1 or each.scheme not in local]
     best, best_of_same = (max(each.rows_per_second for each in some) for some in (allowed, same))
-    near = (each for each in allowed if each.rows_per_second >= NEAR * best)
+    good = (each for each in allowed if each.rows_per_second >= near * best)
     if best <= WORTH * best_of_same:
-        near = (each for each in same if each.rows_per_second >= NEAR * best_of_same)
+        good = (each for each in same if each.rows_per_second >= near * best_of_same)
     # Fewer workers leave devices to others. One alone has nobody to exchange anything with; of the other schemes those
     # come first whose result does not depend on the workers.
-    return min(near, key=lambda each: (each.workers, each.scheme != "single", order.index(each.scheme)))
+    return min(good, key=lambda each: (each.workers, each.scheme != "single", order.index(each.scheme)))
 
 
 def advise(
@@ -193,7 +199,9 @@ def advise(
         device: What a worker has.
         is_fitted: Whether the model is fitted anew after gradient training.
     """
-    chosen = choose(predictions, most_workers, machine.schemes)
+    chosen, *others = (
+        choose(predictions, most_workers, machine.schemes, near) for near in (NEAR, NEAR - MARGIN, NEAR + MARGIN)
+    )
     scheme = next(scheme for scheme in machine.schemes if scheme.name == chosen.scheme)
     case = Case(
         machine=machine,
@@ -227,6 +235,7 @@ def advise(
         speedup=found.rows_per_second / alone,
         notes=(
             *_notes(case, config.batch_size, batch_size),
+            *_close_calls(chosen, others, case, config.batch_size),
             *_memory_notes(need, rows, memory, parts),
             *_precision_notes(device.bf16_speed),
         ),
@@ -250,6 +259,23 @@ def _notes(case: Case, before: int, after: int) -> list[str]:
     if case.scheme.has_local_steps:
         notes.append("workers that take local steps do not reach the same model as one process; compare AP")
     return notes
+
+
+def _close_calls(chosen: Prediction, others: Sequence[Prediction], case: Case, before: int) -> list[str]:
+    """Return what may be recommended when the same is measured again.
+
+    Args:
+        chosen: The recommendation.
+        others: Those with other thresholds.
+        case: What is fixed while batch sizes are compared.
+        before: The batch size of the settings.
+    """
+    sizes = [case.best_batch(before, worth) for worth in (WORTH, WORTH - MARGIN, WORTH + MARGIN)]
+    close = [
+        *(f"{each.scheme} with {counted(each.workers, 'worker')}" for each in others if each != chosen),
+        *(f"--batch-size {size}" for size in sizes if size != sizes[0]),
+    ]
+    return [f"a close call: another measurement may recommend {' or '.join(dict.fromkeys(close))}"] if close else []
 
 
 def _memory_notes(need: MemoryNeed, rows: float, memory: float | None, parts: int | None) -> list[str]:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dkan_core.config import ResolvedTrainConfig
-from dkan_core.training.planning.advice import FEW_STEPS, Device, advise, choose
+from dkan_core.training.planning.advice import FEW_STEPS, NEAR, Device, advise, choose
 from dkan_core.training.planning.device_memory import RESERVED_SHARE, MemoryNeed, fit_memory, parts_that_fit
 from dkan_core.training.planning.formulas import (
     ALLREDUCE,
@@ -273,6 +273,20 @@ def test_device_decides_on_parts_and_precision(found: Device, accumulate: int, n
     assert advice.workers == 4 and advice.accumulate == accumulate
     assert (f"--accumulate {accumulate}" in advice.options()) == (accumulate > 1)
     assert any(note in each for each in advice.notes) if note else not advice.notes
+
+
+@pytest.mark.parametrize(
+    ("gain", "call"), [(1.05, ""), (1.09, "allreduce with 2 workers"), (1.14, "single with 1 worker")]
+)
+def test_close_call_is_said(gain: float, call: str) -> None:
+    machine = gpus()
+    lines = [line(machine, scheme, 1) for scheme in machine.schemes]
+    best = max(each.rows_per_second for each in lines)
+    lines.append(replace(line(machine, ALLREDUCE, 2), rows_per_second=gain * best))
+    advice = advise(machine, config(100, 8000), 8, 100_000, lines, 2, device())
+    assert advice.workers == (2 if gain > 1 / NEAR else 1)
+    notes = [note for note in advice.notes if "close call" in note]
+    assert notes == ([f"a close call: another measurement may recommend {call}"] if call else [])
 
 
 def test_too_few_steps_are_warned_of_and_smaller_batches_recommended() -> None:
