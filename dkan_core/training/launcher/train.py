@@ -44,13 +44,19 @@ from dkan_core.training.setup.defaults import log_choices, resolve_for
 from dkan_core.training.setup.initial_model import take_initial
 from dkan_core.training.setup.sizing import needs_no_gradients
 from dkan_core.training.state.checkpoint_file import Checkpoint
-from dkan_core.training.state.checkpoint_store import CHECKPOINTS, OWN_CHECKPOINTS, clear_checkpoints, save_checkpoint
+from dkan_core.training.state.checkpoint_store import (
+    CHECKPOINTS,
+    OWN_CHECKPOINTS,
+    clear_checkpoints,
+    copy_best,
+    save_checkpoint,
+)
 from dkan_core.training.state.ledger import ENDINGS
 from dkan_core.training.state.refit_choices import may_refit
 from dkan_core.training.state.schedule import Schedule
 from dkan_core.utils.file_names import METRICS, MODEL_FOLDER
 from dkan_core.utils.storage.files import write_atomic, write_json
-from dkan_core.utils.storage.paths import is_remote, local_path
+from dkan_core.utils.storage.paths import is_remote, lies_in, local_path
 from dkan_core.utils.storage.staging import output_lock
 
 LEDGER_FACTS = ("units_done", "rows", "refused", "backoffs", "late", "reassigned")
@@ -227,12 +233,17 @@ def _is_locked(where: str, run: str | Path) -> bool:
 
 def _remove_earlier(start: RunStart, *, clears_checkpoints: bool) -> None:
     """Remove what an earlier run has left and this one replaces."""
-    if start.config.resume == "best" and start.checkpoint is not None:
-        # What came after it is gone from here on, also for a run that is stopped before it writes another.
-        save_checkpoint(start.checkpoints, start.checkpoint)
+    checkpoint, where = start.checkpoint, start.checkpoints
     if clears_checkpoints:
-        clear_checkpoints(start.checkpoints)
-    make_ready(start.folder, start.checkpoint, keep_refit=start.config.refit)
+        clear_checkpoints(where)
+    if checkpoint is not None and start.config.resume == "best":
+        # What came after it is gone from here on, also for a run that is stopped before it writes another.
+        save_checkpoint(where, checkpoint)
+    elif checkpoint is not None and not lies_in(checkpoint.source, where):
+        # It may be all that this run has: one that has ended trains nothing.
+        save_checkpoint(where, checkpoint)
+        copy_best(checkpoint, where)
+    make_ready(start.folder, checkpoint, keep_refit=start.config.refit)
 
 
 def _tracked_run(run: str, start: RunStart, found: ResolvedTrainConfig) -> TrackedRun:

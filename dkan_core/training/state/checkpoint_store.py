@@ -107,6 +107,26 @@ def best_path(folder: Path, checkpoints: str) -> Path:
     return (folder / CHECKPOINTS if is_remote(checkpoints) else local_path(checkpoints)) / BEST_FILE
 
 
+def copy_best(checkpoint: Checkpoint, folder: str) -> None:
+    """Write the checkpoint of the best evaluation to another folder, if it lies beside a later one of its run.
+
+    Args:
+        checkpoint: The later one, as it was read.
+        folder: Folder or URI.
+
+    Raises:
+        OutputError: It cannot be written.
+    """
+    try:
+        best = load_checkpoint(f"{checkpoint.source.rpartition('/')[0] or '.'}/{BEST_FILE}")
+    except DataError as error:
+        logger.warning("%s; --resume best needs a better evaluation first", error)
+        return
+    steps = [entry["step"] for entry in checkpoint.history if entry["best"]]
+    if best is not None and best[1].ledger.step in steps[-1:]:
+        write_checkpoint(f"{folder}/{BEST_FILE}", best[1])
+
+
 def read_model(folder: Path) -> dict[str, bytes]:
     """Return what a checkpoint holds of a model folder that may be replaced meanwhile; empty where none is complete."""
     try:

@@ -18,12 +18,15 @@ from dkan_core.training.launcher.resuming import check_resumable, ending_of, wai
 from dkan_core.training.state import checkpoint_store
 from dkan_core.training.state.checkpoint_file import encode, run_facts
 from dkan_core.training.state.checkpoint_store import (
+    BEST_FILE,
     KEPT_FILES,
     check_no_checkpoints,
     clear_checkpoints,
+    copy_best,
     load_checkpoint,
     read_model,
     save_checkpoint,
+    write_checkpoint,
     write_parts,
 )
 from dkan_core.training.state.ledger import ENDINGS
@@ -220,6 +223,30 @@ def test_run_of_other_data_is_not_gone_on_with(prepared: Path, trained: TrainRes
     again = train(prepared, tmp_path / "run", replace(config, learning_rate=0.02))
     assert again.history == trained.history and again.metrics["training"]["steps"] == trained.history[-1]["step"]
     assert asdict(again)["average_precision"] == trained.average_precision
+    # The new run needs the old one no more.
+    newest = max(path.name for path in (run / "checkpoints").iterdir())
+    for name in (newest, BEST_FILE):
+        found = [load_checkpoint(str(each / "checkpoints" / name)) for each in (run, tmp_path / "run")]
+        (_, before), (_, after) = (each for each in found if each is not None)
+        assert before.ledger == after.ledger and np.array_equal(before.state_KP, after.state_KP)
+
+
+def test_best_evaluation_is_copied_where_no_later_one_is_better_and_it_can_be_read(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    earlier, other = tmp_path / "earlier", tmp_path / "other"
+    history = [evaluation(10), evaluation(20), {**evaluation(30), "best": False}]
+    checkpoint = checkpoint_of(30, history=history, source=str(earlier / "step-000000000030.safetensors"))
+    copy_best(checkpoint, str(other))
+    for step in (40, 10):
+        write_checkpoint(str(earlier / BEST_FILE), checkpoint_of(step))
+        copy_best(checkpoint, str(other))
+    (earlier / BEST_FILE).write_bytes(b"damaged")
+    copy_best(checkpoint, str(other))
+    assert not other.exists() and "--resume best needs a better evaluation first" in caplog.text
+    write_checkpoint(str(earlier / BEST_FILE), checkpoint_of(20))
+    copy_best(checkpoint, str(other))
+    assert (other / BEST_FILE).read_bytes() == (earlier / BEST_FILE).read_bytes()
 
 
 @pytest.mark.parametrize("resume", ["{run}", "{run}/", "{run}/checkpoints/"])
