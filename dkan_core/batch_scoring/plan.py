@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dkan_core.data.preparation.label_columns import label_columns
-from dkan_core.data.source.files import find_parquet, split_sources, stamp, takes_in
+from dkan_core.data.source.files import find_parquet, split_sources, takes_in
 from dkan_core.errors import ConfigError, DataError, OutputError
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.scoring.raw import output_schema
@@ -146,15 +146,14 @@ def _make_plan(
 ) -> ScoringPlan:
     compared = label_columns(saved.config.labels, labels) if labels else ()
     passed = list(dict.fromkeys(columns))
-    stamps = [stamp(path) for path in paths]  # before the footers: a file that is replaced meanwhile is noticed later
-    _, rows = output_schema(saved, paths, passed, compared)
+    _, found = output_schema(saved, paths, passed, compared)
     # Single files may be empty, as of a writer that had nothing to write.
-    if not any(rows):
+    if not any(file.rows for file in found):
         raise DataError(f"{paths[0]}: no rows in any source file")
     names = _below_common_folder(paths)
     files = []
-    for path, count, (size, modified) in zip(paths, rows, stamps, strict=True):
-        files.append(PlannedFile(source=path, output=names[path], rows=count, bytes=size, modified=modified))
+    for path, file in zip(paths, found, strict=True):
+        files.append(PlannedFile(source=path, output=names[path], **file.model_dump(exclude={"path"})))
     return ScoringPlan(
         model=model,
         fingerprint=saved.files.fingerprint(),

@@ -9,8 +9,8 @@ import pyarrow.csv as pcsv
 import pyarrow.parquet as pq
 
 from dkan_core.data.source.column_types import is_uuid
-from dkan_core.data.source.columns import open_parquet
 from dkan_core.data.source.files import MAGIC, SUFFIXES
+from dkan_core.data.source.parquet_files import open_parquet
 from dkan_core.errors import OutputError
 from dkan_core.scoring.raw import probability_column
 from dkan_core.utils.storage.outputs import HEAD_BYTES, check_file_free, check_file_is_ours, check_suffix

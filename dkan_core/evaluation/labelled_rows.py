@@ -26,8 +26,9 @@ from dkan_core.data.preparation.label_columns import (
 )
 from dkan_core.data.preparation.steps import encode_rows
 from dkan_core.data.source.column_types import value_types
-from dkan_core.data.source.columns import SourceFile, open_parquet, read_batches
-from dkan_core.data.source.files import find_in_order, stamp
+from dkan_core.data.source.columns import SourceFile, read_batches
+from dkan_core.data.source.files import find_in_order
+from dkan_core.data.source.parquet_files import open_in_order, open_parquet, open_stamped
 from dkan_core.data.source.positive import other_values, with_nulls
 from dkan_core.data.source.roles import Schema
 from dkan_core.data.source.split_hints import describe_split, split_warnings
@@ -190,13 +191,12 @@ class RawRows:
         self.paths, self.labels, self.rows = paths, list(names), 0
         self.columns = label_columns(names, columns)
         files = []
-        for path in self.paths:
-            parquet = open_parquet(path)
+        opened = open_in_order(open_stamped, self.paths, self.paths[0])
+        for path, (parquet, size, modified) in zip(self.paths, opened, strict=True):
             types = value_types(path, parquet, encoding.source_types)
             # Other data lack the label, too, which would say less.
             check_features(encoding, types, path, because=TRAINED_WITH)
             check_label_columns(types, self.columns, encoding, path)
-            size, modified = stamp(path)
             files.append(SourceFile(path=path, rows=parquet.metadata.num_rows, bytes=size, modified=modified))
             self.rows += parquet.metadata.num_rows
         self.origin = raw_origin(files)

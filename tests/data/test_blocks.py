@@ -8,7 +8,7 @@ import pytest
 
 from dkan_core.data.source import blocks
 from dkan_core.data.source.blocks import read_blocks, side_by_side
-from dkan_core.data.source.columns import read_batches
+from dkan_core.data.source.columns import open_file, read_batches
 from tests.data.tables import make_rows, write
 
 
@@ -27,7 +27,7 @@ def test_blocks_hold_what_whole_rows_do(
     columns, others = ["y", "year"], ["x", "city" if place == "with text" else "age", "row"]
     types = {"year": "int64"}
     whole = [*read_batches(source, [*columns, *others], None, groups, folder_types=types)]
-    found = [*read_blocks(source, columns, others, groups, folder_types=types)]
+    found = [*read_blocks(open_file(source, groups, folder_types=types), columns, others)]
     assert [each.count for each in found] == [len(each) for each in whole]
     for each, expected in zip(found, whole, strict=True):
         parts = list(each.blocks())
@@ -37,8 +37,8 @@ def test_blocks_hold_what_whole_rows_do(
 
 def test_rows_without_columns_at_once_keep_their_number(tmp_path: Path) -> None:
     [path] = write(make_rows(50), tmp_path / "raw")
-    [found] = read_blocks(str(path), [], ["x"])
+    [found] = read_blocks(open_file(str(path)), [], ["x"])
     assert (found.count, side_by_side(found.blocks()).num_rows) == (50, 50)
-    [found] = read_blocks(str(tmp_path / "raw/part-000.parquet"), ["x"], [])
+    [found] = read_blocks(open_file(str(path)), ["x"], [])
     assert (len(found.rows), list(found.blocks())) == (50, [])
     assert found.rows.schema == pa.schema([("x", pa.float32())])

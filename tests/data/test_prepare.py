@@ -64,7 +64,7 @@ def test_tiny_row_groups_are_read_together(tmp_path: Path) -> None:
     assert whole.num_rows == ROWS
     [part] = columns.read_batches(str(source), ["x", "age"], groups=(100, 200))
     assert part.equals(whole.slice(1000, 1000))
-    [blocks] = read_blocks(str(source), ["y"], ["x", "age"], (100, 200))
+    [blocks] = read_blocks(columns.open_file(str(source), (100, 200)), ["y"], ["x", "age"])
     assert side_by_side(blocks.blocks()).equals(part)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(row_groups, "JOINED_ROWS", 25)

@@ -4,21 +4,13 @@ Columns that are worked on as soon as they are decoded are in the processor's ca
 into the same memory. Whole row groups take twice the processor time, most of it to clear memory that is new.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from dkan_core.data.source.column_types import column_types, with_common
-from dkan_core.data.source.columns import (
-    next_batch,
-    open_groups,
-    open_parquet,
-    plain_schema,
-    read_batches,
-)
+from dkan_core.data.source.columns import OpenFile, batches_of, next_batch, plain_schema
 from dkan_core.data.source.folders import add_folder_columns
 from dkan_core.data.source.row_groups import small_runs, whole_groups
 from dkan_core.utils.resources import available_cores
@@ -42,42 +34,26 @@ class RowBlocks:
     """Yields the other columns, some at a time."""
 
 
-def read_blocks(
-    path: str,
-    columns: Sequence[str],
-    others: Sequence[str],
-    groups: tuple[int, int] | None = None,
-    footer: str | None = None,
-    *,
-    folder_types: Mapping[str, str] | None = None,
-    common: Mapping[str, str] | None = None,
-) -> Iterator[RowBlocks]:
+def read_blocks(file: OpenFile, columns: Sequence[str], others: Sequence[str]) -> Iterator[RowBlocks]:
     """Yield a file's rows in order, at most some 160 MB at a time.
 
     Args:
-        path: The file, local or remote.
+        file: The file.
         columns: What to read at once.
         others: What to read when it is asked for.
-        groups: The first row group to read, and the one past the last. Default: all.
-        footer: What ``footer_digest`` gave before. Default: any.
-        folder_types: What columns in the names of folders are read as. Default: text.
-        common: What columns are read as whose type is another in other files, as ``Sources`` has them.
 
     Raises:
-        DataError: The file is truncated or a page is damaged, or it is another one than before.
+        DataError: The file is truncated or a page is damaged.
     """
-    parquet, wanted = open_groups(path, groups, footer)
-    types, every = with_common(column_types(path, parquet.schema_arrow), common), [*dict.fromkeys([*columns, *others])]
+    every, metadata = [*dict.fromkeys([*columns, *others])], file.parquet.metadata
     # From a bucket each read is a request: fewer and longer ones are faster.
-    runs = None if is_remote(path) else small_runs(parquet.metadata, wanted, plain_schema(types, every))
+    runs = None if is_remote(file.path) else small_runs(metadata, file.groups, plain_schema(file.types, every))
     if runs is None:
-        for batch in read_batches(path, every, None, groups, footer, folder_types=folder_types, common=common):
+        for batch in batches_of(file, every):
             yield RowBlocks(batch.num_rows, batch.select(columns), partial(_one_block, batch.select(others)))
         return
-    parquet = open_parquet(path, whole_groups=True, metadata=parquet.metadata)
-    file = _File(path, parquet, types, folder_types or {})
     for run in runs:
-        count = sum(parquet.metadata.row_group(group).num_rows for group in run)
+        count = sum(metadata.row_group(group).num_rows for group in run)
         read = partial(_read_groups, file, run, count)
         if count:
             yield RowBlocks(count, read(columns), partial(map, read, _in_blocks(file, others, count)))
@@ -87,17 +63,7 @@ def _one_block(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     yield rows
 
 
-@dataclass(frozen=True)
-class _File:
-    path: str
-    parquet: pq.ParquetFile
-    types: Mapping[str, pa.DataType]
-    """That each column is read as."""
-
-    folder_types: Mapping[str, str]
-
-
-def _in_blocks(file: _File, names: Sequence[str], rows: int) -> list[Sequence[str]]:
+def _in_blocks(file: OpenFile, names: Sequence[str], rows: int) -> list[Sequence[str]]:
     """Cut columns into blocks of about equal bytes."""
     kinds = [kind for kind in plain_schema(file.types, names).types if not pa.types.is_null(kind)]
     widest = max((kind.bit_width for kind in kinds), default=8)
@@ -105,7 +71,7 @@ def _in_blocks(file: _File, names: Sequence[str], rows: int) -> list[Sequence[st
     return [names[start : start + size] for start in range(0, len(names), size)]
 
 
-def _read_groups(file: _File, run: list[int], rows: int, names: Sequence[str]) -> pa.RecordBatch:
+def _read_groups(file: OpenFile, run: list[int], rows: int, names: Sequence[str]) -> pa.RecordBatch:
     """Read some columns of row groups."""
     plain = plain_schema(file.types, names)
     batch = next_batch(whole_groups(file.parquet, [run], plain.names), plain, file.path) if len(plain) else None

@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Mapping
 from contextlib import suppress
+from functools import lru_cache
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -71,6 +72,8 @@ def with_common(types: dict[str, pa.DataType], common: Mapping[str, str] | None)
     return {**types, **{name: _by_alias(alias) for name, alias in (common or {}).items()}}
 
 
+# Asked for each column of each file, which are a million of many small files.
+@lru_cache(maxsize=256)
 def _plain_type(kind: pa.DataType) -> pa.DataType:
     """Return the type that values of ``kind`` are read as: dictionaries, large strings and views are strings."""
     if pa.types.is_dictionary(kind):

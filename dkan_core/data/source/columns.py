@@ -1,16 +1,11 @@
 """The columns of the source files: read from every footer, checked, and read batch by batch."""
 
-import hashlib
-import io
 import logging
-import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import chain
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -26,23 +21,18 @@ from dkan_core.data.source.column_types import (
     with_common,
     without_values,
 )
-from dkan_core.data.source.files import find_partitioned, stamp
+from dkan_core.data.source.files import find_partitioned
 from dkan_core.data.source.folders import FOLDER_TEXT, add_folder_columns, folder_values, infer_type
-from dkan_core.data.source.row_groups import runs_to_fetch, small_runs, whole_groups
+from dkan_core.data.source.parquet_files import footer_digest, open_in_order, open_parquet, open_stamped
+from dkan_core.data.source.row_groups import has_large_groups, runs_to_fetch, small_runs, whole_groups
 from dkan_core.data.source.wanted import Wanted
 from dkan_core.errors import DataError, UnreadableError
 from dkan_core.utils import schemas
 from dkan_core.utils.hints import drop_advice, first_line
 from dkan_core.utils.storage.failures import readable
-from dkan_core.utils.storage.files import check_regular
-from dkan_core.utils.storage.paths import filesystem, is_remote
 
 # Of decoded numbers. A batch is held several times over while it is encoded, and more rows at once are no faster.
 BATCH_BYTES = 64 << 20
-# Per column of the row group that is read: with 1,000 columns 256 MB. Less would mean more and shorter reads.
-READ_BYTES = 1 << 18
-# Behind the metadata in the footer of a file with encrypted columns: a nonce and a tag.
-SIGNATURE_BYTES = 28
 
 # What pandas calls an index without a name when it writes it: numbers of rows, which say nothing of other rows.
 UNNAMED_INDEX = re.compile(r"__index_level_\d+__")
@@ -100,62 +90,6 @@ class Footer:
     """From ``footer_digest``."""
 
 
-def open_parquet(path: str, *, whole_groups: bool = False, metadata: pq.FileMetaData | None = None) -> pq.ParquetFile:
-    """Open a Parquet file, local or remote; pages with checksums are verified.
-
-    Args:
-        path: The file.
-        whole_groups: Whether its row groups are small enough to be read at once.
-        metadata: Its footer, where it was read before.
-
-    Raises:
-        DataError: The file is truncated, no Parquet file, or encrypted.
-    """
-    if not is_remote(path):
-        check_regular(path)
-    # Without a buffer Arrow reads the whole row group, however large, before its first batch; from a bucket all the
-    # same, where each read is a request of its own.
-    buffer = 0 if is_remote(path) or whole_groups else READ_BYTES
-    fs, name = filesystem(path)
-    with readable(path):
-        source: Any = fs.open(name, "rb") if is_remote(path) else path
-        try:
-            parquet = pq.ParquetFile(
-                source,
-                metadata=metadata,
-                page_checksum_verification=True,
-                buffer_size=buffer,
-                # As nanoseconds, dates before 1677 and after 2262 would be others.
-                coerce_int96_timestamp_unit="us",
-                # Few requests to a bucket; what is fetched stays in memory until the next call.
-                pre_buffer=is_remote(path),
-            )
-        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-            raise DataError(f"{path}: not a complete Parquet file ({first_line(error)})") from error
-        if metadata is None:
-            with nullcontext(source) if is_remote(path) else Path(path).open("rb") as file:
-                _check_not_encrypted(file, parquet.metadata, path)
-    return parquet
-
-
-def _check_not_encrypted(file: Any, metadata: pq.FileMetaData, path: str) -> None:
-    """Raise DataError where columns are encrypted, though the footer is not: asked for them, Arrow ends the process."""
-    file.seek(-8, os.SEEK_END)
-    footer_bytes = int.from_bytes(file.read(4), "little")
-    if footer_bytes == metadata.serialized_size + SIGNATURE_BYTES:
-        raise DataError(f"{path}: has encrypted columns; write it without encryption")
-
-
-def footer_digest(parquet: pq.ParquetFile) -> str:
-    """Return a hash of a footer: row groups, and offset, length, smallest and largest value of each column in them.
-
-    A file that takes another one's place, of the same size and time, rarely has the same.
-    """
-    content = io.BytesIO()
-    parquet.metadata.write_metadata_file(content)
-    return hashlib.sha256(content.getvalue()).hexdigest()
-
-
 def read_sources(sources: Sequence[str], wanted: Wanted | None = None) -> Sources:
     """Read every footer and check that all files have the same columns, of types that one type can hold.
 
@@ -171,8 +105,8 @@ def read_sources(sources: Sequence[str], wanted: Wanted | None = None) -> Source
     reference, reference_path, differing = dict[str, pa.DataType](), "", set[str]()
     unnamed, empty_texts, partial, empty = set[str](), set[str](), set[str](), set[str]()
     found = find_partitioned(sources)
-    for path, folders in found.items():
-        parquet = open_parquet(path)
+    opened = open_in_order(open_stamped, [*found], next(iter(found)))
+    for (path, folders), (parquet, size, modified) in zip(found.items(), opened, strict=True):
         types = column_types(path, parquet.schema_arrow)
         texts = {name for name, kind in value_types(path, parquet, wanted.types).items() if kind != types[name]}
         empty_texts |= texts
@@ -196,7 +130,6 @@ def read_sources(sources: Sequence[str], wanted: Wanted | None = None) -> Source
             reference[name] = common_type(
                 name, types[name], reference[name], path, reference_path, zone=wanted.zone(name)
             )
-        size, modified = stamp(path)
         metadata = parquet.metadata
         empty = without_values(metadata, empty if files else {*types})
         files.append(SourceFile(path=path, rows=metadata.num_rows, bytes=size, modified=modified))
@@ -251,6 +184,55 @@ def _check_names(
             )
 
 
+@dataclass(frozen=True, kw_only=True)
+class OpenFile:
+    """A file that is open, and what is to be read of it."""
+
+    path: str
+    parquet: pq.ParquetFile
+
+    groups: list[int]
+    """The row groups to read."""
+
+    types: Mapping[str, pa.DataType]
+    """That each column is read as."""
+
+    folder_types: Mapping[str, str]
+    """What columns in the names of folders are read as. Default: text."""
+
+
+def open_file(
+    path: str,
+    groups: tuple[int, int] | None = None,
+    footer: str | None = None,
+    *,
+    folder_types: Mapping[str, str] | None = None,
+    common: Mapping[str, str] | None = None,
+) -> OpenFile:
+    """Open a file to read its rows.
+
+    Args:
+        path: The file, local or remote.
+        groups: The first row group to read, and the one past the last. Default: all.
+        footer: What ``footer_digest`` gave before. Default: any.
+        folder_types: What columns in the names of folders are read as. Default: text.
+        common: What columns are read as whose type is another in other files, as ``Sources`` has them.
+
+    Raises:
+        DataError: The file cannot be read, or is another one than before.
+    """
+    parquet = open_parquet(path)
+    if footer is not None and footer_digest(parquet) != footer:
+        raise source_changed(path)
+    return OpenFile(
+        path=path,
+        parquet=parquet,
+        groups=[*range(*(groups or (0, parquet.num_row_groups)))],
+        types=with_common(column_types(path, parquet.schema_arrow), common),
+        folder_types=folder_types or {},
+    )
+
+
 def read_batches(
     path: str,
     columns: Sequence[str],
@@ -267,50 +249,40 @@ def read_batches(
         path: The file, local or remote.
         columns: What to read of it.
         on_rows: Called with the number of rows after each batch.
-        groups: The first row group to read, and the one past the last. Default: all.
-        footer: What ``footer_digest`` gave before. Default: any.
-        folder_types: What columns in the names of folders are read as. Default: text.
-        common: What columns are read as whose type is another in other files, as ``Sources`` has them.
+        groups: As of ``open_file``.
+        footer: As of ``open_file``.
+        folder_types: As of ``open_file``.
+        common: As of ``open_file``.
 
     Raises:
         DataError: The file is truncated or a page is damaged, or it is another one than before.
     """
-    parquet, wanted = open_groups(path, groups, footer)
-    plain = plain_schema(with_common(column_types(path, parquet.schema_arrow), common), columns)
+    file = open_file(path, groups, footer, folder_types=folder_types, common=common)
+    for batch in batches_of(file, columns):
+        yield batch
+        if on_rows is not None:
+            on_rows(batch.num_rows)
+
+
+def batches_of(file: OpenFile, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of an open file as ``read_batches`` does."""
+    parquet, plain = file.parquet, plain_schema(file.types, columns)
     own = plain.names
-    runs = small_runs(parquet.metadata, wanted, plain)
+    runs = small_runs(parquet.metadata, file.groups, plain)
     if runs is not None:
-        parquet = open_parquet(path, whole_groups=True, metadata=parquet.metadata)
         batches = whole_groups(parquet, runs, own)
     else:
+        if has_large_groups(parquet.metadata, file.groups):
+            parquet = open_parquet(file.path, in_pieces=True, metadata=parquet.metadata)
         # At least so many rows that a call of Arrow costs less than its work, at most so many that progress is seen.
         rows = max(1024, min(65536, BATCH_BYTES // (8 * max(1, len(columns)))))
         # Batch by batch, as a row group of some writers is as large as the file.
         batches = chain.from_iterable(
             parquet.iter_batches(batch_size=rows, columns=own, row_groups=run)
-            for run in runs_to_fetch(parquet.metadata, wanted)
+            for run in runs_to_fetch(parquet.metadata, file.groups)
         )
-    while (batch := next_batch(batches, plain, path)) is not None:
-        yield batch if len(own) == len(columns) else add_folder_columns(batch, columns, path, folder_types or {})
-        if on_rows is not None:
-            on_rows(batch.num_rows)
-
-
-def open_groups(path: str, groups: tuple[int, int] | None, footer: str | None) -> tuple[pq.ParquetFile, list[int]]:
-    """Open a file, and return which of its row groups are to be read.
-
-    Args:
-        path: The file, local or remote.
-        groups: The first row group, and the one past the last; None for all.
-        footer: What ``footer_digest`` gave before; None for any.
-
-    Raises:
-        DataError: The file cannot be read, or is another one than before.
-    """
-    parquet = open_parquet(path)
-    if footer is not None and footer_digest(parquet) != footer:
-        raise source_changed(path)
-    return parquet, [*range(*(groups or (0, parquet.num_row_groups)))]
+    while (batch := next_batch(batches, plain, file.path)) is not None:
+        yield batch if len(own) == len(columns) else add_folder_columns(batch, columns, file.path, file.folder_types)
 
 
 def plain_schema(types: Mapping[str, pa.DataType], columns: Sequence[str]) -> pa.Schema:

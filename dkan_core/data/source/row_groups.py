@@ -1,6 +1,7 @@
 """Which row groups of a file are read at once: whole ones, several that are tiny, or only some rows of a large one."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,6 +16,8 @@ WHOLE_GROUP_BYTES = 160 << 20
 JOINED_ROWS = 4096
 # Of consecutive row groups in a file, as it has them: what is fetched from a bucket at once.
 RUN_BYTES = 160 << 20
+# Of a row group in a file: a smaller one is fetched as a whole, however long its strings are.
+LARGE_GROUP_BYTES = 4 << 20
 
 
 def small_runs(metadata: pq.FileMetaData, groups: Sequence[int], plain: pa.Schema) -> list[list[int]] | None:
@@ -22,11 +25,10 @@ def small_runs(metadata: pq.FileMetaData, groups: Sequence[int], plain: pa.Schem
 
     Of strings and lists, it is not known how long they are.
     """
-    # A column without any value has no type, and no width.
-    kinds = [kind.storage_type if is_uuid(kind) else kind for kind in plain.types if not pa.types.is_null(kind)]
-    if any(is_text(kind) or pa.types.is_nested(kind) or _has_no_width(kind) for kind in kinds):
+    widths = [*map(_bits, plain.types)]
+    if None in widths:
         return None
-    most = WHOLE_GROUP_BYTES * 8 // max(1, sum(kind.bit_width for kind in kinds))
+    most = WHOLE_GROUP_BYTES * 8 // max(1, sum(filter(None, widths)))
     runs: list[list[int]] = []
     held = 0
     for group in groups:
@@ -42,8 +44,22 @@ def small_runs(metadata: pq.FileMetaData, groups: Sequence[int], plain: pa.Schem
     return runs
 
 
-def _has_no_width(kind: pa.DataType) -> bool:
-    return is_bytes(kind) and not pa.types.is_fixed_size_binary(kind)
+# Of small files, it takes longer to look at the type of each column than to read it.
+@lru_cache(maxsize=256)
+def _bits(kind: pa.DataType) -> int | None:
+    """Return the bits of a value; None where values differ in that."""
+    if pa.types.is_null(kind):
+        return 0  # a column without any value has no type
+    is_long = is_text(kind) or pa.types.is_nested(kind)
+    if is_long or (is_bytes(kind) and not pa.types.is_fixed_size_binary(kind)):
+        return None
+    width: int = (kind.storage_type if is_uuid(kind) else kind).bit_width
+    return width
+
+
+def has_large_groups(metadata: pq.FileMetaData, groups: Iterable[int]) -> bool:
+    """Tell whether a row group is too large to be fetched as a whole before its first rows are decoded."""
+    return any(metadata.row_group(group).total_byte_size > LARGE_GROUP_BYTES for group in groups)
 
 
 def runs_to_fetch(metadata: pq.FileMetaData, groups: Sequence[int]) -> Iterator[list[int]]:

@@ -13,9 +13,10 @@ import pyarrow.compute as pc
 from dkan_core.config.prepare import SPLITS, PrepareConfig
 from dkan_core.data.hashing import UInt64, content_keys, splitmix64
 from dkan_core.data.source.blocks import read_blocks
-from dkan_core.data.source.columns import source_changed
+from dkan_core.data.source.columns import OpenFile, open_file, source_changed
 from dkan_core.data.source.files import stamp
 from dkan_core.data.source.groups import group_keys
+from dkan_core.data.source.parquet_files import open_in_order
 from dkan_core.data.source.partition import Fragment
 from dkan_core.data.source.positive import with_nulls, with_positive
 from dkan_core.data.source.roles import Schema
@@ -63,17 +64,10 @@ def read_split_batches(
     """
     by_content = config.splits_at_random and config.split_by == "content"
     at_once = schema.columns if by_content else schema.others
-    for fragment in fragments:
+    opened = open_in_order(partial(_open, schema=schema), fragments, fragments[0].path)
+    for fragment, file in zip(fragments, opened, strict=True):
         first = fragment.first
-        for batch in read_blocks(
-            fragment.path,
-            at_once,
-            () if by_content else schema.features,
-            fragment.groups,
-            fragment.footer,
-            folder_types=schema.folders,
-            common=schema.common,
-        ):
+        for batch in read_blocks(file, at_once, () if by_content else schema.features):
             row_ids = np.arange(first, first + batch.count, dtype=np.uint64)
             first += batch.count
             split = assign_splits(batch.rows, row_ids, config, fragment.path, bounds)
@@ -85,6 +79,10 @@ def read_split_batches(
         # Here as in the other pass: statistics of one file and rows of another would make a false manifest.
         if fragment.file is not None and stamp(fragment.path) != (fragment.file.bytes, fragment.file.modified):
             raise source_changed(fragment.path)
+
+
+def _open(fragment: Fragment, schema: Schema) -> OpenFile:
+    return open_file(fragment.path, fragment.groups, fragment.footer, folder_types=schema.folders, common=schema.common)
 
 
 def _features_of(rows: pa.RecordBatch, schema: Schema) -> Iterator[pa.RecordBatch]:

@@ -93,11 +93,11 @@ def measure_files(model: str | Path, paths: Sequence[str]) -> Drift:
     """Measure the drift of files, which have been found; see ``measure_drift``."""
     with local_copy(model) as folder:
         saved = SavedModel(folder)
-    _, rows = output_schema(saved, paths, ())
-    if not any(rows):
+    rows = sum(file.rows for file in output_schema(saved, paths, ())[1])
+    if not rows:
         raise DataError(f"{paths[0]}: no rows in any source file")
     found = Found()
-    with progress("scoring", sum(rows), "rows") as advance:
+    with progress("scoring", rows, "rows") as advance:
         for path in paths:
             for _ in counted_batches(saved, path, (), (), found, advance):
                 pass

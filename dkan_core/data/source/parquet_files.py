@@ -1,0 +1,144 @@
+"""Parquet files, opened: what is wrong with one is said with its name. Those of a bucket are opened ahead."""
+
+import hashlib
+import io
+import os
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from dkan_core.data.source.files import stamp
+from dkan_core.errors import DataError
+from dkan_core.utils.hints import first_line
+from dkan_core.utils.storage.failures import readable
+from dkan_core.utils.storage.files import check_regular
+from dkan_core.utils.storage.paths import filesystem, is_remote
+
+# Per column of the row group that is read: with 1,000 columns 256 MB. Less would mean more and shorter reads.
+READ_BYTES = 1 << 18
+# Behind the metadata in the footer of a file with encrypted columns: a nonce and a tag.
+SIGNATURE_BYTES = 28
+# Files of a bucket that are opened at once: each takes some round trips of tens of milliseconds.
+AT_ONCE = 16
+# Of their footers, as they are stored: of files with many columns and row groups fewer are opened at once.
+AHEAD_BYTES = 8 << 20
+
+
+class Opened(Protocol):
+    """What is known of a file that was opened."""
+
+    @property
+    def parquet(self) -> pq.ParquetFile:
+        """The file."""
+
+
+Item = TypeVar("Item")
+OpenedT = TypeVar("OpenedT", bound=Opened)
+
+
+def open_parquet(path: str, *, in_pieces: bool = False, metadata: pq.FileMetaData | None = None) -> pq.ParquetFile:
+    """Open a Parquet file, local or remote; pages with checksums are verified.
+
+    Args:
+        path: The file.
+        in_pieces: Whether a local one has row groups too large to be read at once.
+        metadata: Its footer, where it was read before.
+
+    Raises:
+        DataError: The file is truncated, no Parquet file, or encrypted.
+    """
+    remote = is_remote(path)
+    if not remote:
+        check_regular(path)
+    with readable(path):
+        source = _open_remote(path) if remote else pa.OSFile(path)
+        try:
+            parquet = pq.ParquetFile(
+                source,
+                metadata=metadata,
+                page_checksum_verification=True,
+                # Without a buffer Arrow reads the whole row group, however large, before its first batch; from a bucket
+                # all the same, where each read is a request of its own.
+                buffer_size=READ_BYTES if in_pieces and not remote else 0,
+                # As nanoseconds, dates before 1677 and after 2262 would be others.
+                coerce_int96_timestamp_unit="us",
+                # Few requests to a bucket; what is fetched stays in memory until the next call.
+                pre_buffer=remote,
+            )
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+            raise DataError(f"{path}: not a complete Parquet file ({first_line(error)})") from error
+        if metadata is None:
+            _check_not_encrypted(source, parquet.metadata, path)
+    return parquet
+
+
+class Stamped(NamedTuple):
+    """A file that is open, with its size in bytes and modification stamp, as of ``stamp``, from before that."""
+
+    parquet: pq.ParquetFile
+    bytes: int
+    modified: str
+
+
+def open_stamped(path: str) -> Stamped:
+    """Open a Parquet file, local or remote; raises DataError as ``open_parquet`` does."""
+    size, modified = stamp(path)
+    return Stamped(open_parquet(path), size, modified)
+
+
+def _open_remote(uri: str) -> Any:
+    fs, path = filesystem(uri)
+    return fs.open(path, "rb")
+
+
+def _check_not_encrypted(file: Any, metadata: pq.FileMetaData, path: str) -> None:
+    """Raise DataError where columns are encrypted, though the footer is not: asked for them, Arrow ends the process."""
+    file.seek(-8, os.SEEK_END)
+    footer_bytes = int.from_bytes(file.read(4), "little")
+    if footer_bytes == metadata.serialized_size + SIGNATURE_BYTES:
+        raise DataError(f"{path}: has encrypted columns; write it without encryption")
+
+
+def footer_digest(parquet: pq.ParquetFile) -> str:
+    """Return a hash of a footer: row groups, and offset, length, smallest and largest value of each column in them.
+
+    A file that takes another one's place, of the same size and time, rarely has the same.
+    """
+    content = io.BytesIO()
+    parquet.metadata.write_metadata_file(content)
+    return hashlib.sha256(content.getvalue()).hexdigest()
+
+
+def open_in_order(open_one: Callable[[Item], OpenedT], items: Sequence[Item], path: str) -> Iterator[OpenedT]:
+    """Open one file after the other; those of a bucket several at once, ahead of their use.
+
+    Args:
+        open_one: Opens one.
+        items: What names each.
+        path: One of their paths.
+    """
+    first = open_one(items[0])
+    yield first
+    others = iter(items[1:])
+    at_once = min(AT_ONCE, AHEAD_BYTES // first.parquet.metadata.serialized_size) if is_remote(path) else 0
+    del first
+    if at_once < 2:
+        yield from map(open_one, others)
+        return
+    with ThreadPoolExecutor(at_once, thread_name_prefix="dkan-open") as pool:
+        ahead = deque[Future[OpenedT]]()
+        try:
+            for item in others:
+                ahead.append(pool.submit(open_one, item))
+                if len(ahead) == at_once:
+                    yield ahead.popleft().result()
+            while ahead:
+                yield ahead.popleft().result()
+        finally:
+            # After an error in one, the others are of no use.
+            for future in ahead:
+                future.cancel()

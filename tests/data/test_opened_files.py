@@ -1,0 +1,88 @@
+"""How often source files are opened: of many small ones, and of those in a bucket, that takes most of the time."""
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pyarrow.parquet as pq
+import pytest
+
+from dkan_core import DataError, prepare
+from dkan_core.data.source import parquet_files
+from dkan_core.data.source.parquet_files import AT_ONCE, Stamped, open_in_order, open_stamped
+from tests.data.tables import CONFIG, contents, make_rows, write
+
+START_SECONDS = 240
+
+
+@pytest.fixture
+def bucket(tmp_path: Path) -> Iterator[list[str]]:
+    fs = fsspec.filesystem("memory")
+    paths = write(make_rows(), tmp_path / "raw", files=40)
+    for path in paths:
+        fs.pipe_file(f"/opened/{path.name}", path.read_bytes())
+    yield [f"memory://opened/{path.name}" for path in paths]
+    fs.rm("/opened", recursive=True)
+
+
+@pytest.mark.parametrize("place", ["local", "bucket", "local, without text"])
+def test_file_is_opened_once_for_its_columns_and_once_in_each_pass(
+    place: str, bucket: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = 0
+
+    class Counted(pq.ParquetFile):  # type: ignore[misc]
+        def __init__(self, *given: Any, **named: Any) -> None:
+            nonlocal opened
+            opened += 1
+            super().__init__(*given, **named)
+
+    rows = make_rows().drop_columns("city") if place.endswith("without text") else make_rows()
+    paths: Any = bucket if place == "bucket" else write(rows, tmp_path / "rows", files=40)
+    monkeypatch.setattr(pq, "ParquetFile", Counted)
+    prepare(paths, tmp_path / "out", CONFIG)
+    assert opened == 3 * len(paths)
+    if place == "bucket":
+        prepare(write(rows, tmp_path / "rows", files=40), tmp_path / "alone", CONFIG)
+        alone = contents(tmp_path / "alone")
+        assert all(alone[name] == data for name, data in contents(tmp_path / "out").items() if name != "manifest.json")
+
+
+def test_files_of_a_bucket_are_opened_at_once_and_given_in_their_order(bucket: list[str]) -> None:
+    together = threading.Barrier(AT_ONCE, timeout=START_SECONDS)
+    asked = Counter[str]()
+
+    def open_one(path: str) -> Stamped:
+        asked[path] += 1
+        if path in bucket[1 : 1 + AT_ONCE]:
+            together.wait()
+        return open_stamped(path)
+
+    expected = [open_stamped(path).parquet.metadata for path in bucket]
+    found = [opened.parquet.metadata for opened in open_in_order(open_one, bucket, bucket[0])]
+    assert all(one.equals(other) for one, other in zip(found, expected, strict=True))
+    assert asked == Counter(bucket)
+
+
+def test_file_that_cannot_be_opened_is_named_after_those_before_it(bucket: list[str], tmp_path: Path) -> None:
+    fsspec.filesystem("memory").pipe_file("/opened/part-017.parquet", b"nothing")
+    fsspec.filesystem("memory").pipe_file("/opened/part-018.parquet", b"nothing")
+    found = list[Stamped]()
+    with pytest.raises(DataError, match=r"part-017\.parquet: not a complete Parquet file"):
+        found.extend(open_in_order(open_stamped, bucket, bucket[0]))
+    assert len(found) == 17
+
+
+def test_files_with_long_footers_are_opened_one_by_one(bucket: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parquet_files, "AHEAD_BYTES", 1000)
+    threads = set()
+
+    def open_one(path: str) -> Stamped:
+        threads.add(threading.current_thread())
+        return open_stamped(path)
+
+    assert len(list(open_in_order(open_one, bucket, bucket[0]))) == len(bucket)
+    assert threads == {threading.current_thread()}
