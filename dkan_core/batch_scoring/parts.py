@@ -21,7 +21,7 @@ from dkan_core.errors import ConfigError, DataError
 from dkan_core.evaluation.drift.counting import CountsSchema
 from dkan_core.evaluation.drift.scored_files import Found, counted_batches
 from dkan_core.model.saved_model import SavedModel
-from dkan_core.scoring.raw import copied_folder_types, output_batch, output_schema
+from dkan_core.scoring.raw import copied_folder_types, output_batch
 from dkan_core.utils.hints import counted
 from dkan_core.utils.progress import progress
 from dkan_core.utils.schemas import Schema
@@ -98,8 +98,7 @@ def _score_file(
     if (size, whole_second(modified)) != (file.bytes, whole_second(file.modified)):
         # Parts that scored different states of a file would add up to metrics of no data at all.
         raise DataError(f"{file.source}: changed after the scoring was planned; plan it again")
-    columns, labels = plan.columns, plan.labels
-    schema, _ = output_schema(saved, [file.source], columns, labels, folder_types)
+    columns, labels, schema = plan.columns, plan.labels, plan.scores_schema
     with output.staged(file.output) as aside:
         with pq.ParquetWriter(aside, schema) as writer:
             batches = counted_batches(saved, file.source, columns, labels, found, on_rows, folder_types)

@@ -4,6 +4,7 @@ It lies in ``.work/plan.json`` under the output. What the parts leave for the en
 the plan's id, and so does a copy of the model: a model that is published anew meanwhile changes nothing.
 """
 
+import base64
 import hashlib
 import json
 import logging
@@ -12,11 +13,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
+import pyarrow as pa
+
 from dkan_core.data.preparation.label_columns import label_columns
 from dkan_core.data.source.files import find_parquet, split_sources, takes_in
 from dkan_core.errors import ConfigError, DataError, OutputError
 from dkan_core.model.saved_model import SavedModel
-from dkan_core.scoring.raw import output_schema
+from dkan_core.scoring.raw import copied_folder_types, output_schema
 from dkan_core.utils.file_names import MODEL_FOLDER
 from dkan_core.utils.hints import counted
 from dkan_core.utils.schemas import Schema
@@ -62,10 +65,18 @@ class ScoringPlan(Schema):
     files: list[PlannedFile]
     parts: list[list[int]]
 
+    arrow_schema: str
+    """Schema of the scores of all files: an IPC message in base64."""
+
     @cached_property
     def id(self) -> str:
-        """A hash of the content."""
-        return hashlib.sha256(self.model_dump_json().encode()).hexdigest()[:16]
+        """A hash of the content, of which the schema follows from the files and the columns."""
+        return hashlib.sha256(self.model_dump_json(exclude={"arrow_schema"}).encode()).hexdigest()[:16]
+
+    @cached_property
+    def scores_schema(self) -> pa.Schema:
+        """Schema of the scores: the same for every file, whatever the types of its own columns."""
+        return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(self.arrow_schema)))
 
     @property
     def folder(self) -> str:
@@ -146,7 +157,7 @@ def _make_plan(
 ) -> ScoringPlan:
     compared = label_columns(saved.config.labels, labels) if labels else ()
     passed = list(dict.fromkeys(columns))
-    _, found = output_schema(saved, paths, passed, compared)
+    schema, found = output_schema(saved, paths, passed, compared, copied_folder_types(saved, paths))
     # Single files may be empty, as of a writer that had nothing to write.
     if not any(file.rows for file in found):
         raise DataError(f"{paths[0]}: no rows in any source file")
@@ -161,6 +172,7 @@ def _make_plan(
         labels=list(compared),
         files=files,
         parts=share_out([file.bytes for file in files], parts),
+        arrow_schema=base64.b64encode(schema.serialize()).decode(),
     )
 
 

@@ -73,6 +73,23 @@ def test_every_file_has_the_bytes_that_predict_writes(trained: TrainResult, raw:
         assert (out / name).read_bytes() == (tmp_path / "alone").read_bytes(), name
 
 
+def test_scores_of_all_files_have_one_schema(trained: TrainResult, source: Path, tmp_path: Path) -> None:
+    rows, kinds = pq.read_table(source), [pa.int8(), pa.float64(), pa.null(), pa.int32()]
+    for number, kind in enumerate(kinds):
+        numbers = pa.array([number] * 10, pa.int8()).cast(kind) if kind != pa.null() else pa.nulls(10)
+        folder = tmp_path / f"raw/share={number}"
+        folder.mkdir(parents=True)
+        pq.write_table(rows.slice(10 * number, 10).append_column("number", numbers), folder / "rows.parquet")
+    score(trained, tmp_path / "raw", tmp_path / "out", columns=("number", "share"), parts=3)
+    complete_scoring(tmp_path / "out")
+    files = sorted((tmp_path / "out").rglob("*.parquet"))
+    assert len(files) == 4 and len({pq.read_schema(file) for file in files}) == 1
+    found = pa.concat_tables([pq.read_table(file, partitioning=None) for file in files])
+    assert found["number"].to_pylist() == [0.0] * 10 + [1.0] * 10 + [None] * 10 + [3.0] * 10
+    predict(trained.model, tmp_path / "raw", tmp_path / "alone.parquet", columns=("number", "share"))
+    assert pq.read_table(tmp_path / "alone.parquet").equals(found)
+
+
 @pytest.mark.parametrize("parts", [1, 4])
 def test_what_is_known_at_the_end_does_not_depend_on_the_parts(
     trained: TrainResult, raw: Path, tmp_path: Path, parts: int
