@@ -1,6 +1,8 @@
 """What each column is for, by its type."""
 
 import time
+from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dkan_core import DataError, PrepareConfig
+from dkan_core import DataError, PrepareConfig, prepare
 from dkan_core.data.preparation.task import find_task
 from dkan_core.data.source.roles import check_roles, feature_columns
 
@@ -45,7 +47,63 @@ def test_column_without_any_value_is_refused_before_rows_are_read(
     else:
         assert find_task(tmp_path, config)[0].schema.categorical == ("city",)
     assert find_task(tmp_path, PrepareConfig(label=("y",), drop=("city",)))[0].schema.features == ["x"]
-    assert find_task(tmp_path, PrepareConfig(label=("y",), group="city"))[0].schema.features == ["x"]
+    assert find_task(tmp_path, PrepareConfig(label=("y", "city")))[0].schema.features == ["x"]
+
+
+ROLES: dict[str, tuple[pa.Array, str]] = {
+    "group": (pa.array(["a", None, "b"]), "group column 'role' is missing in 1 row"),
+    "split_column": (pa.array(["train", None, None]), r"split column 'role' must hold .*; found None \(2 rows\)"),
+    "split_by_time": (pa.array([1, None, 3]), "time column 'role' is missing in 1 row; expected a time in each"),
+    "weight": (pa.array([1.0, None, 2.0]), "weight column 'role' is missing in 1 row"),
+    "weight below 0": (pa.array([1, 0, -2]), r"weight column 'role' must be from 0 to 1e\+30; it holds -2"),
+    "weight of decimals": (pa.array([Decimal("0.5"), Decimal("-0.5")]), "'role' must be from .* it holds -0.5"),
+    "weight that is infinite": (pa.array([1.0, float("inf"), 2.0]), r"'role' must be from 0 to 1e\+30; it holds inf"),
+}
+
+
+@pytest.mark.parametrize("case", ROLES)
+def test_row_without_a_group_time_split_or_weight_is_named_before_rows_are_read(tmp_path: Path, case: str) -> None:
+    values, message = ROLES[case]
+    named: dict[str, Any] = {case.partition(" ")[0]: "role"}
+    config = PrepareConfig(label=("y",), **named)
+    for name, found in {"a_row": values.slice(0, 1), "more": values}.items():
+        table = pa.table({"x": [1.5] * len(found), "y": [0] * len(found), "role": found})
+        pq.write_table(table, tmp_path / f"{name}.parquet", row_group_size=1)
+    assert find_task(tmp_path / "a_row.parquet", config)[0].schema.features == ["x"]
+    with pytest.raises(DataError, match=rf"more\.parquet: .*{message}"):
+        find_task(tmp_path, config)
+
+
+@pytest.mark.parametrize("stored", ["statistics", "no statistics"])
+def test_what_footers_do_not_say_of_weights_is_found_in_the_rows(tmp_path: Path, stored: str) -> None:
+    table = pa.table({"x": [1.5, 2.5], "y": [0, 1], "w": [1.0, float("nan") if stored == "statistics" else -1.0]})
+    pq.write_table(table, tmp_path / "rows.parquet", write_statistics=stored == "statistics")
+    config = PrepareConfig(label=("y",), weight="w")
+    assert find_task(tmp_path / "rows.parquet", config)[0].schema.weight == "w"
+    with pytest.raises(DataError, match=r"rows\.parquet: weight column 'w' (is missing in|.* it is not in) 1 row"):
+        prepare(tmp_path / "rows.parquet", tmp_path / "out", config)
+
+
+def test_column_without_any_value_cannot_be_added_to_an_encoding(tmp_path: Path) -> None:
+    table = pa.table({"x": [float(row) for row in range(200)], "y": [row % 2 for row in range(200)]})
+    pq.write_table(table, tmp_path / "old.parquet")
+    prepare(tmp_path / "old.parquet", tmp_path / "old", PrepareConfig(label=("y",)))
+    pq.write_table(table.append_column("more", pa.nulls(200, pa.float64())), tmp_path / "new.parquet")
+    config = PrepareConfig(like=str(tmp_path / "old"), extend=True)
+    with pytest.raises(DataError, match=r"new\.parquet: column 'more' holds no value in any row; .* --drop more"):
+        find_task(tmp_path / "new.parquet", config)
+    # Without extend it is ignored, and so is one that is dropped.
+    ways: list[dict[str, Any]] = [{"extend": False}, {"drop": ("more",)}]
+    for others in ways:
+        assert find_task(tmp_path / "new.parquet", replace(config, **others))[0].schema.features == ["x"]
+
+
+def test_field_of_a_struct_says_nothing_of_a_column_with_a_dot_in_its_name(tmp_path: Path) -> None:
+    rows = {"s": [{"role": None}, {"role": None}], "s.role": [1.5, 2.5], "y": [0, 1], "role": [1, 2]}
+    table = pa.table({**rows, "s": pa.array(rows["s"], pa.struct({"role": pa.float64()}))})
+    pq.write_table(table, tmp_path / "rows.parquet")
+    config = PrepareConfig(label=("y",), drop=("s",), weight="role")
+    assert find_task(tmp_path / "rows.parquet", config)[0].schema.features == ["s.role"]
 
 
 def test_split_column_that_does_not_exist_is_named_once() -> None:

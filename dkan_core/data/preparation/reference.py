@@ -4,6 +4,7 @@ What is prepared with it can be evaluated with that model, and training on it ca
 """
 
 import logging
+from collections.abc import Collection
 from dataclasses import dataclass, fields, replace
 
 import pyarrow as pa
@@ -15,7 +16,14 @@ from dkan_core.data.encoding.source_check import check_features
 from dkan_core.data.format.manifest import MANIFEST, manifest_text, parse_manifest
 from dkan_core.data.preparation.label_columns import positive_in
 from dkan_core.data.source.positive import differing_positive
-from dkan_core.data.source.roles import Schema, check_roles, feature_columns, special_columns, wanted_columns
+from dkan_core.data.source.roles import (
+    Schema,
+    check_not_empty,
+    check_roles,
+    feature_columns,
+    special_columns,
+    wanted_columns,
+)
 from dkan_core.data.source.wanted import Wanted
 from dkan_core.errors import ConfigError, DataError
 from dkan_core.utils.file_names import CONFIG, MODEL_FOLDER, PREPROCESSOR
@@ -90,13 +98,16 @@ class Reference:
         needed = {*roles.needed, *self.preprocessor.columns}
         return replace(roles, needed=needed, others=config.extend, types=self.preprocessor.source_types)
 
-    def assign_roles(self, types: dict[str, pa.DataType], config: PrepareConfig, where: str) -> Schema:
+    def assign_roles(
+        self, types: dict[str, pa.DataType], config: PrepareConfig, where: str, empty: Collection[str] = ()
+    ) -> Schema:
         """Give every column its role, and name in the log what is ignored, or with ``extend`` is added to the features.
 
         Args:
             types: Type of each column.
             config: Settings as ``complete`` returns them.
             where: The files, as messages should call them.
+            empty: Columns that are known to hold no value, none of which may be added.
 
         Raises:
             DataError: A column is missing, or of another kind than the encoding takes.
@@ -115,6 +126,7 @@ class Reference:
         ignored = [name for name in types if name not in {*schema.columns, *config.drop}]
         if ignored and config.extend:
             added = feature_columns({name: types[name] for name in ignored}, where)
+            check_not_empty([name for name in ignored if name in empty], where)
             logger.info("%s: columns that are added to those of %s: %s", where, self.uri, listed_names(ignored))
             return replace(
                 schema,

@@ -117,7 +117,9 @@ def find_task(
         return task(schema=_with_keys(schema, types, config)), footers
     known = {name: kind for name, kind in reference.preprocessor.folder_types.items() if name in folders}
     types |= dict.fromkeys(known, FOLDER_TEXT)
-    schema = replace(reference.assign_roles(types, config, where), folders={**folders, **known}, common=found.common)
+    schema = replace(
+        reference.assign_roles(types, config, where, found.empty), folders={**folders, **known}, common=found.common
+    )
     return task(schema=_with_keys(schema, types, config), encoding=reference.preprocessor), footers
 
 

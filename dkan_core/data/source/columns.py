@@ -23,6 +23,7 @@ from dkan_core.data.source.column_types import (
 )
 from dkan_core.data.source.files import find_partitioned
 from dkan_core.data.source.folders import FOLDER_TEXT, add_folder_columns, folder_values, infer_type
+from dkan_core.data.source.footer_checks import check_footer
 from dkan_core.data.source.parquet_files import footer_digest, open_in_order, open_parquet, open_stamped
 from dkan_core.data.source.row_groups import has_large_groups, runs_to_fetch, small_runs, whole_groups
 from dkan_core.data.source.wanted import Wanted
@@ -131,6 +132,7 @@ def read_sources(sources: Sequence[str], wanted: Wanted | None = None) -> Source
                 name, types[name], reference[name], path, reference_path, zone=wanted.zone(name)
             )
         metadata = parquet.metadata
+        check_footer(path, metadata, wanted.roles)
         empty = without_values(metadata, empty if files else {*types})
         files.append(SourceFile(path=path, rows=metadata.num_rows, bytes=size, modified=modified))
         groups = [metadata.row_group(index).num_rows for index in range(metadata.num_row_groups)]

@@ -91,11 +91,16 @@ def assign_roles(
     taken = {*config.label, *config.drop, *special_columns(config).values()}
     features = feature_columns({name: kind for name, kind in types.items() if name not in taken}, where)
     _check_split_by_content(features.sparse, config, where)
-    if useless := [name for name in types if name in empty and name not in taken]:
+    check_not_empty([name for name in types if name in empty and name not in taken], where)
+    return Schema(**features._asdict(), **special_columns(config), labels=config.label, positive=config.positive_values)
+
+
+def check_not_empty(useless: Sequence[str], where: str) -> None:
+    """Raise DataError where there are columns that are to be features, and known to hold no value."""
+    if useless:
         what = f"column {useless[0]!r} holds" if len(useless) == 1 else f"{len(useless):,} columns hold"
         listed = "" if len(useless) == 1 else f": {listed_names(useless)}"
         raise DataError(f"{where}: {what} no value in any row{listed}; {drop_advice(useless)}")
-    return Schema(**features._asdict(), **special_columns(config), labels=config.label, positive=config.positive_values)
 
 
 def split_keys(types: dict[str, pa.DataType], config: PrepareConfig, features: Sequence[str]) -> dict[str, Any]:
@@ -121,8 +126,8 @@ def special_columns(config: PrepareConfig) -> dict[str, Any]:
 
 def wanted_columns(config: PrepareConfig) -> Wanted:
     """Return which columns the source files must have, and which are left out."""
-    needed = {*config.label, *filter(None, special_columns(config).values())}
-    return Wanted(needed=needed, dropped=config.drop)
+    roles = {role: name for role, name in special_columns(config).items() if name is not None}
+    return Wanted(needed={*config.label, *roles.values()}, dropped=config.drop, roles=roles)
 
 
 def check_roles(types: dict[str, pa.DataType], config: PrepareConfig, where: str) -> None:

@@ -19,6 +19,9 @@ class Wanted:
     others: bool = True
     """Whether all other columns are used, as features."""
 
+    roles: Mapping[str, str] = field(default_factory=dict)
+    """By role, as a setting names it, the columns that need a value in each row."""
+
     types: Mapping[str, pa.DataType] = field(default_factory=dict)
     """What columns are to be: floats without any value are texts where these are wanted, and times of several zones are
     in that zone."""

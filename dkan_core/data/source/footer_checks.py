@@ -1,0 +1,43 @@
+"""What the statistics in a file's footer say is wrong with the columns that weight and split rows, before any is read.
+
+Not all writers leave statistics, so that rows are checked all the same.
+"""
+
+from collections.abc import Mapping
+from decimal import Decimal
+
+import pyarrow.parquet as pq
+
+from dkan_core.data.format.integrity import MAX_WEIGHT
+from dkan_core.data.source.column_types import flat_columns
+from dkan_core.errors import DataError
+from dkan_core.utils.hints import counted
+
+# By role, as where rows are read.
+MISSING = {
+    "group": "group column {name!r} is missing in {rows}",
+    "split_column": "split column {name!r} must hold train, valid or test; found None ({rows})",
+    "split_by_time": "time column {name!r} is missing in {rows}; expected a time in each",
+    "weight": "weight column {name!r} is missing in {rows}",
+}
+
+
+def check_footer(path: str, footer: pq.FileMetaData, roles: Mapping[str, str]) -> None:
+    """Raise DataError where a row has no group, time, split or weight, or a weight that is none.
+
+    Args:
+        path: The file.
+        footer: Its metadata.
+        roles: By role, the column.
+    """
+    places = flat_columns(footer, [*roles.values()])
+    for role, name in roles.items():
+        groups = range(footer.num_row_groups if name in places else 0)
+        found = [*filter(None, (footer.row_group(group).column(places[name]).statistics for group in groups))]
+        missing = sum(each.null_count or 0 for each in found)
+        if missing:
+            raise DataError(f"{path}: {MISSING[role].format(name=name, rows=counted(missing, 'row'))}")
+        bounds = [bound for each in found if each.has_min_max for bound in (each.min, each.max)]
+        wrong = [bound for bound in bounds if isinstance(bound, int | float | Decimal) and not 0 <= bound <= MAX_WEIGHT]
+        if role == "weight" and wrong:
+            raise DataError(f"{path}: weight column {name!r} must be from 0 to {MAX_WEIGHT:g}; it holds {wrong[0]:g}")
