@@ -278,3 +278,23 @@ def test_advice_for_a_value_that_looks_like_another_labels_can_be_followed(tmp_p
     with pytest.raises(DataError, match=r"say which value counts as 1: .*--positive outcome=outcome=1"):
         prepare(raw, tmp_path / "out", PrepareConfig(label=("outcome",)))
     prepare(raw, tmp_path / "out", PrepareConfig(label=("outcome",), positive=("outcome=outcome=1",)))
+
+
+@pytest.mark.parametrize("kinds", [("bool", "int8"), ("int64", "bool"), ("bool", "double"), ("bool", "null", "uint8")])
+def test_label_may_be_a_boolean_in_some_files_and_a_number_in_others(tmp_path: Path, kinds: tuple[str, ...]) -> None:
+    rng = np.random.default_rng(0)
+    table = pa.table({"x": rng.random(600), "y": pa.array(rng.integers(0, 2, 600), pa.int8())})
+    (tmp_path / "mixed").mkdir()
+    paths, expected = [], []
+    for number, kind in enumerate(kinds):
+        rows = table.slice(200 * number, 200)
+        labels = pa.nulls(200) if kind == "null" else rows["y"].cast(pa.type_for_alias(kind))
+        paths.append(tmp_path / f"mixed/{number}.parquet")
+        pq.write_table(rows.set_column(1, "y", labels), paths[-1])
+        expected.append(rows.set_column(1, "y", labels.cast(pa.int8())))
+    pq.write_table(pa.concat_tables(expected), tmp_path / "alike.parquet")
+    mixed = prepare(paths, tmp_path / "out", PrepareConfig(label=("y",)))
+    alike = prepare(tmp_path / "alike.parquet", tmp_path / "alone", PrepareConfig(label=("y",)))
+    assert mixed.splits == alike.splits and mixed.preprocessor == alike.preprocessor
+    with pytest.raises(DataError, match=r"\d\.parquet: column 'y' is .*; write it in all files as a number, or"):
+        prepare(paths, tmp_path / "as-feature", PrepareConfig(label=("x",)))

@@ -126,7 +126,14 @@ def is_sparse(kind: pa.DataType) -> bool:
 
 
 def common_type(
-    name: str, kind: pa.DataType, earlier: pa.DataType, path: str, first: str, zone: str | None
+    name: str,
+    kind: pa.DataType,
+    earlier: pa.DataType,
+    path: str,
+    first: str,
+    zone: str | None,
+    *,
+    is_label: bool = False,
 ) -> pa.DataType:
     """Return the type that holds a column's values in both of two files.
 
@@ -140,6 +147,7 @@ def common_type(
         path: The one file.
         first: The other.
         zone: The time zone that times of two zones are read in; None where it is not known.
+        is_label: Whether it is a label: true and false are 1 and 0 there, while a feature of these is a category.
 
     Raises:
         DataError: There is none.
@@ -151,6 +159,8 @@ def common_type(
                 f"{differs}; convert both to one time zone: month, day, weekday and hour are features, and depend on it"
             )
         kind, earlier = (pa.timestamp(each.unit, zone) for each in (kind, earlier))
+    if is_label:
+        kind, earlier = (pa.int8() if pa.types.is_boolean(each) else each for each in (kind, earlier))
     if FOLDER_TEXT not in (kind, earlier):
         with suppress(pa.ArrowInvalid, pa.ArrowTypeError, ValueError):
             schemas = [pa.schema([(name, each)]) for each in (earlier, kind)]
@@ -162,6 +172,8 @@ def common_type(
             common = pa.float64() if any(map(pa.types.is_decimal, (earlier, kind))) else common
             if alike and _by_alias(str(common)) == common:
                 return common
+    if any(map(is_number, (kind, earlier))) and any(map(pa.types.is_boolean, (kind, earlier))):
+        raise DataError(f"{differs}; write it in all files as a number, or as a boolean, which is a category")
     raise DataError(f"{differs}; write all files with one type")
 
 

@@ -129,7 +129,13 @@ def read_sources(sources: Sequence[str], wanted: Wanted | None = None) -> Source
         reference |= dict.fromkeys(_empty_floats(earlier, reference, types, here), pa.null())
         for name in here:
             reference[name] = common_type(
-                name, types[name], reference[name], path, reference_path, zone=wanted.zone(name)
+                name,
+                types[name],
+                reference[name],
+                path,
+                reference_path,
+                zone=wanted.zone(name),
+                is_label=name in wanted.labels,
             )
         metadata = parquet.metadata
         check_footer(path, metadata, wanted.roles)

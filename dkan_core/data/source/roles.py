@@ -127,7 +127,7 @@ def special_columns(config: PrepareConfig) -> dict[str, Any]:
 def wanted_columns(config: PrepareConfig) -> Wanted:
     """Return which columns the source files must have, and which are left out."""
     roles = {role: name for role, name in special_columns(config).items() if name is not None}
-    return Wanted(needed={*config.label, *roles.values()}, dropped=config.drop, roles=roles)
+    return Wanted(needed={*config.label, *roles.values()}, labels=config.label, dropped=config.drop, roles=roles)
 
 
 def check_roles(types: dict[str, pa.DataType], config: PrepareConfig, where: str) -> None:

@@ -13,6 +13,9 @@ class Wanted:
     needed: Collection[str] = ()
     """Columns that cannot be left out, such as labels."""
 
+    labels: Collection[str] = ()
+    """Those of them that are labels, in which true and false are 1 and 0."""
+
     dropped: Collection[str] = ()
     """Columns that are not used, whatever they are."""
 
