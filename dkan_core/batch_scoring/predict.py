@@ -116,8 +116,8 @@ def _predict_file(
     if reasons:
         check_holds_reasons(out)
     folder_types = copied_folder_types(saved, paths)
-    schema, files = output_schema(saved, paths, columns, folder_types=folder_types)
-    total = sum(file.rows for file in files)
+    schema, rows = output_schema(saved, paths, columns, folder_types=folder_types)
+    total = sum(rows)
     device = best_device()
     saved.module.to(device)
     finder = ReasonFinder(saved, device) if reasons else None

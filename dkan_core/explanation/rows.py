@@ -89,7 +89,7 @@ def explain_rows(
         with local_copy(model) as model_folder:
             saved = SavedModel(model_folder)
         shown = _chosen_label(saved, label)
-        total = sum(file.rows for file in output_schema(saved, paths, [])[1])
+        total = sum(output_schema(saved, paths, [])[1])
         # One thread, as where a model is explained: chunks are so small that threads would wait for each other.
         with torch_threads(1):
             device = best_device()

@@ -11,9 +11,9 @@ from dkan_core.data.encoding.source_check import check_features
 from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.data.preparation.label_columns import check_label_columns
 from dkan_core.data.source.column_types import column_types, common_type, value_types
-from dkan_core.data.source.columns import SourceFile, read_batches
+from dkan_core.data.source.columns import read_batches
 from dkan_core.data.source.folders import FOLDER_TEXT, with_whole_numbers
-from dkan_core.data.source.parquet_files import open_in_order, open_stamped
+from dkan_core.data.source.parquet_files import open_in_order, open_parquet
 from dkan_core.errors import DataError
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.scoring.probabilities import check_probabilities, score
@@ -121,10 +121,8 @@ def output_schema(
     columns: Sequence[str],
     labels: Sequence[str] = (),
     folder_types: Mapping[str, str] | None = None,
-) -> tuple[pa.Schema, list[SourceFile]]:
-    """Check every file's columns; return the schema of the output and what each file is.
-
-    Of a file that is replaced meanwhile, what it was before is returned.
+) -> tuple[pa.Schema, list[int]]:
+    """Check every file's columns; return the schema of the output and the rows of each file.
 
     Args:
         saved: The model.
@@ -139,8 +137,8 @@ def output_schema(
     predicted = [probability_column(label) for label in saved.config.labels]
     check_no_clash(columns, predicted, "the prediction has that name")
     passed: dict[str, pa.DataType] = {}
-    files = []
-    for path, (parquet, size, modified) in zip(paths, open_in_order(open_stamped, paths, paths[0]), strict=True):
+    rows = []
+    for path, parquet in zip(paths, open_in_order(open_parquet, paths, paths[0]), strict=True):
         types = column_types(path, parquet.schema_arrow)
         for name in columns:
             if name not in types:
@@ -153,12 +151,12 @@ def output_schema(
             saved.preprocessor, value_types(path, parquet, saved.preprocessor.source_types), path, because=TRAINED_WITH
         )
         check_label_columns(types, labels, saved.preprocessor, path)
-        files.append(SourceFile(path=path, rows=parquet.metadata.num_rows, bytes=size, modified=modified))
+        rows.append(parquet.metadata.num_rows)
     read_as = saved.preprocessor.folder_types if folder_types is None else folder_types
     passed |= {
         name: pa.type_for_alias(read_as.get(name, "string")) for name, kind in passed.items() if kind == FOLDER_TEXT
     }
-    return pa.schema([*passed.items(), *((name, pa.float32()) for name in predicted)]), files
+    return pa.schema([*passed.items(), *((name, pa.float32()) for name in predicted)]), rows
 
 
 def _passed_type(name: str, kind: pa.DataType, earlier: pa.DataType, path: str, first: str) -> pa.DataType:

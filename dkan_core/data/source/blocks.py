@@ -45,7 +45,7 @@ def read_blocks(file: OpenFile, columns: Sequence[str], others: Sequence[str]) -
     Raises:
         DataError: The file is truncated or a page is damaged.
     """
-    every, metadata = [*dict.fromkeys([*columns, *others])], file.parquet.metadata
+    every, metadata = [*dict.fromkeys([*columns, *others])], file.metadata
     # From a bucket each read is a request: fewer and longer ones are faster.
     runs = None if is_remote(file.path) else small_runs(metadata, file.groups, plain_schema(file.types, every))
     if runs is None:

@@ -208,6 +208,11 @@ class OpenFile:
     folder_types: Mapping[str, str]
     """What columns in the names of folders are read as. Default: text."""
 
+    @property
+    def metadata(self) -> pq.FileMetaData:
+        """Its footer."""
+        return self.parquet.metadata
+
 
 def open_file(
     path: str,
@@ -276,18 +281,18 @@ def batches_of(file: OpenFile, columns: Sequence[str]) -> Iterator[pa.RecordBatc
     """Yield the rows of an open file as ``read_batches`` does."""
     parquet, plain = file.parquet, plain_schema(file.types, columns)
     own = plain.names
-    runs = small_runs(parquet.metadata, file.groups, plain)
+    runs = small_runs(file.metadata, file.groups, plain)
     if runs is not None:
         batches = whole_groups(parquet, runs, own)
     else:
-        if has_large_groups(parquet.metadata, file.groups):
-            parquet = open_parquet(file.path, in_pieces=True, metadata=parquet.metadata)
+        if has_large_groups(file.metadata, file.groups):
+            parquet = open_parquet(file.path, in_pieces=True, metadata=file.metadata)
         # At least so many rows that a call of Arrow costs less than its work, at most so many that progress is seen.
         rows = max(1024, min(65536, BATCH_BYTES // (8 * max(1, len(columns)))))
         # Batch by batch, as a row group of some writers is as large as the file.
         batches = chain.from_iterable(
             parquet.iter_batches(batch_size=rows, columns=own, row_groups=run)
-            for run in runs_to_fetch(parquet.metadata, file.groups)
+            for run in runs_to_fetch(file.metadata, file.groups)
         )
     while (batch := next_batch(batches, plain, file.path)) is not None:
         yield batch if len(own) == len(columns) else add_folder_columns(batch, columns, file.path, file.folder_types)

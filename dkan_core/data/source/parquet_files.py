@@ -32,8 +32,8 @@ class Opened(Protocol):
     """What is known of a file that was opened."""
 
     @property
-    def parquet(self) -> pq.ParquetFile:
-        """The file."""
+    def metadata(self) -> pq.FileMetaData:
+        """Its footer."""
 
 
 Item = TypeVar("Item")
@@ -83,6 +83,11 @@ class Stamped(NamedTuple):
     bytes: int
     modified: str
 
+    @property
+    def metadata(self) -> pq.FileMetaData:
+        """Its footer."""
+        return self.parquet.metadata
+
 
 def open_stamped(path: str) -> Stamped:
     """Open a Parquet file, local or remote; raises DataError as ``open_parquet`` does."""
@@ -124,7 +129,7 @@ def open_in_order(open_one: Callable[[Item], OpenedT], items: Sequence[Item], pa
     first = open_one(items[0])
     yield first
     others = iter(items[1:])
-    at_once = min(AT_ONCE, AHEAD_BYTES // first.parquet.metadata.serialized_size) if is_remote(path) else 0
+    at_once = min(AT_ONCE, AHEAD_BYTES // first.metadata.serialized_size) if is_remote(path) else 0
     del first
     if at_once < 2:
         yield from map(open_one, others)

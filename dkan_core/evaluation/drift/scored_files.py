@@ -93,7 +93,7 @@ def measure_files(model: str | Path, paths: Sequence[str]) -> Drift:
     """Measure the drift of files, which have been found; see ``measure_drift``."""
     with local_copy(model) as folder:
         saved = SavedModel(folder)
-    rows = sum(file.rows for file in output_schema(saved, paths, ())[1])
+    rows = sum(output_schema(saved, paths, ())[1])
     if not rows:
         raise DataError(f"{paths[0]}: no rows in any source file")
     found = Found()
