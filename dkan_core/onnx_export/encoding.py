@@ -172,7 +172,7 @@ def _add_category_codes(graph: Graph, feature: CategoryFeature, missing_text: st
             f"column {feature.name!r}: its rare values share codes by their hash, which ONNX cannot compute; prepare "
             "without --max-categories, or score with `dkan predict`"
         )
-    if missing_text in feature.vocabulary:
+    if missing_text in feature.codes:
         raise DataError(
             f"column {feature.name!r}: {missing_text!r} is one of its categories, and would also stand for a missing "
             "value, as ONNX has no nulls; choose another text with --missing-text"
@@ -181,8 +181,8 @@ def _add_category_codes(graph: Graph, feature: CategoryFeature, missing_text: st
         "LabelEncoder",
         graph.input(feature.name, str),
         domain=ML_DOMAIN,
-        keys_strings=[*feature.vocabulary, missing_text],
-        values_int64s=[*range(FIRST_CODE, feature.cardinality), MISSING],
+        keys_strings=[*feature.codes, missing_text],
+        values_int64s=[*feature.codes.values(), MISSING],
         default_int64=UNSEEN,
     )
     return graph.node("Squeeze", codes, graph.indexes(1))

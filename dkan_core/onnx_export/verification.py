@@ -91,7 +91,7 @@ def boundary_rows(preprocessor: Preprocessor, missing_text: str) -> pa.RecordBat
     values = {name: pa.array(_around(np.concatenate(known))) for name, known in numeric.items()}
     for feature in preprocessor.coded:
         if isinstance(feature, CategoryFeature):
-            texts = [*feature.vocabulary, None, _unseen(feature, missing_text)]
+            texts = [*feature.codes, None, _unseen(feature, missing_text)]
             values[feature.name] = pa.array(texts, pa.string())
     count = max(MIN_ROWS, *map(len, values.values()))
     rng = np.random.default_rng(SEED)
@@ -113,7 +113,7 @@ def _around(known: Float64) -> Float64:
 def _unseen(feature: CategoryFeature, missing_text: str) -> str:
     """Return a text that is none of a column's."""
     candidates = (f"unseen {number}" for number in itertools.count())
-    return next(text for text in candidates if text not in {*feature.vocabulary, missing_text})
+    return next(text for text in candidates if text not in {*feature.codes, missing_text})
 
 
 def _batches(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

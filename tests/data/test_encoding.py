@@ -124,6 +124,26 @@ def test_categories_have_a_code_each_by_frequency_and_one_for_missing_and_one_fo
     assert later.tolist() == [UNSEEN, 3, MISSING]
 
 
+@pytest.mark.parametrize(
+    ("train", "given", "codes"),
+    [
+        ([True, True, False, False, True], ["True", "FALSE", "true", "tRUE", None], [2, 3, 2, UNSEEN, MISSING]),
+        (["True", "True", "False", "False", "True"], [True, False, None], [2, 3, MISSING]),
+        (["TRUE", "TRUE", "no", "no", "TRUE"], ["True", "false", "no"], [2, UNSEEN, 3]),
+        # Two spellings in training are two values, and a third one is neither.
+        (["true", "true", "True", "True", "false", "false"], ["True", "true", "TRUE"], [2, 4, UNSEEN]),
+    ],
+)
+def test_truth_values_match_however_they_are_written(train: list[Any], given: list[Any], codes: list[int]) -> None:
+    preprocessor = fit_preprocessor(pa.table({"paid": train}), [], ["paid"], "uint8", "rows")
+    rows = pa.table({"paid": given})
+    assert preprocessor.transform(rows, "rows")["categorical"][:, 0].tolist() == codes
+    assert (
+        count_values(rows, preprocessor, "rows")["paid"].tolist()
+        == np.bincount(codes, minlength=4).tolist()[: preprocessor.coded[0].cardinality]
+    )
+
+
 def test_vocabulary_keeps_the_most_frequent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fitting, "MAX_VOCABULARY", 3)
     values = [f"v{index}" for index in range(9) for _ in range(index + 2)]

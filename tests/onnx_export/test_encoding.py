@@ -11,7 +11,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dkan_core.data.encoding.preprocessor import CategoryFeature, NumericFeature, Preprocessor, ValueFeature
+from dkan_core.data.encoding.preprocessor import (
+    TRUTHS,
+    CategoryFeature,
+    NumericFeature,
+    Preprocessor,
+    ValueFeature,
+)
 from dkan_core.data.encoding.raw_columns import LARGEST
 from dkan_core.model.decoding import decode_scores
 from dkan_core.onnx_export.encoding import add_encoding
@@ -23,7 +29,7 @@ onnx = pytest.importorskip("onnx", reason="needs the onnx extra")
 onnxruntime = pytest.importorskip("onnxruntime", reason="needs the onnx extra")
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
-TEXTS = st.text(max_size=5)
+TEXTS = st.one_of(st.sampled_from(sum(TRUTHS, ())), st.text(max_size=5))
 
 
 def encoded(preprocessor: Preprocessor, rows: pa.RecordBatch) -> dict[str, npt.NDArray[Any]]:

@@ -124,6 +124,20 @@ def test_columns_of_one_kind_alone(numeric: tuple[str, ...], categories: tuple[s
         check_equal(model, tmp_path)
 
 
+def test_truth_values_match_however_they_are_written(tmp_path: Path) -> None:
+    rows = table()
+    place = rows.schema.get_field_index("opted in")
+    texts = [str(value) for value in rows["opted in"].to_pylist()]
+    as_text, upper = (rows.set_column(place, "opted in", pa.array(each)) for each in (texts, map(str.upper, texts)))
+    for known in (rows, as_text):
+        model = random_model(tmp_path / str(known["opted in"].type), rows=known)
+        export(model, tmp_path / "model.onnx", overwrite=True)
+        wanted = predicted(model, known, tmp_path)
+        for each in (rows, as_text, upper):
+            assert np.array_equal(predicted(model, each, tmp_path), wanted)
+            np.testing.assert_allclose(run(tmp_path / "model.onnx", each), wanted, rtol=0, atol=1e-5)
+
+
 def test_column_with_a_single_value(tmp_path: Path) -> None:
     rows = table().append_column("same", pa.array(np.full(len(table()), 4.5)))
     model = random_model(tmp_path / "model", numeric=("age", "same"), categories=(), rows=rows, blend=True)

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from dkan_core import DataError
-from dkan_core.data.encoding.preprocessor import CategoryFeature, NumericFeature, Preprocessor
+from dkan_core.data.encoding.preprocessor import FIRST_CODE, CategoryFeature, NumericFeature, Preprocessor
 from dkan_core.data.encoding.sparse import SparseFeature
 from dkan_core.serving.rows import Tensor, rows_of_instances, rows_of_tensors, tensor_types
 
@@ -64,6 +64,23 @@ def test_large_whole_numbers_are_read_as_floats_where_a_tensor_says_so(values: l
 def test_truth_values_are_the_texts_of_training() -> None:
     found = rows_of_instances([{"x": 1, "site": value} for value in (True, False, None)], PREPROCESSOR)
     assert found["site"].to_pylist() == ["true", "false", None]
+
+
+@pytest.mark.parametrize("vocabulary", [["true", "false"], ["True", "False"], ["FALSE", "TRUE", "unknown"]])
+def test_truth_values_of_requests_are_those_of_training_however_it_wrote_them(vocabulary: list[str]) -> None:
+    feature = CategoryFeature(name="site", vocabulary=vocabulary)
+    preprocessor = PREPROCESSOR.model_copy(update={"coded": [feature]})
+    sent: list[list[Any]] = [[True, False], ["True", "False"], ["true", "false"], ["TRUE", "FALSE"]]
+    places = [[text.lower() for text in vocabulary].index(text) for text in ("true", "false")]
+    for values in sent:
+        kind = "BOOL" if values[0] is True else "BYTES"
+        numbers = Tensor("x", "FP64", [2], [1.0, 2.0])
+        for rows in (
+            rows_of_instances([{"x": 1, "site": value} for value in values], preprocessor),
+            rows_of_tensors([numbers, Tensor("site", kind, [2], values)], preprocessor),
+        ):
+            codes = preprocessor.transform(rows, "rows")["categorical"][:, 0]
+            assert codes.tolist() == [FIRST_CODE + place for place in places]
 
 
 def test_what_pandas_has_for_missing_values_is_missing_in_every_column() -> None:

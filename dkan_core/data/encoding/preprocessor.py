@@ -41,6 +41,8 @@ STEPS = 254
 MAX_BUCKETS = 256
 # The same in every column: whoever reads the arrays finds unseen and missing values without a vocabulary.
 UNSEEN, MISSING, FIRST_CODE = 0, 1, 2
+# As Arrow, JSON and SQL, Python, and R and spreadsheets write truth values.
+TRUTHS = ("true", "True", "TRUE"), ("false", "False", "FALSE")
 
 Float64 = npt.NDArray[np.float64]
 Score = Annotated[float, Field(ge=-SCORE_LIMIT, le=SCORE_LIMIT)]
@@ -119,9 +121,19 @@ class CategoryFeature(_Coded):
         return bool(self.vocabulary) and {*self.vocabulary} <= {"true", "false"}
 
     @cached_property
-    def values(self) -> pa.Array:
-        """The vocabulary as an array."""
-        return pa.array(self.vocabulary, pa.string())
+    def codes(self) -> dict[str, int]:
+        """Code of each value of the vocabulary, and of other spellings of a truth value that it has in one spelling."""
+        codes = {value: code for code, value in enumerate(self.vocabulary, FIRST_CODE)}
+        for spellings in TRUTHS:
+            known = [codes[text] for text in spellings if text in codes]
+            if len(known) == 1:
+                codes |= dict.fromkeys(spellings, known[0])
+        return codes
+
+    @cached_property
+    def values(self) -> tuple[pa.Array, npt.NDArray[np.int32]]:
+        """The texts that have a code, and the code of each, with that of all others at the end."""
+        return pa.array([*self.codes], pa.string()), np.array([*self.codes.values(), UNSEEN], np.int32)
 
 
 class ValueFeature(_Coded):
@@ -372,11 +384,12 @@ def category_codes(column: pa.ChunkedArray | pa.Array, feature: CategoryFeature,
         - Input and output: ``(N,)``
     """
     texts = texts_of(column, feature.name, where)
-    found = pc.fill_null(pc.index_in(texts, value_set=feature.values), UNSEEN - FIRST_CODE)
-    codes = np.array(found.to_numpy(zero_copy_only=False), dtype=np.int32) + FIRST_CODE
+    values, code_of = feature.values
+    found = pc.fill_null(pc.index_in(texts, value_set=values), -1)
+    codes: npt.NDArray[np.int32] = code_of[found.to_numpy(zero_copy_only=False)]
     if feature.buckets:
         others = (codes == UNSEEN) & np.asarray(pc.is_valid(texts).to_numpy(zero_copy_only=False))
         codes[others] = FIRST_CODE + len(feature.vocabulary) + buckets_of(texts, others, feature.buckets)
     if texts.null_count:
         codes[np.asarray(pc.is_null(texts).to_numpy(zero_copy_only=False))] = MISSING
-    return codes.astype(np.int32, copy=False)
+    return codes

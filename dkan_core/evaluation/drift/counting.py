@@ -145,15 +145,15 @@ def count_rows(
         if label in reference.scores
     }
     unseen = {
-        feature.name: _unseen_values(rows.column(feature.name), feature.vocabulary)
+        feature.name: _unseen_values(rows.column(feature.name), feature)
         for feature in preprocessor.coded
         if feature.kind == "category" and columns[feature.name][UNSEEN]
     }
     return DriftCounts(rows=len(rows), columns=columns, scores=scores, unseen=unseen)
 
 
-def _unseen_values(column: pa.Array, vocabulary: list[Any]) -> list[str]:
+def _unseen_values(column: pa.Array, feature: CategoryFeature) -> list[str]:
     values = pc.unique(column).cast(pa.string()).drop_null()
-    known = pc.is_in(values, value_set=pa.array(vocabulary, pa.string()))
+    known = pc.is_in(values, value_set=feature.values[0])
     found: list[str] = values.filter(pc.invert(known)).to_pylist()
     return sorted(found)[:EXAMPLES]

@@ -13,11 +13,19 @@ def test_values_that_the_model_does_not_know_are_warned_of() -> None:
     X = pd.DataFrame({"size": rng.normal(size=400), "paid": rng.random(400) < 0.5})
     model = FastKANClassifier(hidden=(4,), epochs=1, random_state=0, n_jobs=1).fit(X, X["size"] > 0)
     assert model.score(X, X["size"] > 0) > 0.5, "warnings are errors here"
-    # What pandas makes of booleans as text is another text than that of the encoding.
     for score_rows in (model.predict, model.predict_proba, model.decision_function):
         with pytest.warns(UserWarning, match=r"^X: column 'paid': 400 of 400 rows .* model does not know") as caught:
-            score_rows(X.astype({"paid": str}))
+            score_rows(X.assign(paid="perhaps"))
         assert [warning.filename for warning in caught] == [__file__]
+
+
+def test_truth_values_are_known_however_they_are_written() -> None:
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame({"size": rng.normal(size=400), "paid": rng.random(400) < 0.5})
+    texts = X.astype({"paid": str})
+    for train, score in ((X, texts), (texts, X), (texts, texts.assign(paid=texts["paid"].str.upper()))):
+        model = FastKANClassifier(hidden=(4,), epochs=1, random_state=0, n_jobs=1).fit(train, X["paid"])
+        assert np.array_equal(model.predict_proba(score), model.predict_proba(train)), "warnings are errors here"
 
 
 def test_single_rows_of_few_ids_are_as_expected() -> None:
