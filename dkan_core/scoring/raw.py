@@ -33,7 +33,7 @@ def scored_batches(
     columns: Sequence[str],
     device: torch.device,
     on_rows: Callable[[int], None],
-    on_arrays: Callable[[Arrays], None] = lambda _: None,
+    on_arrays: Callable[[Arrays], object] = lambda _: None,
     folder_types: Mapping[str, str] | None = None,
 ) -> Iterator[tuple[pa.RecordBatch, npt.NDArray[np.float32]]]:
     """Yield the rows of a raw Parquet file in order, with the probability of each label.

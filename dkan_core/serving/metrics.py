@@ -16,6 +16,9 @@ SECONDS = Histogram(
     buckets=(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10),
 )
 ROWS = Counter("dkan_rows", "Rows scored.", ["model"])
+UNSEEN_ROWS = Counter(
+    "dkan_unseen_rows", "Rows whose value of a column is a category that the model does not know.", ["model", "column"]
+)
 BATCH_ROWS = Histogram(
     "dkan_batch_rows", "Rows scored in one call.", ["model"], buckets=(1, 4, 16, 64, 256, 1024, 4096, 16_384)
 )

@@ -1,6 +1,6 @@
 """A model that scores the rows of requests, as ``predict`` scores those of files."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ import pyarrow as pa
 import torch
 
 from dkan_core.config import ServeConfig
+from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.explanation.reasons import ReasonFinder, reasons_column
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.scoring.probabilities import check_probabilities, score
@@ -30,6 +31,8 @@ class RequestScorer:
         self.saved = saved
         self.preprocessor = saved.preprocessor
         self.device = best_device()
+        self.on_scored: Callable[[Arrays], object] = lambda arrays: None
+        """Called with the encoded rows of each batch that was scored, in the thread that scores."""
         self._model = self.saved.module.to(self.device).for_scoring()
 
     @property
@@ -57,8 +60,10 @@ class RequestScorer:
             DataError: The model gives no probability of a row.
         """
         rows = pa.Table.from_batches(batches)
-        found_NL = score(self._model, self.preprocessor.transform(rows, REQUEST), self.device)
+        arrays = self.preprocessor.transform(rows, REQUEST)
+        found_NL = score(self._model, arrays, self.device)
         check_probabilities(found_NL, self.saved.config.labels, REQUEST)
+        self.on_scored(arrays)
         return found_NL
 
     def find_reasons(self, rows: pa.RecordBatch, count: int) -> list[list[Any]]:

@@ -25,6 +25,7 @@ from dkan_core.serving.grpc_server import grpc_server
 from dkan_core.serving.metrics import BATCH_REQUESTS, BATCH_ROWS
 from dkan_core.serving.scorer import RequestScorer, load_scorer, set_threads
 from dkan_core.serving.served_model import ServedModel
+from dkan_core.serving.unseen import UnseenWatch
 from dkan_core.utils.logs import set_up_logging
 from dkan_core.utils.prctl import die_with_parent
 
@@ -45,6 +46,7 @@ def application(scorer: RequestScorer, config: ServeConfig) -> Any:
     warnings.filterwarnings("ignore", "ORJSONResponse is deprecated")
     # Some of torch's backends keep the number by thread.
     start_thread = functools.partial(set_threads, config.threads)
+    scorer.on_scored = UnseenWatch(config.name, scorer.preprocessor).count
     batcher = MicroBatcher(
         scorer.score,
         max_rows=config.max_batch_rows,

@@ -100,7 +100,9 @@ def test_run_has_settings_data_and_every_evaluation(
     assert same[0] == same[1], "a run that is logged is the same run"
 
 
-def test_model_in_mlflow_scores_as_predict_does(mlflow: Any, logged: TrainResult, source: Path, tmp_path: Path) -> None:
+def test_model_in_mlflow_scores_as_predict_does(
+    mlflow: Any, logged: TrainResult, source: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     loaded = mlflow.pyfunc.load_model(f"runs:/{run_id_of(logged)}/model")
     frame = pd.read_parquet(source)
     # In another order, with an index of its own, and with a column that the model does not know.
@@ -112,6 +114,12 @@ def test_model_in_mlflow_scores_as_predict_does(mlflow: Any, logged: TrainResult
     assert np.array_equal(found.to_numpy(), expected.to_numpy()) and found.index.equals(shuffled.index)
     with pytest.raises(Exception, match="mean_radius"):
         loaded.predict(frame.drop(columns="mean_radius"))
+    caplog.clear()
+    loaded.predict(frame)
+    assert not caplog.records
+    loaded.predict(frame.assign(site="elsewhere"))
+    (text,) = [record.getMessage() for record in caplog.records]
+    assert text.startswith("model_input: column 'site': ") and "hold a value that the model does not know" in text
 
 
 def test_model_in_mlflow_holds_no_pickle_and_has_a_signature(mlflow: Any, logged: TrainResult, tmp_path: Path) -> None:

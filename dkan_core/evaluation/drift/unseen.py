@@ -32,43 +32,47 @@ class UnseenValues:
         self._places = [place for place, each in enumerate(preprocessor.coded) if each.kind == "category"]
         self._categories = [each for each in preprocessor.coded if each.kind == "category"]
         self._trained = preprocessor.counts or {}
-        self._rows, self._unseen = 0, np.zeros(len(self._places), np.int64)
+        self.rows, self._unseen = 0, np.zeros(len(self._places), np.int64)
         self._sparse = preprocessor.sparse
         self._ends = np.cumsum([feature.size for feature in self._sparse])
         self._ids = np.zeros(len(self._sparse), np.int64)
 
-    def count(self, arrays: Arrays) -> None:
-        """Count encoded rows: among their arrays ``categorical`` (N, C) and ``sparse`` (N, S)."""
-        self._rows += len(next(iter(arrays.values())))
-        if self._places:
-            codes = arrays["categorical"]
-            self._unseen += [np.count_nonzero(codes[:, place] == UNSEEN) for place in self._places]
+    def count(self, arrays: Arrays) -> dict[str, int]:
+        """Count encoded rows: among their arrays ``categorical`` (N, C) and ``sparse`` (N, S).
+
+        Returns:
+            Of these rows, how many hold an unknown value, by category; those without any are left out.
+        """
+        self.rows += len(next(iter(arrays.values())))
+        counts = [int(np.count_nonzero(arrays["categorical"][:, place] == UNSEEN)) for place in self._places]
+        self._unseen += np.array(counts, np.int64)
         if self._sparse:
             up_to = [np.count_nonzero(arrays["sparse"] <= end) for end in (EMPTY, *self._ends)]
             self._ids += np.diff(up_to)
+        return {each.name: count for each, count in zip(self._categories, counts, strict=True) if count}
 
     def warnings(self) -> list[str]:
         """Return a sentence for each column that holds more unknown values than in training, the worst first."""
-        if not self._rows:
+        if not self.rows:
             return []
         found = []
         for category, unseen in zip(self._categories, self._unseen.tolist(), strict=True):
             if not unseen:
                 continue
             counts = expected_counts(category, self._trained.get(category.name) or [0] * category.cardinality)
-            share, expected = unseen / self._rows, counts[UNSEEN] / max(1, counts.sum())
-            error = math.sqrt(expected * (1 - expected) * (1 / self._rows + 1 / max(1, counts.sum())))
+            share, expected = unseen / self.rows, counts[UNSEEN] / max(1, counts.sum())
+            error = math.sqrt(expected * (1 - expected) * (1 / self.rows + 1 / max(1, counts.sum())))
             if share > expected + MIN_ERRORS * error:
-                rows = f"{unseen:,} of {self._rows:,} rows ({share:.2%})"
+                rows = f"{unseen:,} of {self.rows:,} rows ({share:.2%})"
                 text = f"column {category.name!r}: {rows} hold a value that the model does not know"
                 found.append((unseen, f"{text}; {expected:.2%} expected from training"))
         # Rows differ in their number of ids about as much as it is large: a few short rows say nothing.
-        few = min(FEW_IDS, 1 - MIN_ERRORS / math.sqrt(self._rows))
+        few = min(FEW_IDS, 1 - MIN_ERRORS / math.sqrt(self.rows))
         for feature, known in zip(self._sparse, self._ids.tolist(), strict=True):
-            ones = known / self._rows
+            ones = known / self.rows
             if ones < few * feature.ones:
                 text = f"column {feature.name!r}: rows have {ones:.2g} IDs that the model knows, on average"
-                found.append((self._rows, f"{text}; {feature.ones:.2g} in training"))
+                found.append((self.rows, f"{text}; {feature.ones:.2g} in training"))
         texts = [text for _, text in sorted(found, key=lambda pair: -pair[0])]
         more = len(texts) - MAX_NAMED
         return texts[:MAX_NAMED] + [f"such values are in {counted(more, 'more column')}"] * (more > 0)

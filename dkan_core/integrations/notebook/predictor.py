@@ -3,15 +3,19 @@
 Shape suffixes: N rows, F features, L labels.
 """
 
+import itertools
+import sys
+import traceback
+import warnings
 from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 import torch
 from torch import Tensor, nn
 
 from dkan_core.data.encoding.preprocessor import Preprocessor
+from dkan_core.evaluation.drift.unseen import UnseenValues
 from dkan_core.integrations.notebook.rows import read_features
 from dkan_core.model.base import TabularModel
 from dkan_core.scoring.probabilities import SCORING_ROWS, log_odds, to_probability
@@ -59,10 +63,8 @@ class Predictor(nn.Module):
         Raises:
             DataError: The features are not those of training: too few, too many, in another order, of another kind.
         """
-        tables = read_features(rows, "rows", self.feature_names, named=self.named, rows=SCORING_ROWS)
-        scored = [self._log_odds(table) for table in tables]
         device = rows.device if isinstance(rows, Tensor) else torch.device("cpu")
-        return torch.cat(scored or [torch.zeros(0, len(self.labels))]).to(device)
+        return self._log_odds(rows).to(device)
 
     def predict_proba(self, rows: object) -> npt.NDArray[np.float32]:
         """Return the probability that a label is 1.
@@ -76,11 +78,26 @@ class Predictor(nn.Module):
         Raises:
             DataError: The features are not those of training: too few, too many, in another order, of another kind.
         """
-        probabilities_NL = to_probability(self(rows).cpu().numpy())
+        probabilities_NL = to_probability(self._log_odds(rows).numpy())
         return probabilities_NL[:, 0] if len(self.labels) == 1 else probabilities_NL
 
-    def _log_odds(self, table: pa.Table) -> Tensor:
+    def _log_odds(self, rows: object) -> Tensor:
+        """Return log-odds ``(N, L)`` on the CPU; values that the model does not know are warned of."""
         # Each time: train() of a module that holds this one would bring dropout back.
         self.network.eval()
         device = next(self.network.parameters()).device
-        return log_odds(self.network, self.preprocessor.transform(table, "rows"), device).cpu()
+        scored, unseen = [torch.zeros(0, len(self.labels))], UnseenValues(self.preprocessor)
+        for table in read_features(rows, "rows", self.feature_names, named=self.named, rows=SCORING_ROWS):
+            arrays = self.preprocessor.transform(table, "rows")
+            unseen.count(arrays)
+            scored.append(log_odds(self.network, arrays, device).cpu())
+        for text in unseen.warnings():
+            warnings.warn(f"rows: {text}", stacklevel=_caller_level())
+        return torch.cat(scored)
+
+
+def _caller_level() -> int:
+    """Return the stack level, as of who calls this, of the first caller outside of dkan and of torch's modules."""
+    names = (frame.f_globals["__name__"] for frame, _ in traceback.walk_stack(sys._getframe(1)))
+    inside = itertools.takewhile(lambda name: name.partition(".")[0] in ("dkan_core", "torch"), names)
+    return 1 + sum(1 for _ in inside)

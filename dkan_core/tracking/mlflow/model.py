@@ -4,6 +4,7 @@ MLflow is told the name of this module, and calls ``_load_pyfunc`` with the path
 """
 
 import base64
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,13 @@ from dkan_core.data.source.column_types import is_text
 from dkan_core.data.source.frames import to_table, without_empty_types
 from dkan_core.data.source.times import parsed_times
 from dkan_core.errors import DataError
+from dkan_core.evaluation.drift.unseen import unseen_warnings
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.scoring.probabilities import check_probabilities, score
 from dkan_core.scoring.raw import probability_column
 from dkan_core.utils.torch_resources import best_device
+
+logger = logging.getLogger(__name__)
 
 
 class MlflowScorer:
@@ -50,9 +54,12 @@ class MlflowScorer:
         names = [name for name in self._saved.preprocessor.columns if name in model_input.columns]
         read = without_empty_types(to_table(model_input[names], names, where))
         table = _parsed(read, self._saved.preprocessor, where)
-        found_NL = score(self._saved.module, self._saved.preprocessor.transform(table, where), self._device)
+        arrays = self._saved.preprocessor.transform(table, where)
+        found_NL = score(self._saved.module, arrays, self._device)
         labels = self._saved.config.labels
         check_probabilities(found_NL, labels, where)
+        for text in unseen_warnings(self._saved.preprocessor, arrays):
+            logger.warning("%s: %s", where, text)
         return pd.DataFrame(found_NL, columns=[probability_column(label) for label in labels], index=model_input.index)
 
 

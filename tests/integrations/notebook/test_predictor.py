@@ -1,6 +1,7 @@
 """``result.model`` and ``result.predict_proba`` score raw rows as training and ``predict`` do."""
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import cast
 
 import numpy as np
@@ -12,9 +13,9 @@ import torch
 from sklearn.metrics import average_precision_score
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from dkan_core import DataError, MainResult, predict
+from dkan_core import DataError, MainResult, main, predict
 from dkan_core.scoring.probabilities import SCORING_ROWS
-from tests.integrations.notebook.known import TEST
+from tests.integrations.notebook.known import CONFIG, TEST
 
 
 @pytest.fixture(scope="module")
@@ -123,3 +124,17 @@ def test_rows_are_encoded_few_at_a_time(from_arrays: MainResult, monkeypatch: py
 
 def test_no_rows_give_no_probabilities(from_arrays: MainResult) -> None:
     assert from_arrays.predict_proba([]).shape == from_arrays.predict_proba(TEST[0][:0]).shape == (0,)
+
+
+def test_values_that_the_model_does_not_know_are_warned_of(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame({"size": rng.normal(size=400), "site": rng.choice(["left", "right"], 400)})
+    y = (X["size"] > 0).astype(int)
+    found = main((X, y), (X, y), CONFIG, run=tmp_path / "run")
+    known = found.predict_proba(X)
+    moved = X.assign(site="elsewhere")
+    for ask in (found.predict_proba, found.model):
+        with pytest.warns(UserWarning, match=r"^rows: column 'site': 400 of 400 rows .* model does not know") as caught:
+            ask(moved)
+        assert [warning.filename for warning in caught] == [__file__]
+    assert np.array_equal(found.predict_proba(X), known), "warnings are errors here"
