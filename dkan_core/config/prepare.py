@@ -12,6 +12,9 @@ from dkan_core.utils.hints import hint
 # In the order of the shares in ``split``; arrays of the preparation have an entry for each in this order, too.
 SPLITS = ("train", "valid", "test")
 
+# Of a row. The sum of a billion such weights is still a float32; infinity would make every loss NaN.
+MAX_WEIGHT = 1e30
+
 
 @reports_config_errors
 @dataclass(frozen=True, kw_only=True, config=STRICT)

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dkan_core import DataError, PrepareConfig, prepare
+from dkan_core.config.prepare import MAX_WEIGHT
 from dkan_core.data.preparation.task import find_task
 from dkan_core.data.source.roles import check_roles, feature_columns
 
@@ -72,6 +73,12 @@ def test_row_without_a_group_time_split_or_weight_is_named_before_rows_are_read(
     assert find_task(tmp_path / "a_row.parquet", config)[0].schema.features == ["x"]
     with pytest.raises(DataError, match=rf"more\.parquet: .*{message}"):
         find_task(tmp_path, config)
+
+
+def test_largest_weight_is_taken(tmp_path: Path) -> None:
+    table = pa.table({"x": [1.5, 2.5], "y": [0, 1], "w": pa.array([0.0, MAX_WEIGHT], pa.float32())})
+    pq.write_table(table, tmp_path / "rows.parquet")
+    assert find_task(tmp_path / "rows.parquet", PrepareConfig(label=("y",), weight="w"))[0].rows == 2
 
 
 @pytest.mark.parametrize("stored", ["statistics", "no statistics"])

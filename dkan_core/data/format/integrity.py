@@ -14,13 +14,11 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
+from dkan_core.config.prepare import MAX_WEIGHT
 from dkan_core.data.encoding.preprocessor import SCORE_LIMIT
 from dkan_core.errors import DataError
 from dkan_core.evaluation.metrics import NOT_MEASURED
 from dkan_core.utils.hints import counted
-
-# The sum of a billion such weights is still a float32; infinity would make every loss NaN.
-MAX_WEIGHT = 1e30
 
 # Part of format version 2. Smaller blocks would mean a larger manifest (67 bytes a block), larger ones a slower start:
 # the first batch touches as many blocks as it has pieces.

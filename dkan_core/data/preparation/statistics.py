@@ -15,11 +15,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dkan_core.config import PrepareConfig
-from dkan_core.config.prepare import SPLITS
+from dkan_core.config.prepare import MAX_WEIGHT, SPLITS
 from dkan_core.data.decimals import to_float64
 from dkan_core.data.encoding.sparse import longest_rows
 from dkan_core.data.encoding.value_counts import ValueCounts
-from dkan_core.data.format.integrity import MAX_WEIGHT
 from dkan_core.data.hashing import salted
 from dkan_core.data.preparation.label_values import listed_others, not_binary
 from dkan_core.data.preparation.sampling import BottomK, Sample, smallest_keys_limit

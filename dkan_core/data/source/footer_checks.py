@@ -8,7 +8,7 @@ from decimal import Decimal
 
 import pyarrow.parquet as pq
 
-from dkan_core.data.format.integrity import MAX_WEIGHT
+from dkan_core.config.prepare import MAX_WEIGHT
 from dkan_core.data.source.column_types import flat_columns
 from dkan_core.errors import DataError
 from dkan_core.utils.hints import counted
@@ -38,6 +38,8 @@ def check_footer(path: str, footer: pq.FileMetaData, roles: Mapping[str, str]) -
         if missing:
             raise DataError(f"{path}: {MISSING[role].format(name=name, rows=counted(missing, 'row'))}")
         bounds = [bound for each in found if each.has_min_max for bound in (each.min, each.max)]
-        wrong = [bound for bound in bounds if isinstance(bound, int | float | Decimal) and not 0 <= bound <= MAX_WEIGHT]
+        # As a 32-bit float, the limit itself is a little above it.
+        limit = MAX_WEIGHT * (1 + 1e-6)
+        wrong = [bound for bound in bounds if isinstance(bound, int | float | Decimal) and not 0 <= bound <= limit]
         if role == "weight" and wrong:
             raise DataError(f"{path}: weight column {name!r} must be from 0 to {MAX_WEIGHT:g}; it holds {wrong[0]:g}")

@@ -15,7 +15,7 @@ from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import _check_sample_weight
 
-from dkan_core.data.format.integrity import MAX_WEIGHT
+from dkan_core.config.prepare import MAX_WEIGHT
 from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.data.format.split_info import SplitInfo
 from dkan_core.data.hashing import UInt64, value_keys
