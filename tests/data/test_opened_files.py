@@ -3,6 +3,7 @@
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import fsspec
 import pyarrow.parquet as pq
 import pytest
 
-from dkan_core import DataError, prepare
+from dkan_core import DataError, TrainResult, evaluate, prepare
 from dkan_core.data.source import parquet_files
 from dkan_core.data.source.parquet_files import AT_ONCE, Stamped, open_in_order, open_stamped
 from tests.data.tables import CONFIG, contents, make_rows, write
@@ -28,27 +29,53 @@ def bucket(tmp_path: Path) -> Iterator[list[str]]:
     fs.rm("/opened", recursive=True)
 
 
+def count_opened(monkeypatch: pytest.MonkeyPatch) -> list[threading.Thread]:
+    """Return what gets the thread that opens a file, each time that one is opened."""
+    opened = []
+
+    class Counted(pq.ParquetFile):  # type: ignore[misc]
+        def __init__(self, *given: Any, **named: Any) -> None:
+            opened.append(threading.current_thread())
+            super().__init__(*given, **named)
+
+    monkeypatch.setattr(pq, "ParquetFile", Counted)
+    return opened
+
+
 @pytest.mark.parametrize("place", ["local", "bucket", "local, without text"])
 def test_file_is_opened_once_for_its_columns_and_once_in_each_pass(
     place: str, bucket: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    opened = 0
-
-    class Counted(pq.ParquetFile):  # type: ignore[misc]
-        def __init__(self, *given: Any, **named: Any) -> None:
-            nonlocal opened
-            opened += 1
-            super().__init__(*given, **named)
-
+    opened = count_opened(monkeypatch)
     rows = make_rows().drop_columns("city") if place.endswith("without text") else make_rows()
     paths: Any = bucket if place == "bucket" else write(rows, tmp_path / "rows", files=40)
-    monkeypatch.setattr(pq, "ParquetFile", Counted)
     prepare(paths, tmp_path / "out", CONFIG)
-    assert opened == 3 * len(paths)
+    assert len(opened) == 3 * len(paths)
     if place == "bucket":
         prepare(write(rows, tmp_path / "rows", files=40), tmp_path / "alone", CONFIG)
         alone = contents(tmp_path / "alone")
         assert all(alone[name] == data for name, data in contents(tmp_path / "out").items() if name != "manifest.json")
+
+
+def test_times_are_read_with_the_files_opened_ahead(
+    bucket: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = count_opened(monkeypatch)
+    prepare(bucket, tmp_path / "out", replace(CONFIG, weight=None, split_by_time="row"))
+    assert len(opened) == 4 * len(bucket)
+    # The first of each pass says how long the footers are.
+    assert opened.count(threading.current_thread()) == 4
+
+
+def test_rows_that_are_evaluated_are_opened_once_in_each_pass(
+    trained: TrainResult, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = [tmp_path / "a.parquet", tmp_path / "b.parquet"]
+    for number, path in enumerate(paths):
+        pq.write_table(pq.read_table(source).slice(200 * number, 200), path)
+    opened = count_opened(monkeypatch)
+    evaluate(trained.model, paths, tmp_path / "out", explain=False, worst_errors=0)
+    assert len(opened) == 2 * len(paths)
 
 
 def test_files_of_a_bucket_are_opened_at_once_and_given_in_their_order(bucket: list[str]) -> None:

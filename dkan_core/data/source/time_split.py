@@ -14,7 +14,8 @@ import pyarrow as pa
 
 from dkan_core.data.decimals import to_float64
 from dkan_core.data.hashing import UInt64
-from dkan_core.data.source.columns import read_batches
+from dkan_core.data.source.columns import OpenFile, batches_of, open_file
+from dkan_core.data.source.parquet_files import open_in_order
 from dkan_core.data.source.partition import Fragment
 from dkan_core.errors import DataError
 from dkan_core.utils.hints import counted
@@ -144,18 +145,15 @@ def find_time_bounds(
         DataError: A value is missing, or there are fewer different values than splits.
     """
     values, kind = ValueCounts(), pa.null()
-    for fragment in fragments:
-        for batch in read_batches(
-            fragment.path,
-            [column],
-            on_rows,
-            fragment.groups,
-            fragment.footer,
-            folder_types=folder_types,
-            common=common,
-        ):
+
+    def open_one(fragment: Fragment) -> OpenFile:
+        return open_file(fragment.path, fragment.groups, fragment.footer, folder_types=folder_types, common=common)
+
+    for file in open_in_order(open_one, fragments, fragments[0].path):
+        for batch in batches_of(file, [column]):
             kind = batch.column(0).type
-            values.add(time_keys(batch.column(0), column, fragment.path))
+            values.add(time_keys(batch.column(0), column, file.path))
+            on_rows(batch.num_rows)
     keys, counts = values.sorted()
     wanted = 3 if percent[2] else 2
     if len(keys) < wanted:
