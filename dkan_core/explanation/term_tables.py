@@ -193,7 +193,9 @@ def _bins(column: Column, firsts: Int64, starts_K: Float64, codes: int) -> tuple
         found = [_category_bin(column.coded.names, first, stop) for first, stop in zip(firsts, stops, strict=True)]
         return found, np.arange(len(found))
     stops_K = np.append(starts_K[1:], np.inf)
-    kept_K = np.flatnonzero((firsts == 0) | (starts_K < stops_K))
+    # Between two weekdays there is none.
+    ends = (np.ceil(starts_K), np.ceil(stops_K)) if column.is_weekday else (starts_K, stops_K)
+    kept_K = np.flatnonzero((firsts == 0) | (ends[0] < ends[1]))
     ranges = kept_K[1:]
     edges = np.append(starts_K[ranges], stops_K[ranges[-1]])
     names = _range_names(column, edges)

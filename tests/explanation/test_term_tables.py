@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 
 from dkan_core import FastKANClassifier
+from dkan_core.explanation.scales import WEEKDAYS
 from dkan_core.explanation.term_tables import TermBin, term_tables
 from dkan_core.model import additive_shape
 from dkan_core.model.additive import AdditiveFastKAN
@@ -27,6 +28,21 @@ def test_categories_without_a_number_of_their_own_are_rare_ones(monkeypatch: pyt
     found = model.explain(X)["kind"]
     expected = [effects.get(kind, effects["(rare)"]) for kind in X["kind"]]
     np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_bins_of_weekdays_are_weekdays() -> None:
+    rng = np.random.default_rng(0)
+    day = pd.Timestamp("2024-01-01") + pd.to_timedelta(rng.integers(0, 200, 3000), "D")
+    X = pd.DataFrame({"day": day, "x": rng.normal(size=3000)})
+    y = X["x"] + (day.weekday >= 5) + rng.normal(size=3000) > 0.5
+    model = FastKANClassifier(model="additive", pairs="0", random_state=0, n_jobs=1, device="cpu").fit(X, y)
+    assert isinstance(model.module_, AdditiveFastKAN)
+    tables = term_tables(terms_of(model.module_), model.preprocessor_, 0)
+    table = next(table for table in tables if table.columns == ("day.weekday",))
+    assert {each.name for each in table.bins[0]} == {"missing", *WEEKDAYS}
+    effects = {each.name: value for each, value in zip(table.bins[0], table.log_odds, strict=True)}
+    found = model.explain(X)["day.weekday"]
+    np.testing.assert_allclose(found, [effects[WEEKDAYS[weekday]] for weekday in day.weekday], atol=1e-5)
 
 
 def named(each: TermBin) -> list[str]:
