@@ -11,10 +11,11 @@ from markupsafe import Markup
 
 from dkan_core.data.source.files import find_parquet, source_paths
 from dkan_core.errors import ConfigError, DataError
-from dkan_core.explanation.figures.importance import percent
+from dkan_core.explanation.figures.importance import percent, short
 from dkan_core.explanation.figures.waterfall import Reason, draw_waterfall
 from dkan_core.explanation.reasons import ReasonFinder
 from dkan_core.model.saved_model import SavedModel
+from dkan_core.report.figures.canvas import HINT_LENGTH
 from dkan_core.report.figures.svg import page_element
 from dkan_core.report.templating import Card, render_html
 from dkan_core.scoring.raw import output_schema, scored_batches
@@ -151,7 +152,7 @@ def _render(rows: Sequence[ExplainedRow], label: str, top: int, total: int, part
 
 
 def _card(row: ExplainedRow, top: int, part: str) -> Card:
-    steps = "; ".join(f"{reason.text}: {reason.log_odds:+.3f}" for reason in row.reasons[:top])
+    steps = "; ".join(f"{short(reason.text, HINT_LENGTH)}: {reason.log_odds:+.3f}" for reason in row.reasons[:top])
     spoken = f"Row {row.number}: from a baseline of {row.baseline:.3f} to log-odds of {row.log_odds:.3f}. {steps}"
     drawing = draw_waterfall(row.reasons, row.baseline, top, part)
     about = "From the baseline to the row's log-odds. Orange raises them, blue lowers them."

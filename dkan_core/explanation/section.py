@@ -10,11 +10,12 @@ from markupsafe import Markup
 from dkan_core.explanation.curves import Curve
 from dkan_core.explanation.figures.curves import departing_marks
 from dkan_core.explanation.figures.heatmaps import MapCell, cells_of, with_error
-from dkan_core.explanation.figures.importance import MAX_BARS, Drawing, percent
+from dkan_core.explanation.figures.importance import MAX_BARS, Drawing, percent, short
 from dkan_core.explanation.interactions import ROUNDING, PairMap
 from dkan_core.explanation.labels import Explanation
 from dkan_core.explanation.learned import LabelExplanation
 from dkan_core.explanation.term_tables import TermTable
+from dkan_core.report.figures.canvas import HINT_LENGTH
 from dkan_core.report.figures.svg import page_element
 from dkan_core.report.templating import Card, inline_script, render_html
 from dkan_core.utils.hints import some_of
@@ -219,7 +220,8 @@ def _spoken(curve: Curve) -> str:
     """Return what a screen reader says of a curve: where it is lowest and highest."""
     shown = curve.of("curve", "level") or curve.points
     low, high = min(shown, key=lambda point: point.mean), max(shown, key=lambda point: point.mean)
-    ends = f"lowest {low.mean:+.2f} at {low.name}, highest {high.mean:+.2f} at {high.name}"
+    lowest, highest = (short(point.name, HINT_LENGTH) for point in (low, high))
+    ends = f"lowest {low.mean:+.2f} at {lowest}, highest {high.mean:+.2f} at {highest}"
     return f"Effect of {curve.name}: {ends}"
 
 
@@ -262,7 +264,7 @@ def _spoken_map(names: str, cells: Sequence[MapCell]) -> str:
         return f"Effect of {names}: no row has values of both"
     low, high = min(cells, key=lambda cell: cell.joint), max(cells, key=lambda cell: cell.joint)
     ends = ", ".join(
-        f"{which} {cell.joint:+.2f} at {cell.first} and {cell.second}"
+        f"{which} {cell.joint:+.2f} at {short(cell.first, HINT_LENGTH)} and {short(cell.second, HINT_LENGTH)}"
         for which, cell in (("lowest", low), ("highest", high))
     )
     own = [cell.own for cell in cells]

@@ -20,6 +20,7 @@ from dkan_core.evaluation.metrics import NOT_MEASURED, Array
 from dkan_core.report.figures import evaluation as figures
 from dkan_core.report.history import History, training_section
 from dkan_core.report.templating import Card, digits_of, inline_script, render_html, score
+from dkan_core.utils.hints import counted
 
 # Each has six figures, together some 100 KB: more sections make a page that browsers scroll slowly. The table lists
 # every label.
@@ -126,8 +127,8 @@ def _facts(metrics: Mapping[str, Any], labels: Array, several: bool) -> list[tup
         tile("ROC AUC", "roc_auc", "no skill 0.5"),
         tile("Log loss", "log_loss", f"constant prediction {score(constant_loss, digits)}"),
         tile("Brier score", "brier", f"constant prediction {score(constant_brier, digits)}"),
-        ("Prevalence", score(prevalence, digits), f"{positives:,} positives"),
-        ("Rows", f"{metrics['rows']:,}", f"{measured:,} labels measured"),
+        ("Prevalence", score(prevalence, digits), counted(int(positives), "positive")),
+        ("Rows", f"{metrics['rows']:,}", f"{counted(measured, 'label')} measured"),
     ]
     if several:
         shown.insert(1, tile("AP, pooled", "average_precision_micro", "all labels as one ranking"))

@@ -25,7 +25,7 @@ from dkan_core import (
 )
 from dkan_core.editing.edit import _measures
 from dkan_core.evaluation.metrics import NOT_MEASURED
-from dkan_core.model.saved_model import SavedModel
+from dkan_core.model.saved_model import SavedModel, model_card
 from dkan_core.scoring.prepared import ScoredSplit
 from tests.additive_data import make_rows
 from tests.command import check, dkan
@@ -187,6 +187,13 @@ def test_an_edited_model_is_a_model_and_its_card_lists_the_edits(
     assert [each["term"] for each in result.edits] == ["noise", "z", "yes"]
     evaluated = evaluate(tmp_path / "again", data, tmp_path / "evaluated", split="valid")
     assert evaluated.metrics["average_precision"] == pytest.approx(result.after["average_precision"])
+
+
+def test_a_category_without_letters_is_named_in_the_card(model: Path) -> None:
+    saved = SavedModel(model)
+    done = {"term": "kind", "action": "set", "values": ["a", "", "b"], "to": 2.0}
+    card = model_card(saved.config, saved.preprocessor, {**saved.metrics, "edits": [done]})
+    assert "1. set of kind, values a, \\(empty\\), b, to 2.0" in card
 
 
 def test_changes_of_rows_add_up_with_the_baseline(data: Path, model: Path, tmp_path: Path) -> None:

@@ -170,3 +170,10 @@ def test_nothing_is_drawn_with_a_plotting_library() -> None:
     sources = {path: path.read_text() for path in Path(dkan_core.__file__).parent.rglob("*.py")}
     assert not [path for path, source in sources.items() if re.search(r"(import|from) matplotlib", source)]
     assert not [path for path, source in sources.items() if re.search(r"^(import|from) PIL", source, re.MULTILINE)]
+
+
+def test_long_lines_of_hints_are_cut() -> None:
+    canvas = Canvas(100.0, 100.0)
+    canvas.hint(0.0, 0.0, 9.0, 9.0, f"name = {'v' * 10_000}\neffect +1")
+    svg = to_svg(canvas)
+    assert len(svg) < 1000 and "name = vvv" in svg and "v…\neffect +1</title>" in svg

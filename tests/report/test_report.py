@@ -185,6 +185,13 @@ def test_positives_are_counted_whatever_they_weigh() -> None:
     assert f"{np.count_nonzero(labels == 1)} positives" in render(labels, scores, ["a"], metrics=metrics)
 
 
+def test_a_single_positive_is_one_positive() -> None:
+    labels, scores = sample(1)
+    labels[np.flatnonzero(labels == 1)[1:]] = 0
+    page = render(labels, scores, ["a"], metrics=compute_metrics(labels, scores, ["a"]))
+    assert "1 positive<" in page and "1 positives" not in page
+
+
 def test_label_without_positives() -> None:
     labels, scores = sample(1)
     labels[labels == 1] = 0

@@ -21,6 +21,8 @@ MUTED, GRID, ACCENT, WARM, QUIET, PAPER = "#64707f", "#e4e8ed", "#2460a7", "#c86
 POINTS_PER_INCH = 72
 FONT_SIZE, SMALL_SIZE = 9.5, 8.5
 DASHED = (4.0, 3.0)
+# Of a line of a hint: values may be texts of any length.
+HINT_LENGTH = 160
 # Of DejaVu Sans, in ems, rounded up: a page has the reader's own font, which is narrower.
 NARROW, WIDE = frozenset("iljtfrI.,:;'|!()[] "), frozenset("mwMW%@")
 
@@ -142,8 +144,9 @@ class Canvas:
             )
 
     def hint(self, left: float, top: float, right: float, bottom: float, text: str) -> None:
-        """Show a text while the pointer is over a rectangle."""
-        self.marks.append(Hint(left=left, top=top, right=right, bottom=bottom, text=text))
+        """Show a text while the pointer is over a rectangle; long lines of it are cut."""
+        lines = [line if len(line) <= HINT_LENGTH else f"{line[: HINT_LENGTH - 1]}…" for line in text.split("\n")]
+        self.marks.append(Hint(left=left, top=top, right=right, bottom=bottom, text="\n".join(lines)))
 
 
 def text_width(text: str, size: float = FONT_SIZE) -> float:

@@ -31,6 +31,7 @@ from dkan_core.report.figures.canvas import (
     text_width,
 )
 from dkan_core.report.figures.svg import page_element, to_svg
+from dkan_core.utils.hints import counted
 
 # Two cards fit side by side on a laptop's screen.
 WIDTH, HEIGHT = 5.4 * POINTS_PER_INCH, 3.7 * POINTS_PER_INCH
@@ -173,7 +174,10 @@ def score_figure(labels_N: Array, scores_N: Array) -> Markup:
             right = _legend(panel, name, color, right)
     middles = [(low + high) / 2 for low, high in itertools.pairwise(edges)]
     points = zip(itertools.pairwise(edges), positives, negatives, strict=True)
-    panel.hover(middles, [f"{a:.3g} to {b:.3g}: {p:,} positives, {n:,} negatives" for (a, b), p, n in points])
+    texts = [
+        f"{a:.3g} to {b:.3g}: {counted(int(p), 'positive')}, {counted(int(n), 'negative')}" for (a, b), p, n in points
+    ]
+    panel.hover(middles, texts)
     return page_element(to_svg(panel.canvas), "Histogram of scores by class")
 
 
