@@ -108,13 +108,8 @@ def read_sources(sources: Sequence[str], wanted: Wanted | None = None) -> Source
     found = find_partitioned(sources)
     opened = open_in_order(open_stamped, [*found], next(iter(found)))
     for (path, folders), (parquet, size, modified) in zip(found.items(), opened, strict=True):
-        types = column_types(path, parquet.schema_arrow)
-        texts = {name for name, kind in value_types(path, parquet, wanted.types).items() if kind != types[name]}
+        types, texts = _types_of(path, parquet, folders, wanted)
         empty_texts |= texts
-        types |= dict.fromkeys(texts, pa.string())
-        # Above a source, folders have what is known to be wanted alone: elsewhere their names may mean anything.
-        read = {*folders, *wanted.types, *wanted.needed}
-        types = {name: kind for name, kind in types.items() if kind != FOLDER_TEXT or name in read}
         unnamed.update(name for name in types if UNNAMED_INDEX.fullmatch(name))
         types = {name: kind for name, kind in types.items() if name not in unnamed}
         if not reference_path:
@@ -153,6 +148,18 @@ def read_sources(sources: Sequence[str], wanted: Wanted | None = None) -> Source
         logger.info("column %r differs in type between files, and is read as %s", name, reference[name])
     common = {name: str(reference[name]) for name in reference if name in differing | empty_texts}
     return Sources(files=files, types=reference, common=common, footers=footers, partial=partial, empty=empty)
+
+
+def _types_of(
+    path: str, parquet: pq.ParquetFile, folders: Sequence[str], wanted: Wanted
+) -> tuple[dict[str, pa.DataType], set[str]]:
+    """Return the types of a file's columns, and the names of those that are read as text as they have no values."""
+    types = column_types(path, parquet.schema_arrow)
+    texts = {name for name, kind in value_types(path, parquet, wanted.types).items() if kind != types[name]}
+    types |= dict.fromkeys(texts, pa.string())
+    # Above a source, folders have what is known to be wanted alone: elsewhere their names may mean anything.
+    read = {*folders, *wanted.types, *wanted.needed}
+    return {name: kind for name, kind in types.items() if kind != FOLDER_TEXT or name in read}, texts
 
 
 def _empty_floats(
