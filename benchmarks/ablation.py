@@ -58,8 +58,9 @@ def _plain(config: ResolvedTrainConfig) -> ResolvedTrainConfig:
     return replace(config, model="fastkan", input_norm="layer", members=1, hidden=(64,), grid_min=low, grid_max=high)
 
 
-CROSSES, STEP, MODEL = (
+CROSSES, FACTORS, STEP, MODEL = (
     "dkan_core.training.setup.feature_crosses",
+    "dkan_core.training.setup.code_factors",
     "dkan_core.training.compute.gradient",
     "dkan_core.model.architecture",
 )
@@ -72,6 +73,7 @@ VARIANTS: dict[str, tuple[Change, dict[str, Any]]] = {
     "no crosses": (_set(), {f"{CROSSES}.MAX_CROSSES": 0}),
     "codes decay like other weights": (_set(), {f"{STEP}.MIN_CODE_DECAY": 1.0, f"{STEP}.MAX_CODE_DECAY": 1.0}),
     "embeddings of rare codes learn like other weights": (_set(), {f"{STEP}.MIN_CODE_RATE": 1.0}),
+    "embeddings of many codes start at random": (_set(), {f"{FACTORS}.MIN_GAIN": math.inf}),
     "weight decay 0.1": (_set(weight_decay=0.1), {}),
     "binary columns through the basis": (_set(), {f"{MODEL}.MAX_BINARY_KNOTS": 0}),
     "no dropout of binary inputs": (_set(binary_dropout=0.0), {}),

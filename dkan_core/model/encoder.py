@@ -25,6 +25,9 @@ from dkan_core.model.sparse_weights import SparseWeights
 
 # A binary input has one weight where a curved one has nine that learn together: it is larger instead.
 BINARY_SCALE = 3.0
+# Of an embedding at the start: within the grid of the basis (-2 to 2), where torch's own, 1, puts every twentieth value
+# outside.
+EMBEDDING_STD = 0.5
 
 
 def stored_scores(numeric_BF: Tensor | None) -> Tensor | None:
@@ -89,8 +92,7 @@ def _tails(group: tuple[int, ...]) -> list[tuple[int, ...]]:
 
 def _embedding(cardinality: int, dim: int) -> nn.Embedding:
     embedding = nn.Embedding(cardinality, embedding_width(cardinality, dim))
-    # Within the grid of the basis (-2 to 2), where torch's own start, std 1, puts every twentieth value outside.
-    nn.init.normal_(embedding.weight, std=0.5)
+    nn.init.normal_(embedding.weight, std=EMBEDDING_STD)
     return embedding
 
 

@@ -26,6 +26,7 @@ from dkan_core.training.launcher.run_log import Ending
 from dkan_core.training.launcher.run_start import RunStart
 from dkan_core.training.launcher.supervisor import Supervisor, process_names
 from dkan_core.training.roles.process_spec import ProcessSpec
+from dkan_core.training.setup.code_factors import start_at_factors
 from dkan_core.training.setup.initial_model import InitialModel, initial_model, starting_architecture
 from dkan_core.training.setup.model_parts import learning_rate_factors
 from dkan_core.training.setup.placement import Placement, threads_per_worker
@@ -75,6 +76,9 @@ def open_run(start: RunStart, architecture: ModelConfig) -> Iterator["Run"]:
     # A checkpoint holds what the earlier run made of the model that it started from.
     initial = initial if checkpoint is None else None
     model = initial_model(architecture, start.manifest, config, initial)
+    if initial is None and checkpoint is None:
+        with open_split(start.data, start.manifest, "train") as reader, torch_threads(threads_per_worker(1)):
+            start_at_factors(model, reader, start.manifest)
     rows = start.train_rows
     with ExitStack() as stack:
         memory = _filled_memory(stack, model, config, rows, checkpoint, initial)

@@ -26,6 +26,7 @@ from dkan_core.training.compute.gradient import decayed_ranges, flatten
 from dkan_core.training.roles.own_updates import OwnSteps
 from dkan_core.training.roles.post_step import PostStepHooks
 from dkan_core.training.roles.training_loop import TrainingLoop
+from dkan_core.training.setup.code_factors import start_at_factors
 from dkan_core.training.setup.initial_model import InitialModel, initial_model, starting_architecture
 from dkan_core.training.setup.model_parts import learning_rate_factors
 from dkan_core.training.state.ledger import ENDINGS, Ledger
@@ -111,6 +112,8 @@ class _Single:
         self.prepared, self.from_scratch = prepared, initial is None
         self.architecture = starting_architecture(train, prepared, config, initial, choices)
         model = initial_model(self.architecture, prepared, config, initial)
+        if initial is None:
+            start_at_factors(model, train, prepared)
         values_P = flatten(model).numpy()
         memory = create_memory(MemoryShape(parameters=len(values_P), workers=1, average=config.ema_decay > 0))
         # The mapping stays, and no other process is to open it.
