@@ -6,10 +6,11 @@ The additive model is fitted by penalized likelihood, once in a run; see ``model
 import functools
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from dkan_core.config import ResolvedTrainConfig
@@ -32,6 +33,9 @@ from dkan_core.training.setup.sizing import MAX_FITTED_PAIRS, TERMS_PER_ID, blen
 
 # To choose from by validation AP: more of them would fit its noise.
 WEIGHTS = (0.2, 0.4, 0.6, 0.8)
+# Of few positives, validation AP says little about these: other weights than the first number below have to be better
+# by the second one times the square of their distance from it, divided by the validation rows of the rarer class.
+USUAL_WEIGHT, DISTANCE_COST = 0.6, 5.0
 # A network scores alone where it is better on each of so many parts of the validation rows: of many rows, whose columns
 # interact as no sum of pairs does, it is. Without a difference that happens once in a thousand times.
 ALONE_PARTS = 10
@@ -109,6 +113,8 @@ class Blender:
     def blend(self, network: TabularFastKAN, scored: ScoredSplit) -> tuple[TabularFastKAN, ScoredSplit]:
         """Return the blend with the best validation AP, or a network that is better by itself, and how it scores.
 
+        With few validation rows of the rarer class, it is the one with the usual weight unless another is far better.
+
         Args:
             network: In eval mode, on the CPU, not calibrated.
             scored: Its log-odds on validation.
@@ -118,8 +124,7 @@ class Blender:
             return network, scored
         found = {weight: _weighted(scored, partner.scored, weight) for weight in WEIGHTS}
         values = {weight: _average_precision(each) for weight, each in found.items()}
-        # Of few rows, all may be ranked correctly by several.
-        best = max(WEIGHTS, key=lambda weight: (values[weight], -_loss(found[weight])))
+        best = chosen_weight(found, values)
         alone = _average_precision(scored)
         is_far_better = values[best] < alone - ALONE_MARGIN * min(alone, 1 - alone)
         # Data that need a second hidden layer are none of those on which blends are nearly always better.
@@ -181,6 +186,28 @@ class Blender:
 def _weighted(of_network: ScoredSplit, of_partner: ScoredSplit, weight: float) -> ScoredSplit:
     network_NL, partner_NL = (torch.from_numpy(each.log_odds_NL) for each in (of_network, of_partner))
     return replace(of_network, log_odds_NL=weighted_mean(network_NL, partner_NL, weight).numpy())
+
+
+def chosen_weight(found: Mapping[float, ScoredSplit], values: Mapping[float, float]) -> float:
+    """Return the weight with the best validation AP, or the usual one if rows are few and it is nearly as good.
+
+    Args:
+        found: How the blend with each weight scores validation.
+        values: The AP of each.
+    """
+    cost = DISTANCE_COST / rarer_rows(next(iter(found.values())).labels_NL)
+    worth = {weight: value - cost * (weight - USUAL_WEIGHT) ** 2 for weight, value in values.items()}
+    # Of few rows, all may be ranked correctly by several.
+    return max(worth, key=lambda weight: (worth[weight], -_loss(found[weight])))
+
+
+def rarer_rows(labels_NL: npt.NDArray[np.uint8]) -> int:
+    """Return the measured rows of each label's rarer class, the sum over labels; at least 1.
+
+    >>> rarer_rows(np.array([[0, 1], [0, 1], [1, 255]], np.uint8)), rarer_rows(np.zeros((5, 1), np.uint8))
+    (1, 1)
+    """
+    return max(1, int(sum(np.bincount(label_N, minlength=2)[:2].min() for label_N in labels_NL.T)))
 
 
 def is_better_on_each_part(one: ScoredSplit, other: ScoredSplit) -> bool:
