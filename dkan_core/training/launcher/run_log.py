@@ -1,6 +1,7 @@
 """What a run leaves in the log: all that its launcher says, and at the end why it ended and how to continue."""
 
 import logging
+import math
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -89,8 +90,9 @@ def describe_patience(history: Sequence[Mapping[str, Any]]) -> str:
     >>> describe_patience(history)
     'early stopping: the 1 evaluation after epoch 1.00 was no better than its average precision of 0.4000'
     """
-    best = max(history, key=lambda entry: entry["average_precision"])  # of equal ones the first, as it counts
-    since = len(history) - 1 - history.index(best)
+    due = [entry for entry in history if entry.get("due", True)]
+    best = max(due, key=lambda entry: (entry["average_precision"], -entry.get("validation_loss", math.inf)))
+    since = len(due) - 1 - due.index(best)
     verb = "was" if since == 1 else "were"
     later = f"the {counted(since, 'evaluation')} after epoch {best['epoch']:.2f}"
     return f"early stopping: {later} {verb} no better than its average precision of {best['average_precision']:.4f}"

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import fsspec
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -134,8 +133,11 @@ def test_patience_ends_the_run(prepared: Path, tmp_path: Path) -> None:
     # However far behind the evaluator is, which then skips snapshots, the epochs are not over before it is done.
     result = train(prepared, tmp_path / "run", replace(ENDLESS, patience=3))
     assert result.metrics["training"]["ended"] == "patience"
-    values = [entry["average_precision"] for entry in result.history]
-    assert len(values) - 1 - int(np.argmax(values)) == 3
+    scores = [(entry["average_precision"], -entry["validation_loss"]) for entry in result.history]
+    best = scores.index(max(scores))
+    assert len(scores) - 1 - best == 3
+    log = (tmp_path / "run" / "logs" / "train.log").read_text()
+    assert f"the 3 evaluations after epoch {result.history[best]['epoch']:.2f} were no better" in log
 
 
 def test_max_seconds_ends_the_run_with_the_final_model_evaluated(prepared: Path, tmp_path: Path) -> None:
