@@ -24,7 +24,7 @@ def test_refusal_by_the_server_is_shown_and_not_tried_again(
         kubeflow.faults["POST /pipelines/upload"] = ["login"]
     result = run("--wait")
     assert result.exit_code == 2 and kubeflow.asked(where) == 1
-    expected = "perhaps a page to log in" if status == "login" else f"answers {status}"
+    expected = "perhaps a login page" if status == "login" else f"answers {status}"
     assert expected in result.stderr and "from-the-server" not in result.output
 
 

@@ -3,7 +3,7 @@
 Not all writers leave statistics, so that rows are checked all the same.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 
 import pyarrow.parquet as pq
@@ -37,9 +37,14 @@ def check_footer(path: str, footer: pq.FileMetaData, roles: Mapping[str, str]) -
         missing = sum(each.null_count or 0 for each in found)
         if missing:
             raise DataError(f"{path}: {MISSING[role].format(name=name, rows=counted(missing, 'row'))}")
-        bounds = [bound for each in found if each.has_min_max for bound in (each.min, each.max)]
-        # As a 32-bit float, the limit itself is a little above it.
-        limit = MAX_WEIGHT * (1 + 1e-6)
-        wrong = [bound for bound in bounds if isinstance(bound, int | float | Decimal) and not 0 <= bound <= limit]
-        if role == "weight" and wrong:
-            raise DataError(f"{path}: weight column {name!r} must be from 0 to {MAX_WEIGHT:g}; it holds {wrong[0]:g}")
+        if role == "weight":
+            _check_weights(path, name, found)
+
+
+def _check_weights(path: str, name: str, found: Sequence[pq.Statistics]) -> None:
+    bounds = [bound for each in found if each.has_min_max for bound in (each.min, each.max)]
+    # As a 32-bit float, the limit itself is a little above it.
+    limit = MAX_WEIGHT * (1 + 1e-6)
+    wrong = [bound for bound in bounds if isinstance(bound, int | float | Decimal) and not 0 <= bound <= limit]
+    if wrong:
+        raise DataError(f"{path}: weight column {name!r} must be from 0 to {MAX_WEIGHT:g}; it holds {wrong[0]:g}")

@@ -50,7 +50,10 @@ def test_what_cannot_be_divided_is_named(
             {"strategy": "tensor-parallel", "tensor_parallel_size": 2},
             "tensor_parallel_size 2: only strategy hybrid takes it, not tensor-parallel",
         ),
-        ({"strategy": "hybrid", "workers": 2}, "workers 2: strategy hybrid takes twice .* choose tensor-parallel"),
+        (
+            {"strategy": "hybrid", "workers": 2},
+            "workers 2: strategy hybrid takes a multiple of .* choose tensor-parallel",
+        ),
         ({"strategy": "hybrid", "workers": 6, "tensor_parallel_size": 4}, "workers 6: .* tensor_parallel_size 4"),
         ({"strategy": "pipeline"}, "workers 4: .* hidden 8 makes 2 layers with the output; take 2 workers, or tensor"),
     ],

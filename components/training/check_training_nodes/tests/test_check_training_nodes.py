@@ -18,7 +18,7 @@ URIS = {"run_uri": "s3://bucket/run", "image": "dkan"}
     [
         ({"epochs": -1}, "epochs must be from 1 to"),
         ({"strategy": "single"}, "strategy single: is for one node"),
-        ({"strategy": "hybrid", "nodes": 3}, "workers 3: strategy hybrid takes twice"),
+        ({"strategy": "hybrid", "nodes": 3}, "workers 3: strategy hybrid takes a multiple of"),
         ({"memory_per_node": "64GB"}, "memory_per_node must be a quantity of at least 64Mi"),
         ({"tolerations": [{"keys": "gpu"}]}, "tolerations must be a JSON list of tolerations"),
         ({"run_uri": "/tmp/run"}, "run_uri must be on storage that 2 nodes share: a URI such as .* got '/tmp/run'"),
