@@ -22,6 +22,7 @@ from kserve.protocol.rest.v1_endpoints import V1Endpoints
 from kserve.protocol.rest.v2_datamodels import InferenceRequest
 from kserve.protocol.rest.v2_endpoints import V2Endpoints
 from pydantic import ValidationError
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
@@ -38,7 +39,7 @@ Send = Callable[[Message], Awaitable[None]]
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
 
 HUNG_UP = "the client disconnected before the response was sent"
-# Of a body that is too large, read for nothing: a client that is cut off while it sends may not see the answer.
+# Of a body that is refused, read for nothing: a client that is cut off while it sends may not see the answer.
 DISCARDED_BYTES = 1 << 30
 
 logger = logging.getLogger(__name__)
@@ -216,6 +217,7 @@ class _Gateway:
 
         client = _Client(receive, self._max_bytes, facts)
         try:
+            _check_encoding(scope)
             await self._app(scope, client.receive, note_status)
         except asyncio.CancelledError:
             # The time that a server which is told to end gives its requests is up.
@@ -223,11 +225,11 @@ class _Gateway:
             if not is_begun:
                 response = JSONResponse({"error": facts.error}, HTTPStatus.SERVICE_UNAVAILABLE)
                 await response(scope, receive, note_status)
-        except _TooLargeError as error:
+        except _RefusedBodyError as error:
             if error.has_more:
                 await _discard_body(receive)
-            facts.error = f"{REQUEST}: is larger than {self._max_bytes >> 20} MB; send fewer rows at a time"
-            response = JSONResponse({"error": facts.error}, HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+            facts.error = f"{REQUEST}: {error.message}"
+            response = JSONResponse({"error": facts.error}, error.status)
             await response(scope, receive, note_status)
         except Exception:
             # The framework has answered 500 and raises it again for whoever keeps the log, which is done here.
@@ -239,16 +241,27 @@ class _Gateway:
             facts.finish(self._name, int(status))
 
 
-class _TooLargeError(BaseException):
-    """A body exceeds the limit. Not an Exception, which the framework would turn into an answer of its own.
+class _RefusedBodyError(BaseException):
+    """A body that is not read. Not an Exception, which the framework would turn into an answer of its own.
 
     Args:
+        status: Of the answer.
+        message: What is wrong with the body.
         has_more: Whether the client is still sending.
     """
 
-    def __init__(self, *, has_more: bool) -> None:
-        super().__init__()
+    def __init__(self, status: HTTPStatus, message: str, *, has_more: bool) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
         self.has_more = has_more
+
+
+def _check_encoding(scope: Message) -> None:
+    encoding = Headers(scope=scope).get("content-encoding", "identity")
+    if encoding.lower() != "identity":
+        message = f"Content-Encoding {encoding!r} is not supported; send the body uncompressed"
+        raise _RefusedBodyError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, message, has_more=True)
 
 
 class _Client:
@@ -274,7 +287,9 @@ class _Client:
         message = await self._receive()
         self._received += len(message.get("body", b""))
         if self._received > self._max_bytes:
-            raise _TooLargeError(has_more=message.get("more_body", False))
+            problem = f"is larger than {self._max_bytes >> 20} MB; send fewer rows at a time"
+            has_more = message.get("more_body", False)
+            raise _RefusedBodyError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, problem, has_more=has_more)
         if message["type"] == "http.request" and not message.get("more_body"):
             # Whoever answers asks for nothing further, and would compute for nobody.
             self._end = asyncio.create_task(self._wait_for_end())

@@ -1,5 +1,6 @@
 """``dkan serve`` refuses what ``dkan predict`` does, in its words, and requests that are none."""
 
+import gzip
 import json
 import re
 import struct
@@ -12,7 +13,7 @@ import pytest
 
 from dkan_core import DataError, TrainResult, predict
 from tests.serving.requests import INFER, PREDICT, TYPES, tensors
-from tests.serving.server import Server
+from tests.serving.server import Answer, Server
 
 
 @pytest.mark.parametrize("count", [-1, 1.5, "3", True, None])
@@ -96,6 +97,15 @@ def test_malformed_requests_are_refused_with_a_message(
     assert answer.status == status
     assert re.search(message, str(answer.content.get("error", ""))), answer
     assert "Traceback" not in server.log.read_text()
+
+
+@pytest.mark.parametrize("path", [PREDICT, INFER])
+def test_compressed_bodies_are_refused(server: Server, table: pa.Table, path: str) -> None:
+    content = {"instances": table.to_pylist()} if path == PREDICT else {"inputs": tensors(table)}
+    body = gzip.compress(json.dumps(content).encode())
+    message = "request: Content-Encoding 'gzip' is not supported; send the body uncompressed"
+    assert server.ask(path, body, {"Content-Encoding": "gzip"}) == Answer(415, {"error": message})
+    assert server.ask(path, content, {"Content-Encoding": "identity"}).status == 200
 
 
 @pytest.mark.parametrize(
