@@ -31,6 +31,9 @@ class PrepareConfig:
     drop: tuple[str, ...] = setting((), "Data", form=True)
     """Column to leave out."""
 
+    categorical: tuple[str, ...] = setting((), "Data", form=True)
+    """Column of integers that are codes, such as user or product IDs: each value is a category, not a number."""
+
     group: str | None = setting(None, "Data", form=True)
     """Column whose equal values stay together in one split, unless another column decides the splits. It is not used
     as a feature. Default: every row by itself."""
@@ -76,8 +79,9 @@ class PrepareConfig:
         if repeated:
             raise ConfigError(f"label {repeated[0]!r} is named twice; name each label once")
         single = {**given, "group": self.group, "weight": self.weight}
-        named = {"label": self.label, "drop": self.drop, **{setting: (name,) for setting, name in single.items()}}
-        for name in sorted({*self.label, *self.drop, *filter(None, single.values())}):
+        named = {"label": self.label, "drop": self.drop, "categorical": self.categorical}
+        named |= {setting: (name,) for setting, name in single.items() if name is not None}
+        for name in sorted({name for names in named.values() for name in names}):
             role, *others = [setting for setting, names in named.items() if name in names]
             if others:
                 raise ConfigError(f"column {name!r} has two roles, {role} and {others[0]}; a column can have only one")

@@ -103,7 +103,9 @@ def _rates(bins: Sequence[Bins], labels_N: npt.NDArray[np.uint8]) -> npt.NDArray
     return rates
 
 
-def suspicions(column: pa.ChunkedArray, *, distinct: int, auc: float | None, psi: float | None) -> list[str]:
+def suspicions(
+    column: pa.ChunkedArray, *, distinct: int, auc: float | None, psi: float | None, is_code: bool = False
+) -> list[str]:
     """Return what is suspicious in a column, in words.
 
     Args:
@@ -111,6 +113,7 @@ def suspicions(column: pa.ChunkedArray, *, distinct: int, auc: float | None, psi
         distinct: How many different ones.
         auc: What it reaches alone on valid.
         psi: Between train and valid, beyond chance.
+        is_code: Whether its values, though they are numbers, are known to be categories.
     """
     present = len(column) - column.null_count
     found = []
@@ -122,7 +125,7 @@ def suspicions(column: pa.ChunkedArray, *, distinct: int, auc: float | None, psi
     countable = pa.types.is_integer(column.type) or pa.types.is_string(column.type)
     if countable and present >= MIN_ROWS and distinct >= UNIQUE_SHARE * present:
         found.append("unique identifier")
-    if held := stored_as_text(column):
+    if held := "" if is_code else stored_as_text(column):
         found.append(f"{held} stored as text")
     if auc is not None and auc >= SUSPECT_COLUMN:
         found.append(f"leakage: alone it separates the label (ROC AUC {auc:.3f} on valid)")

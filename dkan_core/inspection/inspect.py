@@ -179,7 +179,10 @@ def _column(rows: InspectedRows, name: str, auc: Mapping[str, float], psi: Mappi
         max((known[part] for part in parts if part in known), default=None) for known in (auc, psi)
     )
     distinct = 0 if column is None else count_distinct(column)
-    found = [] if column is None else suspicions(column, distinct=distinct, auc=largest_auc, psi=largest_psi)
+    found = []
+    if column is not None:
+        is_code = name in rows.codes
+        found = suspicions(column, distinct=distinct, auc=largest_auc, psi=largest_psi, is_code=is_code)
     if name in rows.labels:
         classes = {split: of[name] for split, of in rows.classes.items()}
         found = label_suspicions(classes, rows.positive.get(name), rows.others.get(name, {}))

@@ -90,6 +90,9 @@ class InspectedRows:
     inexact: frozenset[str] = frozenset()
     """Numbers of prepared data that are only as exact as their scores: how many values they have is not known."""
 
+    codes: tuple[str, ...] = ()
+    """Columns that are named as categories, whatever their values look like."""
+
     encoding: Preprocessor
     """That of prepared data, or what ``prepare`` would choose from the sample."""
 
@@ -164,6 +167,7 @@ def read_raw(sources: Sequence[str], config: PrepareConfig) -> InspectedRows:
         whole=bool((seen.rows <= SAMPLE_ROWS).all()),
         encoding=encoding,
         labels=[*labels],
+        codes=config.categorical,
         positive=schema.positive,
         others=seen.others,
     )

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dkan_core.data.encoding.preprocessor import Preprocessor
-from dkan_core.data.encoding.source_check import check_features
+from dkan_core.data.encoding.source_check import check_features, integer_categories
 from dkan_core.data.encoding.sparse import SparseFeature
 from dkan_core.data.source.column_types import column_types, is_number, is_text
 from dkan_core.data.source.times import parsed_times
@@ -102,6 +102,9 @@ def _inferred(name: str, values: list[Any], preprocessor: Preprocessor) -> pa.Ar
     """Return the values of a column as an array of their own type."""
     if not is_number(preprocessor.source_types[name]):
         values = _with_nulls(values)
+    if name in integer_categories(preprocessor):
+        # Integers of any size, and beside texts: a batch may have rows of several clients.
+        values = [str(value) if type(value) is int else value for value in values]
     vectors = next((each for each in preprocessor.sparse if each.name == name and each.vector_bytes), None)
     if vectors is not None:
         return pa.array([_vector(each, vectors, number) for number, each in enumerate(values)], vectors.source_type)

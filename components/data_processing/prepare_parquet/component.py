@@ -13,6 +13,7 @@ def prepare_parquet(
     label: str = "",
     positive: str = "",
     drop: str = "",
+    categorical: str = "",
     group: str = "",
     split_column: str = "",
     split_by_time: str = "",
@@ -38,6 +39,8 @@ def prepare_parquet(
         positive: Value of the label that counts as 1, such as late; all other values count as 0; separate several by
             commas. With several labels, LABEL=VALUE for each that does not hold 0 and 1. Empty: labels hold 0 and 1.
         drop: Column to leave out; separate several by commas. Empty: none.
+        categorical: Column of integers that are codes, such as user or product IDs: each value is a category, not a
+            number; separate several by commas. Empty: none.
         group: Column whose equal values stay together in one split, unless another column decides the splits. It is not
             used as a feature. Empty: every row by itself.
         split_column: Column holding train, valid or test for each row; it is not used as a feature. Empty: split by

@@ -1,7 +1,7 @@
 """Columns whose type hides what they hold: quantities or dates as text, identifiers as quantities."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -105,14 +105,15 @@ def names_splits(column: pa.ChunkedArray | pa.Array) -> bool:
     return 1 < len(values) <= len(SPLIT_NAMES) and {value.casefold() for value in values.to_pylist()} <= SPLIT_NAMES
 
 
-def column_warnings(rows: pa.RecordBatch | pa.Table, names: Sequence[str]) -> list[str]:
+def column_warnings(rows: pa.RecordBatch | pa.Table, names: Sequence[str], codes: Collection[str] = ()) -> list[str]:
     """Return what to do about columns that will not be understood as they are meant.
 
     Args:
         rows: A sample.
         names: Columns that are to be features.
+        codes: Those whose values, though they are numbers, are known to be categories.
     """
-    kinds = {name: stored_as_text(rows.column(name)) for name in names}
+    kinds = {name: "" if name in codes else stored_as_text(rows.column(name)) for name in names}
     found = []
     for kind, remedy in REMEDIES.items():
         if texts := [name for name in names if kinds[name] == kind]:

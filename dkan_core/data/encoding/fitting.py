@@ -226,7 +226,7 @@ def _check_told_apart(column: pa.ChunkedArray | pa.Array, name: str) -> None:
     found, kept = (pc.count_distinct(values, mode="only_valid").as_py() for values in (column, to_float64(column)))
     if kept < found:
         problem = f"has {found:,} different values, which are only {kept:,} as 64-bit floats"
-        raise _UnusableColumnError(name, problem, "subtract an offset, store them as strings (categories)")
+        raise _UnusableColumnError(name, problem, "subtract an offset, read them as categories (--categorical)")
 
 
 def _fit_numeric(found: DistinctValues, name: str) -> tuple[NumericFeature, list[int]]:

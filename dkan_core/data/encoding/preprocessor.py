@@ -17,16 +17,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from pydantic import (
-    AfterValidator,
-    Field,
-    NonNegativeInt,
-    model_validator,
-)
+from pydantic import AfterValidator, Field, NonNegativeInt, model_validator
 
 from dkan_core.data.encoding.column_threads import map_columns
 from dkan_core.data.encoding.features import Feature, rising
-from dkan_core.data.encoding.raw_columns import buckets_of, column_named, column_of_numbers, numbers, texts_of
+from dkan_core.data.encoding.raw_columns import INTEGER, buckets_of, column_named, column_of_numbers, numbers, texts_of
 from dkan_core.data.encoding.sparse import SparseFeature, sparse_codes
 from dkan_core.data.source.times import TimePart
 from dkan_core.utils.schemas import Schema, read_json
@@ -121,6 +116,11 @@ class CategoryFeature(_Coded):
         return bool(self.vocabulary) and {*self.vocabulary} <= {"true", "false"}
 
     @cached_property
+    def takes_integers(self) -> bool:
+        """Whether integers are looked up by their decimal text: some value is the text of one."""
+        return any(map(INTEGER.fullmatch, self.vocabulary))
+
+    @cached_property
     def codes(self) -> dict[str, int]:
         """Code of each value of the vocabulary, and of other spellings of a truth value that it has in one spelling."""
         codes = {value: code for code, value in enumerate(self.vocabulary, FIRST_CODE)}
@@ -212,8 +212,12 @@ class Preprocessor(Schema):
     def columns(self) -> list[str]:
         """Source columns that are read."""
         names = [feature.name if feature.time is None else feature.time.column for feature in self.numeric]
-        categories = (feature.name for feature in self.coded if feature.kind == "category")
-        return [*dict.fromkeys(names), *categories, *(feature.name for feature in self.sparse)]
+        return [*dict.fromkeys(names), *self.categories, *(feature.name for feature in self.sparse)]
+
+    @property
+    def categories(self) -> list[str]:
+        """Those of them that hold categories."""
+        return [feature.name for feature in self.coded if feature.kind == "category"]
 
     @property
     def times(self) -> dict[str, str | None]:
@@ -373,7 +377,7 @@ def value_codes(values: Float64, feature: ValueFeature) -> npt.NDArray[np.int32]
 
 
 def category_codes(column: pa.ChunkedArray | pa.Array, feature: CategoryFeature, where: str) -> npt.NDArray[np.int32]:
-    """Return the codes of a string or boolean column.
+    """Return the codes of a column of strings or booleans, or of integers where the vocabulary has such texts.
 
     Args:
         column: The column.
@@ -383,7 +387,7 @@ def category_codes(column: pa.ChunkedArray | pa.Array, feature: CategoryFeature,
     Shape:
         - Input and output: ``(N,)``
     """
-    texts = texts_of(column, feature.name, where)
+    texts = texts_of(column, feature.name, where, integers=feature.takes_integers)
     values, code_of = feature.values
     found = pc.fill_null(pc.index_in(texts, value_set=values), -1)
     codes: npt.NDArray[np.int32] = code_of[found.to_numpy(zero_copy_only=False)]

@@ -1,12 +1,14 @@
 """Columns of raw rows as an encoding takes them: numbers or texts, checked by name and type."""
 
+import re
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from dkan_core.data.decimals import to_float64
 from dkan_core.data.hashing import value_keys
-from dkan_core.data.source.column_types import is_number, is_text
+from dkan_core.data.source.column_types import is_number, is_text, is_whole
 from dkan_core.data.source.times import TimePart, in_seconds, is_duration, read_part
 from dkan_core.errors import DataError
 
@@ -14,6 +16,9 @@ Float64 = npt.NDArray[np.float64]
 
 # Of larger numbers, such as the largest float64 for "no limit", the distances would be infinite.
 LARGEST = 1e300
+
+# Integers as texts. Others, such as 00501, are the text of no number.
+INTEGER = re.compile(r"0|-?[1-9][0-9]*")
 
 
 def column_named(rows: pa.RecordBatch | pa.Table, name: str, where: str) -> pa.ChunkedArray | pa.Array:
@@ -73,18 +78,22 @@ def column_of_numbers(
     return column
 
 
-def texts_of(column: pa.ChunkedArray | pa.Array, name: str, where: str) -> pa.ChunkedArray | pa.Array:
+def texts_of(
+    column: pa.ChunkedArray | pa.Array, name: str, where: str, *, integers: bool = False
+) -> pa.ChunkedArray | pa.Array:
     """Return a column of strings or booleans, or of floats without any value, as strings; others raise DataError.
 
     Args:
         column: The column.
         name: Its name.
         where: The rows, as messages should call them.
+        integers: Whether whole numbers are taken, too, in decimal digits.
     """
     kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
     if pa.types.is_floating(kind) and column.null_count == len(column):
         return pa.nulls(len(column), pa.string())
-    if not (is_text(kind) or pa.types.is_boolean(kind) or pa.types.is_null(kind)):
+    known = is_text(kind) or pa.types.is_boolean(kind) or pa.types.is_null(kind)
+    if not (known or (integers and is_whole(kind))):
         raise DataError(f"{where}: column {name!r} is {kind}; the model was trained with categories there")
     return column if pa.types.is_string(column.type) else column.cast(kind).cast(pa.string())
 

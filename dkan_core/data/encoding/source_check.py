@@ -3,7 +3,7 @@
 import pyarrow as pa
 
 from dkan_core.data.encoding.preprocessor import Preprocessor
-from dkan_core.data.source.column_types import is_number, is_text
+from dkan_core.data.source.column_types import is_number, is_text, is_whole
 from dkan_core.data.source.folders import FOLDER_TEXT
 from dkan_core.data.source.times import expected, fits_zone, is_duration
 from dkan_core.errors import DataError
@@ -41,9 +41,17 @@ def check_features(preprocessor: Preprocessor, types: dict[str, pa.DataType], wh
             wanted = f"vectors of {feature.vector_bytes} bytes" if feature.vector_bytes else "lists of integers"
             raise DataError(f"{where}: column {feature.name!r} is {types[feature.name]}; {because} {wanted} there")
     others = {*preprocessor.times, *(feature.name for feature in preprocessor.sparse)}
+    coded = integer_categories(preprocessor)
     for name in (name for name in preprocessor.columns if name not in others):
-        kinds = (is_number, is_duration) if name in numeric else (is_text, pa.types.is_boolean)
+        integers = (is_whole,) if name in coded else ()
+        kinds = (is_number, is_duration) if name in numeric else (is_text, pa.types.is_boolean, *integers)
         # Text in the names of folders is read as what is needed, if it can be.
         if types[name] != FOLDER_TEXT and not any(fits(types[name]) for fits in (*kinds, pa.types.is_null)):
-            wanted = "numbers" if name in numeric else "categories (strings or booleans)"
+            texts = "integers (Int64 in pandas) or strings" if name in coded else "strings or booleans"
+            wanted = "numbers" if name in numeric else f"categories ({texts})"
             raise DataError(f"{where}: column {name!r} is {types[name]}; {because} {wanted} there")
+
+
+def integer_categories(preprocessor: Preprocessor) -> set[str]:
+    """Return the columns of categories that may be given as integers."""
+    return {feature.name for feature in preprocessor.coded if feature.kind == "category" and feature.takes_integers}

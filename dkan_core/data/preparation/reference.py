@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict
 
 from dkan_core.config import PrepareConfig
 from dkan_core.data.encoding.preprocessor import Preprocessor
-from dkan_core.data.encoding.source_check import check_features
+from dkan_core.data.encoding.source_check import check_features, integer_categories
 from dkan_core.data.format.manifest import MANIFEST, manifest_text, parse_manifest
 from dkan_core.data.preparation.label_columns import positive_in
 from dkan_core.data.source.positive import differing_positive
@@ -76,6 +76,7 @@ class Reference:
             )
         if config.max_categories is not None and not config.extend:
             raise ConfigError(f"max_categories: {self.uri} has its encoding; leave it out with --like")
+        self._check_categorical(config)
         for setting, name in [*(("drop", name) for name in config.drop), *special_columns(config).items()]:
             if name in self.preprocessor.columns:
                 raise ConfigError(
@@ -92,11 +93,24 @@ class Reference:
             config, label=labels, positive=positive, numeric_dtype=self.preprocessor.numeric_dtype, like=None
         )
 
+    def _check_categorical(self, config: PrepareConfig) -> None:
+        """Raise ConfigError where a column is to be of categories that is of none here."""
+        known = {*self.preprocessor.columns}
+        for name in config.categorical:
+            if name not in self.preprocessor.categories and (name in known or not config.extend):
+                reads = "reads it as something else" if name in known else "has no such feature"
+                raise ConfigError(
+                    f"categorical {name}: {self.uri} {reads}, and its encoding says what is a category; leave out "
+                    f"--categorical {name} with --like"
+                )
+
     def wanted(self, config: PrepareConfig) -> Wanted:
         """Return which columns the source files must have, for settings as ``complete`` returns them."""
         roles = wanted_columns(config)
         needed = {*roles.needed, *self.preprocessor.columns}
-        return replace(roles, needed=needed, others=config.extend, types=self.preprocessor.source_types)
+        categories = {*config.categorical, *integer_categories(self.preprocessor)}
+        types = self.preprocessor.source_types
+        return replace(roles, needed=needed, others=config.extend, types=types, categories=categories)
 
     def assign_roles(
         self, types: dict[str, pa.DataType], config: PrepareConfig, where: str, empty: Collection[str] = ()

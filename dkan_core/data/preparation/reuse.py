@@ -43,6 +43,7 @@ def is_reusable(task: PreparationTask, earlier: PreparedData | None) -> bool:
         and earlier.max_categories == task.config.max_categories
         and earlier.positive == task.schema.positive
         and earlier.preprocessor.columns == task.schema.features
+        and earlier.preprocessor.categories == list(task.schema.categorical)
     )
 
 

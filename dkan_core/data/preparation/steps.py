@@ -104,7 +104,7 @@ def _fit_columns(task: PreparationTask, statistics: Statistics) -> Preprocessor:
         max_categories=task.config.max_categories,
         value_counts=statistics.value_counts.tables(),
     )
-    for text in column_warnings(sample, [*numeric, *categorical]):
+    for text in column_warnings(sample, [*numeric, *categorical], task.config.categorical):
         logger.warning("%s", text)
     if task.encoding is None:
         return fitted

@@ -112,6 +112,11 @@ def is_number(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
 
 
+def is_whole(kind: pa.DataType) -> bool:
+    """Return whether a column of this type holds whole numbers: integers, or decimals without a fraction."""
+    return bool(pa.types.is_integer(kind) or (pa.types.is_decimal(kind) and kind.scale == 0))
+
+
 def is_id_list(kind: pa.DataType) -> bool:
     """Return whether a column of this type holds a list of integers in each row, or none but empty lists."""
     kinds = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)

@@ -2,7 +2,7 @@
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Annotated
@@ -16,7 +16,9 @@ from dkan_core.data.source.column_types import (
     column_types,
     common_type,
     is_id_list,
+    is_number,
     is_text,
+    is_whole,
     value_types,
     with_common,
     without_values,
@@ -141,7 +143,8 @@ def read_sources(sources: Sequence[str], wanted: Wanted | None = None) -> Source
     # Single files without rows are fine: a job with many writers often leaves some.
     if sum(file.rows for file in files) == 0:
         raise DataError(f"{files[0].path}: no rows in any source file")
-    reference |= _folder_types(list(found), [name for name, kind in reference.items() if kind == FOLDER_TEXT])
+    in_folders = [name for name, kind in reference.items() if kind == FOLDER_TEXT]
+    reference |= _folder_types(list(found), in_folders, wanted.categories)
     for name in sorted(unnamed):
         logger.info("column %r is the index of a pandas frame, without a name, and is left out", name)
     for name in sorted(differing):
@@ -153,9 +156,21 @@ def read_sources(sources: Sequence[str], wanted: Wanted | None = None) -> Source
 def _types_of(
     path: str, parquet: pq.ParquetFile, folders: Sequence[str], wanted: Wanted
 ) -> tuple[dict[str, pa.DataType], set[str]]:
-    """Return the types of a file's columns, and the names of those that are read as text as they have no values."""
+    """Return the types of a file's columns, and the names of those that are read as text though they are not.
+
+    These are categories that are whole numbers, or have no values.
+    """
     types = column_types(path, parquet.schema_arrow)
-    texts = {name for name, kind in value_types(path, parquet, wanted.types).items() if kind != types[name]}
+    expected = {**wanted.types, **dict.fromkeys(wanted.categories, pa.string())}
+    texts = {name for name, kind in value_types(path, parquet, expected).items() if kind != types[name]}
+    for name in sorted({*wanted.categories} & {*types} - texts):
+        if is_whole(types[name]):
+            texts.add(name)
+        elif is_number(types[name]):
+            raise DataError(
+                f"{path}: column {name!r} is {types[name]}, and its values are to be categories; expected integers "
+                "(Int64 in pandas, where some are missing), strings or booleans"
+            )
     types |= dict.fromkeys(texts, pa.string())
     # Above a source, folders have what is known to be wanted alone: elsewhere their names may mean anything.
     read = {*folders, *wanted.types, *wanted.needed}
@@ -175,10 +190,11 @@ def _empty_floats(
     return found
 
 
-def _folder_types(paths: Sequence[str], names: Sequence[str]) -> dict[str, pa.DataType]:
+def _folder_types(paths: Sequence[str], names: Sequence[str], categories: Collection[str]) -> dict[str, pa.DataType]:
     """Return what columns in the names of folders are read as, and log it."""
     values = [folder_values(path) for path in paths]
     types = {name: pa.type_for_alias(infer_type(each[name] for each in values if name in each)) for name in names}
+    types |= {name: pa.string() for name, kind in types.items() if name in categories and is_whole(kind)}
     for name, kind in types.items():
         logger.info("column %r is in the names of folders, and read as %s", name, kind)
     return types

@@ -127,7 +127,13 @@ def special_columns(config: PrepareConfig) -> dict[str, Any]:
 def wanted_columns(config: PrepareConfig) -> Wanted:
     """Return which columns the source files must have, and which are left out."""
     roles = {role: name for role, name in special_columns(config).items() if name is not None}
-    return Wanted(needed={*config.label, *roles.values()}, labels=config.label, dropped=config.drop, roles=roles)
+    return Wanted(
+        needed={*config.label, *roles.values()},
+        labels=config.label,
+        dropped=config.drop,
+        roles=roles,
+        categories=config.categorical,
+    )
 
 
 def check_roles(types: dict[str, pa.DataType], config: PrepareConfig, where: str) -> None:
@@ -141,6 +147,7 @@ def check_roles(types: dict[str, pa.DataType], config: PrepareConfig, where: str
     for setting, name in [
         *(("label", name) for name in config.label),
         *(("drop", name) for name in config.drop),
+        *(("categorical", name) for name in config.categorical),
         *special_columns(config).items(),
     ]:
         if name is not None and name not in types:
@@ -227,6 +234,10 @@ def _check_types(types: dict[str, pa.DataType], config: PrepareConfig, where: st
             "a time or number; convert text to timestamps",
         ),
         ("weight", config.weight, (is_number,), "a number"),
+        *(
+            ("categorical", name, (is_text, pa.types.is_boolean), "integers, strings or booleans")
+            for name in config.categorical
+        ),
     ]
     for role, name, fits, wanted in expected:
         if name is not None and not any(fit(types[name]) for fit in fits):

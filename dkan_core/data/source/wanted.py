@@ -19,6 +19,9 @@ class Wanted:
     dropped: Collection[str] = ()
     """Columns that are not used, whatever they are."""
 
+    categories: Collection[str] = ()
+    """Columns whose whole numbers are read as text, as they are categories."""
+
     others: bool = True
     """Whether all other columns are used, as features."""
 
