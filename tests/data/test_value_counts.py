@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dkan_core import PrepareConfig, prepare
+from dkan_core import FastKANClassifier, PrepareConfig, prepare
 from dkan_core.data.encoding import value_counts
 from dkan_core.data.encoding.value_counts import ValueCounts
 from dkan_core.data.preparation import statistics, task
@@ -115,7 +115,10 @@ def test_ids_that_the_sample_lacks_have_codes(in_parts: bool, tmp_path: Path) ->
 def test_classifier_counts_categories_beyond_its_sample() -> None:
     columns = long_tailed(2_000)
     table = pa.table({name: columns[name] for name in ("x", "city")})
-    preprocessor = sklearn_rows.fit_encoding(table, None)
+    classifier = FastKANClassifier()
+    preprocessor = sklearn_rows.fit_encoding(
+        classifier, sklearn_rows.read_features(classifier, table, fitting=True), None
+    )
     [city] = (feature for feature in preprocessor.coded if feature.name == "city")
     assert {*city.vocabulary} == {*columns["city"]}
     assert preprocessor.counts is not None and preprocessor.counts["city"] == [0, 0, *[10] * 200]

@@ -113,6 +113,8 @@ class FastKANClassifier(EditingMixin, ExplainingMixin, PredictingMixin, SavingMi
             model, which had not seen valid. Default: False.
         max_seconds: Stop after this many seconds of training and keep the best model. Default: no limit.
         validation_fraction: Fraction of the rows to hold out, stratified, if ``fit`` gets no ``eval_set``.
+        categorical_features: Columns of whole numbers that are codes, such as user IDs, by name or index or as a mask:
+            each value is a category. Default: no columns of numbers.
         class_weight: Weight of each class, as a dict or "balanced" (inverse to its number of rows); row weights are
             multiplied by it. It shifts probabilities, as in scikit-learn's own classifiers. For one label only; with
             several, set ``label_weights`` or ``pos_weight``.
@@ -171,6 +173,7 @@ class FastKANClassifier(EditingMixin, ExplainingMixin, PredictingMixin, SavingMi
         refit: bool | None = None,
         max_seconds: float | None = None,
         validation_fraction: float = 0.1,
+        categorical_features: Any = None,
         class_weight: "dict[Any, float] | Literal['balanced'] | None" = None,
         threshold: "float | Literal['best']" = 0.5,
         verbose: bool | int = False,
@@ -202,6 +205,7 @@ class FastKANClassifier(EditingMixin, ExplainingMixin, PredictingMixin, SavingMi
         self.refit = refit
         self.max_seconds = max_seconds
         self.validation_fraction = validation_fraction
+        self.categorical_features = categorical_features
         self.class_weight = class_weight
         self.threshold = threshold
         self.verbose = verbose
@@ -211,12 +215,9 @@ class FastKANClassifier(EditingMixin, ExplainingMixin, PredictingMixin, SavingMi
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
-        tags.classifier_tags.multi_class = False
-        tags.classifier_tags.multi_label = True
-        tags.input_tags.allow_nan = True
+        tags.classifier_tags.multi_class, tags.classifier_tags.multi_label = False, True
         # Not tags.input_tags.string: that promises to take columns of any objects, too.
-        tags.input_tags.categorical = True
-        tags.input_tags.sparse = True
+        tags.input_tags.allow_nan = tags.input_tags.categorical = tags.input_tags.sparse = True
         return tags
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -340,7 +341,7 @@ class FastKANClassifier(EditingMixin, ExplainingMixin, PredictingMixin, SavingMi
             as_ids = reads_ids(table.column_names)
             valid_table, valid = self._read_eval_set(eval_set, names, class_weights, mean_weight, as_ids=as_ids)
         train_table = table.take(train)
-        self.preprocessor_ = fit_encoding(train_table, None if initial is None else initial.model.preprocessor)
+        self.preprocessor_ = fit_encoding(self, train_table, None if initial is None else initial.model.preprocessor)
         arrays = {
             "train": {**self._encode(train_table), **labelled(labels_NL, weight_N, train, keys_N)},
             "valid": {**self._encode(valid_table), **valid},

@@ -25,6 +25,7 @@ from dkan_core.data.preparation.statistics import sample_rows
 from dkan_core.data.source.column_types import column_types
 from dkan_core.data.source.frames import column_names, is_frame, nulls_as_numbers, to_table, without_empty_types
 from dkan_core.data.source.roles import check_kinds, feature_columns
+from dkan_core.integrations.sklearn.categorical import chosen_columns, with_categories
 from dkan_core.utils.hints import Advice, drop_advice, listed_names
 
 SPARSE_COLUMN = "columns"
@@ -64,7 +65,7 @@ def read_features(estimator: BaseEstimator, X: Any, *, fitting: bool, as_ids: bo
         if as_ids is None:
             as_ids = _holds_ones(X) if fitting else reads_ids(estimator.preprocessor_.columns)
         if as_ids:
-            return _ids_of_ones(X)
+            return _ids_of_ones(X, estimator.categorical_features)
         if X.shape[0] * X.shape[1] > MAX_DENSE_CELLS:
             remedy = "leave out columns, or give X != 0 to train on zeros and ones" if fitting else "give fewer rows"
             raise ValueError(
@@ -92,6 +93,7 @@ def read_features(estimator: BaseEstimator, X: Any, *, fitting: bool, as_ids: bo
         X = validate_data(estimator, X, reset=fitting, dtype=None, ensure_all_finite=False)
     numbered = [f"x{index}" for index in range(estimator.n_features_in_)]
     table = to_table(X, getattr(estimator, "feature_names_in_", numbered))
+    table = with_categories(table, estimator.categorical_features)
     if not fitting:
         return without_empty_types(table)
     table = nulls_as_numbers(table)
@@ -132,8 +134,10 @@ def _holds_ones(X: csr_matrix) -> bool:
     return not len(_other_values(X))
 
 
-def _ids_of_ones(X: csr_matrix) -> pa.Table:
+def _ids_of_ones(X: csr_matrix, categorical_features: Any) -> pa.Table:
     """Return a sparse matrix as one column of lists: in each row the numbers of the columns that hold 1."""
+    if categorical_features is not None:
+        raise ValueError("categorical_features: a sparse X of zeros and ones has none; give X.toarray()")
     wrong = _other_values(X)
     if len(wrong):
         raise ValueError(
@@ -169,10 +173,11 @@ def _select_columns(estimator: BaseEstimator, X: Any) -> Any:
     return X[names] if hasattr(X, "iloc") else X.select(names)
 
 
-def fit_encoding(table: pa.Table, base: Preprocessor | None) -> Preprocessor:
+def fit_encoding(estimator: BaseEstimator, table: pa.Table, base: Preprocessor | None) -> Preprocessor:
     """Choose the encoding as ``prepare`` does; columns that say nothing are left out with a warning.
 
     Args:
+        estimator: Whose rows they are.
         table: The rows.
         base: Encoding that its columns keep; others are added to it. None: there is none.
 
@@ -185,8 +190,8 @@ def fit_encoding(table: pa.Table, base: Preprocessor | None) -> Preprocessor:
         check_features(base, types, "X", because="init_model was trained with")
         added = [name for name in table.column_names if name not in base.columns]
         counted = with_counts(base, table.slice(0, sample_rows(table.num_columns)), "X")
-        return extended_encoding(counted, _fit_columns(table.select(added))) if added else counted
-    preprocessor = _fit_columns(table)
+        return extended_encoding(counted, _fit_columns(estimator, table.select(added))) if added else counted
+    preprocessor = _fit_columns(estimator, table)
     if not preprocessor.columns:
         raise ValueError(
             f"No column of X says anything about its rows: {table.column_names} hold no value, or none that repeats."
@@ -194,7 +199,7 @@ def fit_encoding(table: pa.Table, base: Preprocessor | None) -> Preprocessor:
     return preprocessor
 
 
-def _fit_columns(table: pa.Table) -> Preprocessor:
+def _fit_columns(estimator: BaseEstimator, table: pa.Table) -> Preprocessor:
     features = feature_columns(column_types("X", table.schema), "X")
     dtype = PrepareConfig(label=("label",)).numeric_dtype
     sample = table.slice(0, sample_rows(table.num_columns))
@@ -221,6 +226,8 @@ def _fit_columns(table: pa.Table) -> Preprocessor:
         warnings.warn(
             f"columns {left_out} of X hold no value, or none that repeats: left out", stacklevel=OF_CALLER_OF_FIT
         )
-    for text in column_warnings(sample, [*features.numeric, *features.categorical]):
+    numbered = [f"x{index}" for index in range(estimator.n_features_in_)]
+    codes = chosen_columns(estimator.categorical_features, [*getattr(estimator, "feature_names_in_", numbered)])
+    for text in column_warnings(sample, [*features.numeric, *features.categorical], codes):
         warnings.warn(f"X: {text}", stacklevel=OF_CALLER_OF_FIT)
     return preprocessor
