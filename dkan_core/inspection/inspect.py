@@ -1,7 +1,8 @@
 """``inspect``: what data hold, what each column will become, and what is suspicious, before hours are spent on them."""
 
 import functools
-from collections.abc import Mapping, Sequence
+import shlex
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from dkan_core.data.format.manifest import manifest_text
 from dkan_core.data.source.files import source_paths
 from dkan_core.errors import ConfigError
 from dkan_core.inspection.checks import count_distinct, find_auc, find_drift, label_suspicions, suspicions
+from dkan_core.inspection.integer_codes import find_codes
 from dkan_core.inspection.rows import UNLABELLED, InspectedRows, read_prepared, read_raw
 from dkan_core.report.inline import inline_page
 from dkan_core.report.templating import render_html
@@ -163,15 +165,18 @@ def _inspect(rows: InspectedRows) -> Inspection:
     valid = samples.get("valid")
     pairs = [samples["train"], valid] if valid is not None and len(valid) else None
     psi = find_drift(encoding, *pairs) if pairs else {}
-    auc: dict[str, float] = {}
+    auc, codes = dict[str, float](), set[str]()
     if pairs and rows.labels:
-        auc = find_auc(encoding, pairs, [rows.labels_NL("train"), rows.labels_NL("valid")], rows.labels)
-    columns = [_column(rows, name, auc, psi) for name in rows.types]
+        labels = [rows.labels_NL("train"), rows.labels_NL("valid")]
+        auc, codes = find_auc(encoding, pairs, labels, rows.labels), find_codes(encoding, pairs, labels)
+    columns = [_column(rows, name, auc, psi, codes) for name in rows.types]
     return Inspection(where=rows.where, rows=rows.rows, classes=rows.classes, whole=rows.whole, columns=tuple(columns))
 
 
-def _column(rows: InspectedRows, name: str, auc: Mapping[str, float], psi: Mapping[str, float]) -> ColumnFacts:
-    """Return what is known of a column, from the ROC AUC and the PSI of each feature."""
+def _column(
+    rows: InspectedRows, name: str, auc: Mapping[str, float], psi: Mapping[str, float], codes: Collection[str]
+) -> ColumnFacts:
+    """Return what is known of a column, from the ROC AUC and the PSI of each feature, and which look like codes."""
     # The features that a source column becomes, or the feature of prepared data itself.
     train, parts = rows.samples["train"], [name, *(part.name for part in rows.times.get(name, ()))]
     column = train[name] if name in rows.missing else None
@@ -183,6 +188,8 @@ def _column(rows: InspectedRows, name: str, auc: Mapping[str, float], psi: Mappi
     if column is not None:
         is_code = name in rows.codes
         found = suspicions(column, distinct=distinct, auc=largest_auc, psi=largest_psi, is_code=is_code)
+        if name in codes:
+            found.append(f"integers that look like codes: try --categorical {shlex.quote(name)}")
     if name in rows.labels:
         classes = {split: of[name] for split, of in rows.classes.items()}
         found = label_suspicions(classes, rows.positive.get(name), rows.others.get(name, {}))

@@ -1,0 +1,105 @@
+"""Columns of integers that look like codes: each value says more about the label than the numbers around it do.
+
+Shape suffixes: N rows.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from dkan_core.data.encoding.fitting import MAX_VALUE_CODES
+from dkan_core.data.encoding.preprocessor import FIRST_CODE, Preprocessor, normal_scores, quantize, value_codes
+from dkan_core.data.encoding.raw_columns import Float64
+from dkan_core.evaluation.metrics import NOT_MEASURED
+
+# Of a sample, on average. Of fewer, the rate of a value is chance, or that of one person who is in several rows.
+MIN_VALUE_ROWS = 8
+# Rows that the rate of a wider group counts for in that of a narrower one.
+PRIOR_ROWS = 20.0
+# By which the log loss has to fall, as a share of it and in standard errors. Ordinary counts and amounts reach neither.
+MIN_SHARE, MIN_ERRORS = 0.005, 4.0
+MIN_VALID_ROWS = 100
+# Of a score as it is stored.
+STEPS = 256
+
+Int64 = npt.NDArray[np.int64]
+
+
+def find_codes(
+    encoding: Preprocessor, samples: Sequence[pa.Table], labels: Sequence[npt.NDArray[np.uint8]]
+) -> set[str]:
+    """Return the integer columns whose exact values predict a label of valid better than what they are encoded as.
+
+    Compared are rates of positives in train: by the stored score or the code of a frequent value, and by each value.
+
+    Args:
+        encoding: Of the features.
+        samples: Of train and valid.
+        labels: Of their rows, (N, L) each.
+    """
+    found = set()
+    for feature in encoding.numeric:
+        kind = samples[0].schema.field(feature.name).type if feature.time is None else pa.null()
+        if not pa.types.is_integer(kind):
+            continue
+        values = [encoding.numbers_of(rows, feature.name, "rows") for rows in samples]
+        known, rows = np.unique(values[0][~np.isnan(values[0])], return_counts=True)
+        if len(known) <= MAX_VALUE_CODES or rows.sum() < MIN_VALUE_ROWS * len(known):
+            continue
+        cells = [_cells(encoding, feature.name, each) for each in values]
+        places = [_places(known, each) for each in values]
+        if any(_is_better(cells, places, [each[:, index] for each in labels]) for index in range(labels[0].shape[1])):
+            found.add(feature.name)
+    return found
+
+
+def _cells(encoding: Preprocessor, name: str, values_N: Float64) -> Int64:
+    """Return what a model is told of numbers: the code of a frequent value, or else the score as it is stored."""
+    scored = next(feature for feature in encoding.numeric if feature.name == name)
+    cells: Int64 = quantize(normal_scores(values_N, scored), "uint8").astype(np.int64)
+    for feature in encoding.coded:
+        if feature.kind == "value" and feature.name == name:
+            codes_N = value_codes(values_N, feature)
+            cells = np.where(codes_N >= FIRST_CODE, STEPS + codes_N, cells)
+    return cells
+
+
+def _places(known: Float64, values_N: Float64) -> Int64:
+    """Return the place of each value among those of train; the last one is that of all others."""
+    places = np.searchsorted(known, values_N).clip(max=len(known) - 1)
+    return np.where(known[places] == values_N, places, len(known)).astype(np.int64)
+
+
+def _is_better(cells: Sequence[Int64], places: Sequence[Int64], labels: Sequence[npt.NDArray[np.uint8]]) -> bool:
+    """Return whether the rate at each value predicts a label of valid better than that of its cell alone."""
+    train, valid = (each != NOT_MEASURED for each in labels)
+    y_N, truth_N = labels[0][train].astype(np.float64), labels[1][valid].astype(np.float64)
+    if len(truth_N) < MIN_VALID_ROWS or not 0 < y_N.mean() < 1:
+        return False
+    mean = np.full(max(each.max(initial=0) for each in cells) + 1, y_N.mean())
+    of_cells = _rates(cells[0][train], y_N, mean)
+    # A value lies in one cell: its rate starts from there.
+    size = max(each.max(initial=0) for each in places) + 1
+    start = np.full(size, y_N.mean())
+    start[places[0][train]] = of_cells[cells[0][train]]
+    of_values = _rates(places[0][train], y_N, start)
+    cell_N, place_N = cells[1][valid], places[1][valid]
+    is_known = np.isin(place_N, places[0][train]) & (place_N < size - 1)
+    losses_N = _log_loss(of_cells[cell_N], truth_N)
+    gains_N = losses_N - _log_loss(np.where(is_known, of_values[place_N], of_cells[cell_N]), truth_N)
+    error = gains_N.std() / np.sqrt(len(gains_N))
+    return bool(gains_N.mean() > max(MIN_SHARE * losses_N.mean(), MIN_ERRORS * error))
+
+
+def _rates(groups_N: Int64, y_N: Float64, start: Float64) -> Float64:
+    """Return the rate of positives of each group, drawn to where it starts."""
+    rows, positives = (np.bincount(groups_N, weights, len(start)) for weights in (None, y_N))
+    rates: Float64 = (positives + PRIOR_ROWS * start) / (rows + PRIOR_ROWS)
+    return rates
+
+
+def _log_loss(rates_N: Float64, y_N: Float64) -> Float64:
+    losses: Float64 = -np.log(np.where(y_N == 1, rates_N, 1 - rates_N))
+    return losses
