@@ -180,8 +180,8 @@ def test_strings_booleans_and_names_of_folders_may_be_named(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("column", "change", "message"),
     [
-        ("user", lambda t: as_kind(t, pa.float64(), ("user",)), r"raw/part-000.parquet: column 'user' is double, and "),
-        ("x", None, r"'x' is double, and its values are to be categories; expected integers \(Int64 in pandas"),
+        ("user", lambda t: as_kind(t, pa.float64(), ("user",)), r"raw/part-000.parquet: column 'user' is double, but "),
+        ("x", None, r"'x' is double, but is read as categories; expected integers \(Int64 in pandas"),
         ("usr", None, r"part-000.parquet: categorical column 'usr' does not exist; did you mean 'user'"),
         ("ids", lambda t: t.append_column("ids", pa.array([[1]] * ROWS)), r"'ids' is .*list.*; expected integers, str"),
         (

@@ -168,7 +168,7 @@ def _types_of(
             texts.add(name)
         elif is_number(types[name]):
             raise DataError(
-                f"{path}: column {name!r} is {types[name]}, and its values are to be categories; expected integers "
+                f"{path}: column {name!r} is {types[name]}, but is read as categories; expected integers "
                 "(Int64 in pandas, where some are missing), strings or booleans"
             )
     types |= dict.fromkeys(texts, pa.string())
