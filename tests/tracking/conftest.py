@@ -1,5 +1,6 @@
 """What runs are told of, without a run."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -7,9 +8,22 @@ from typing import Any
 import pytest
 
 from dkan_core import TrainConfig
+from dkan_core.tracking.mlflow.sweep import VARIABLE
 from dkan_core.tracking.tracker import Progress, TrackedRun
 from dkan_core.training.setup.defaults import resolve
 from tests.tracking.status_server import StatusServer, serve_status
+
+# As the fixture ``trained``.
+CONFIG = TrainConfig(epochs=8, hidden=(8,), workers=1, device="cpu", batch_size=64, learning_rate=0.02)
+
+
+@pytest.fixture(scope="module")
+def variables() -> Iterator[pytest.MonkeyPatch]:
+    """What a user may have set is not there."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith("MLFLOW_")] + [VARIABLE]:
+            patch.delenv(name, raising=False)
+        yield patch
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -20,22 +19,19 @@ import pyarrow.parquet as pq
 import pytest
 
 import dkan_core
-from dkan_core import ConfigError, DataError, TrainConfig, TrainResult, evaluate, predict, train
+from dkan_core import DataError, TrainResult, evaluate, predict, train
 from dkan_core.data.format.manifest import read_manifest
 from dkan_core.tracking.choice import follow_run
 from dkan_core.tracking.mlflow import client as client_module
 from dkan_core.tracking.mlflow.sweep import PARENT_TAG, SWEEP_TAG, VARIABLE, join_sweep
 from dkan_core.tracking.tracker import RunEnd, TrackedRun
-from dkan_core.training.setup.defaults import resolve
-from tests.tracking.conftest import evaluation_at
+from tests.tracking.conftest import CONFIG, evaluation_at
 from tests.tracking.mlflow_server import serve_mlflow
 from tests.training.faults import slow_steps
 from tests.training.processes import Background, wait_until
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("variables")]
 
-# As the fixture ``trained``.
-CONFIG = TrainConfig(epochs=8, hidden=(8,), workers=1, device="cpu", batch_size=64, learning_rate=0.02)
 LONG = replace(CONFIG, epochs=100_000, patience=1_000_000)
 END = RunEnd(status="finished")
 
@@ -44,15 +40,6 @@ END = RunEnd(status="finished")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with serve_mlflow(tmp_path_factory.mktemp("mlflow")) as address:
         yield address
-
-
-@pytest.fixture(scope="module", autouse=True)
-def variables() -> Iterator[pytest.MonkeyPatch]:
-    """What a user may have set is not there."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name in [name for name in os.environ if name.startswith("MLFLOW_")] + [VARIABLE]:
-            patch.delenv(name, raising=False)
-        yield patch
 
 
 @pytest.fixture(scope="module")
@@ -345,34 +332,6 @@ def test_runs_of_a_sweep_are_nested(
     assert mlflow.MlflowClient().get_run(parent).info.status == "FINISHED"
 
 
-@pytest.fixture
-def mute() -> Iterator[str]:
-    """The address of a server that takes connections and never answers."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-
-
-def test_model_is_the_same_without_an_answer(
-    mute: str,
-    prepared: Path,
-    trained: TrainResult,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", mute)
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
-    result = train(prepared, tmp_path / "run", CONFIG)
-    same = [(Path(each.model) / "model.safetensors").read_bytes() for each in (result, trained)]
-    assert same[0] == same[1] and not (tmp_path / "run" / "mlflow.json").exists()
-    evaluate(result.model, prepared, tmp_path / "eval", explain=False)
-    warnings = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
-    assert len(warnings) == 2, warnings
-    assert f"MLflow at {mute}: an update failed; this run may be incomplete there" in warnings[0]
-    assert "\n" not in warnings[0]
-    assert "MLflow: the evaluation was not logged" in warnings[1] and (tmp_path / "eval" / "report.html").exists()
-
-
 def test_server_that_talks_nonsense_is_one_warning(
     mlflow: Any, tracked_run: TrackedRun, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -381,28 +340,3 @@ def test_server_that_talks_nonsense_is_one_warning(
         tracker.evaluation(evaluation_at(1))
         tracker.finished(END)
     assert len([record for record in caplog.records if record.levelno >= logging.WARNING]) == 1
-
-
-def test_mlflow_by_name_needs_a_server_and_the_package(
-    monkeypatch: pytest.MonkeyPatch, tracked_run: TrackedRun
-) -> None:
-    config = TrainConfig(tracking="mlflow", device="cpu")
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    with pytest.raises(ConfigError, match="tracking mlflow: MLFLOW_TRACKING_URI is not set"):
-        resolve(config, rows=100)
-    with follow_run(tracked_run) as tracker:
-        tracker.finished(END)
-    assert not (tracked_run.folder / "mlflow.json").exists()
-    monkeypatch.setattr(client_module, "_is_installed", lambda: False)
-    with pytest.raises(ConfigError, match=r"tracking mlflow: mlflow is not installed; .*\.\[mlflow\]"):
-        resolve(config, rows=100)
-
-
-@pytest.mark.parametrize("tracking", ["auto", "none"])
-def test_mlflow_without_the_package_is_a_warning_where_its_server_is_named(
-    tracking: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:1")
-    monkeypatch.setattr(client_module, "_is_installed", lambda: False)
-    assert not client_module.is_mlflow_wanted(tracking)
-    assert len(caplog.records) == (tracking == "auto")
