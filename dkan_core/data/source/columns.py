@@ -285,10 +285,10 @@ def read_batches(
         path: The file, local or remote.
         columns: What to read of it.
         on_rows: Called with the number of rows after each batch.
-        groups: As of ``open_file``.
-        footer: As of ``open_file``.
-        folder_types: As of ``open_file``.
-        common: As of ``open_file``.
+        groups: As for ``open_file``.
+        footer: As for ``open_file``.
+        folder_types: As for ``open_file``.
+        common: As for ``open_file``.
 
     Raises:
         DataError: The file is truncated or a page is damaged, or it is another one than before.

@@ -77,7 +77,7 @@ def open_parquet(path: str, *, in_pieces: bool = False, metadata: pq.FileMetaDat
 
 
 class Stamped(NamedTuple):
-    """A file that is open, with its size in bytes and modification stamp, as of ``stamp``, from before that."""
+    """A file that is open, with its size in bytes and modification stamp, as ``stamp`` gave them before."""
 
     parquet: pq.ParquetFile
     bytes: int

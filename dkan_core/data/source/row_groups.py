@@ -58,7 +58,7 @@ def _bits(kind: pa.DataType) -> int | None:
 
 
 def has_large_groups(metadata: pq.FileMetaData, groups: Iterable[int]) -> bool:
-    """Tell whether a row group is too large to be fetched as a whole before its first rows are decoded."""
+    """Return whether a row group is too large to be fetched as a whole before its first rows are decoded."""
     return any(metadata.row_group(group).total_byte_size > LARGE_GROUP_BYTES for group in groups)
 
 
