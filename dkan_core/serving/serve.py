@@ -12,6 +12,7 @@ from dkan_core.model.model_folder import ModelFolder
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.serving.kserve_library import import_kserve
 from dkan_core.serving.scorer import RequestScorer, load_scorer
+from dkan_core.utils.extras import require
 from dkan_core.utils.signals import handle_signal
 from dkan_core.utils.storage.remote import local_copy
 from dkan_core.utils.storage.scratch import scratch_folder
@@ -74,15 +75,15 @@ def _run_workers(model: ModelFolder, config: ServeConfig) -> None:
             (folder / name).write_bytes(model.read(name))
         # Before anything imports the library, which decides by it where it counts.
         os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(counts)
+        require("kserve", "serve")
+        from dkan_core.serving.supervisor import application_from_environment as factory
+        from dkan_core.serving.supervisor import start_fork_server, watch_processes
+
+        start_fork_server(folder, config)
         # Loaded here, too: a model that cannot score ends the command with a message.
         load_scorer(folder, config)
         import_kserve()
-        from dkan_core.serving.supervisor import watch_processes
-        from dkan_core.serving.worker import application_from_environment as factory
-        from dkan_core.serving.worker import environment_of
-
         watch_processes()
-        os.environ.update(environment_of(folder, config))
         _run(f"{factory.__module__}:{factory.__name__}", config)
 
 

@@ -1,15 +1,30 @@
 """Supervision of a server's processes, where it has several."""
 
+import json
+import multiprocessing
+import os
 import signal
 import socket
+import threading
 import time
+from dataclasses import asdict
+from multiprocessing import forkserver, resource_tracker
+from pathlib import Path
+from typing import Any
 
+from uvicorn import _subprocess
 from uvicorn.supervisors import multiprocess
 
+from dkan_core.config import ServeConfig
+from dkan_core.utils.logs import set_up_logging
 from dkan_core.utils.signals import handle_signal
 
 # How often a process that does not answer is looked at.
 POLL_SECONDS = 1.0
+
+IMPORTED_AHEAD = "dkan_core.serving.worker"
+# How the process that supervises tells the others what to serve: uvicorn starts them by the name of a function.
+MODEL, CONFIG = "DKAN_SERVE_MODEL", "DKAN_SERVE_CONFIG"
 
 
 class ServingProcess(multiprocess.Process):
@@ -23,6 +38,8 @@ class ServingProcess(multiprocess.Process):
         # Once the server has ended in order, uvicorn raises the signal again, before the requests that outlasted the
         # grace are answered. One that comes before the server listens for it ends the server, too.
         with handle_signal(signal.SIGTERM, lambda *_: setattr(self.server, "should_exit", True)):
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
+            threading.Thread(target=_end_with_parent, daemon=True).start()
             super().target(sockets)
 
     def is_alive(self, timeout: float = 5) -> bool:
@@ -34,6 +51,46 @@ class ServingProcess(multiprocess.Process):
             if time.monotonic() >= deadline:
                 return False
         return False
+
+
+def _end_with_parent() -> None:
+    """End this process when its supervisor dies: nobody would replace it, and it would keep the port."""
+    supervisor = multiprocessing.parent_process()
+    assert supervisor is not None
+    supervisor.join()
+    os._exit(1)
+
+
+def start_fork_server(model: Path, config: ServeConfig) -> None:
+    """Start the process that serving processes are forked from, which imports what they need once for all of them.
+
+    It has the environment of this moment, and so do they. It imports while this process goes on.
+
+    Args:
+        model: What they serve.
+        config: Their settings.
+    """
+    os.environ |= {MODEL: str(model), CONFIG: json.dumps(asdict(config))}
+    multiprocessing.set_forkserver_preload([IMPORTED_AHEAD])
+    # A SIGTERM to all processes, such as systemd's, must not end it: the others finish their requests. The tracker of
+    # multiprocessing would unblock the signal when it starts.
+    resource_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def application_from_environment() -> Any:
+    """Return the application of a serving process."""
+    from dkan_core.serving.scorer import load_scorer
+    from dkan_core.serving.worker import application, show_start_and_end
+
+    set_up_logging()
+    show_start_and_end()
+    config = ServeConfig(**json.loads(os.environ[CONFIG]))
+    return application(load_scorer(Path(os.environ[MODEL]), config), config)
 
 
 def terminate_all(processes: multiprocess.Multiprocess) -> None:
@@ -48,7 +105,8 @@ def terminate_all(processes: multiprocess.Multiprocess) -> None:
 
 
 def watch_processes() -> None:
-    """Let uvicorn start its processes as ``ServingProcess``, and end them with ``terminate_all``."""
+    """Let uvicorn fork its processes as ``ServingProcess``, and end them with ``terminate_all``."""
     # It has no settings for this.
+    _subprocess.spawn = multiprocessing.get_context("forkserver")  # type: ignore[assignment]
     multiprocess.Process = ServingProcess  # type: ignore[misc]
     multiprocess.Multiprocess.terminate_all = terminate_all  # type: ignore[assignment, method-assign]

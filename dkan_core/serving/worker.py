@@ -2,16 +2,12 @@
 
 import asyncio
 import functools
-import json
 import logging
-import os
 import signal
 import warnings
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
-from dataclasses import asdict
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -23,14 +19,9 @@ from dkan_core.serving.app import ModelDataPlane, build_app
 from dkan_core.serving.batching import MicroBatcher
 from dkan_core.serving.grpc_server import grpc_server
 from dkan_core.serving.metrics import BATCH_REQUESTS, BATCH_ROWS
-from dkan_core.serving.scorer import RequestScorer, load_scorer, set_threads
+from dkan_core.serving.scorer import RequestScorer, set_threads
 from dkan_core.serving.served_model import ServedModel
 from dkan_core.serving.unseen import UnseenWatch
-from dkan_core.utils.logs import set_up_logging
-from dkan_core.utils.prctl import die_with_parent
-
-# How the first of several processes tells the others what to serve: uvicorn starts them by the name of a function.
-MODEL, CONFIG, PARENT = "DKAN_SERVE_MODEL", "DKAN_SERVE_CONFIG", "DKAN_SERVE_PARENT"
 
 logger = logging.getLogger(__name__)
 
@@ -74,24 +65,9 @@ def application(scorer: RequestScorer, config: ServeConfig) -> Any:
     return build_app(dataplane, config.name, config.max_request_mb << 20, lifespan)
 
 
-def application_from_environment() -> Any:
-    """Return the application of one of several processes."""
-    # One that is left behind would keep the port, and nobody would replace it.
-    die_with_parent(int(os.environ[PARENT]))
-    set_up_logging()
-    show_start_and_end()
-    config = ServeConfig(**json.loads(os.environ[CONFIG]))
-    return application(load_scorer(Path(os.environ[MODEL]), config), config)
-
-
 def show_start_and_end() -> None:
     """Let the server's own messages through: its start, its address and its end."""
     logging.getLogger("uvicorn.error").setLevel(logging.INFO)
-
-
-def environment_of(model: Path, config: ServeConfig) -> dict[str, str]:
-    """Return the variables that ``application_from_environment`` reads."""
-    return {MODEL: str(model), CONFIG: json.dumps(asdict(config)), PARENT: str(os.getpid())}
 
 
 async def _start_grpc(dataplane: ModelDataPlane, config: ServeConfig) -> Any:

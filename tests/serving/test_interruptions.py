@@ -185,9 +185,45 @@ def test_processes_end_with_the_one_that_started_them(trained: TrainResult, tmp_
         assert len(workers) == 2 and not _listens(server.port)
 
 
+def test_fork_server_that_is_killed_is_replaced_with_what_it_forked(
+    trained: TrainResult, table: pa.Table, tmp_path: Path
+) -> None:
+    rows = table.to_pylist()[:1]
+    with serving(trained.model, tmp_path / "log", "--workers", "2") as server:
+        server.wait_for_line(r"late is ready[\s\S]*late is ready")
+        (expected,) = server.probabilities(rows)
+        before = _serving_processes(server)
+        os.kill(_fork_server(server), signal.SIGKILL)
+        server.wait_for_line(r"(late is ready[\s\S]*){4}")
+        wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in before))
+        assert all(server.probabilities(rows) == [expected] for _ in range(20))
+        assert server.stop() == 0
+
+
+def test_signal_to_all_processes_ends_them_in_order(trained: TrainResult, table: pa.Table, tmp_path: Path) -> None:
+    body = body_of(table, len(table))
+    with serving(trained.model, tmp_path / "log", "--workers", "2") as server:
+        server.wait_for_line(r"late is ready[\s\S]*late is ready")
+        with send(server, body[:100], len(body)) as client:
+            # Another request of the same process or the other one: the first has been read by then.
+            assert server.ask(PREDICT, body).status == 200
+            for pid in (_fork_server(server), *_serving_processes(server), server.process.pid):
+                os.kill(pid, signal.SIGTERM)
+            server.wait_for_line(r"Shutting down[\s\S]*Shutting down")
+            client.sendall(body[100:])
+            assert client.recv(65536).startswith(b"HTTP/1.1 200 OK")
+        assert server.process.wait() == 0
+
+
+def _fork_server(server: Server) -> int:
+    (found,) = (
+        pid for pid in child_pids(server.process.pid) if "forkserver" in Path(f"/proc/{pid}/cmdline").read_text()
+    )
+    return found
+
+
 def _serving_processes(server: Server) -> list[int]:
-    command = "spawn_main"
-    return [pid for pid in child_pids(server.process.pid) if command in Path(f"/proc/{pid}/cmdline").read_text()]
+    return child_pids(_fork_server(server))
 
 
 def test_process_that_dies_before_it_answers_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
