@@ -44,7 +44,7 @@ def salted(seed: int, purpose: str) -> int:
 
 
 def content_keys(rows: pa.RecordBatch) -> UInt64:
-    """Return a 64-bit key of what each row holds: the same for the same values, in whatever file and place.
+    """Return a 64-bit key of what each row holds: the same for the same values, in whatever file and row.
 
     The order of the columns does not matter, nor the type or unit that holds a number or a time. What is missing
     counts for nothing, so that a column that is added later, empty in earlier rows, leaves their keys as they are.

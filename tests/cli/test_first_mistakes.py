@@ -357,7 +357,7 @@ def test_settings_of_every_type_survive_the_file() -> None:
 
 def test_early_stopping_says_what_it_stopped_for() -> None:
     history = [
-        {"epoch": 0.5 * place, "average_precision": value} for place, value in enumerate([0.1, 0.4, 0.4, 0.3], 1)
+        {"epoch": 0.5 * number, "average_precision": value} for number, value in enumerate([0.1, 0.4, 0.4, 0.3], 1)
     ]
     assert (
         "the 2 evaluations after epoch 1.00 were no better than its average precision of 0.4000"
@@ -368,7 +368,7 @@ def test_early_stopping_says_what_it_stopped_for() -> None:
 def test_additive_model_of_ids_is_refused_before_anything_is_written(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    ids = pa.array([[place % 7, place % 3] for place in range(ROWS)])
+    ids = pa.array([[row % 7, row % 3] for row in range(ROWS)])
     pq.write_table(pa.table({"ids": ids, "late": LATE}), here / "ids.parquet")
     assert dkan("prepare", "ids.parquet", "--out", "of-ids", "--label", "late", monkeypatch=monkeypatch) == 0
     for more in (["--dry-run"], []):

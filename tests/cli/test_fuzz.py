@@ -204,12 +204,12 @@ ODD_VALUES: st.SearchStrategy[Any] = st.sampled_from(
 @st.composite
 def mutations(draw: st.DrawFn) -> Callable[[bytes], bytes]:
     """A change of a file's content, of bytes or of a JSON value."""
-    place, seed = draw(st.floats(0, 1, exclude_max=True)), draw(st.integers(0, 2**32))
+    position, seed = draw(st.floats(0, 1, exclude_max=True)), draw(st.integers(0, 2**32))
     byte, odd = draw(st.integers(0, 255)), draw(ODD_VALUES)
     changes: list[Callable[[bytes], bytes]] = [
-        lambda content: _with_byte(content, place, byte),
-        lambda content: content[: int(place * len(content))],
-        lambda content: content + content[: 1 + int(place * len(content))],
+        lambda content: _with_byte(content, position, byte),
+        lambda content: content[: int(position * len(content))],
+        lambda content: content + content[: 1 + int(position * len(content))],
         lambda content: b"",
         lambda content: b"[" * 100_000,
         lambda content: random.Random(seed).randbytes(300),
@@ -218,8 +218,8 @@ def mutations(draw: st.DrawFn) -> Callable[[bytes], bytes]:
     return draw(st.sampled_from(changes))
 
 
-def _with_byte(content: bytes, place: float, byte: int) -> bytes:
-    index = int(place * len(content))
+def _with_byte(content: bytes, position: float, byte: int) -> bytes:
+    index = int(position * len(content))
     return content[:index] + bytes([byte]) + content[index + 1 :]
 
 

@@ -268,7 +268,7 @@ def test_distinct_values_are_those_of_a_sort_in_float64(
     assert found.most == max(counts)
     ranks = np.r_[found.mid_ranks(np.arange(len(expected))), 0, 0.3, 1]
     mid_ranks = (np.cumsum(counts) - counts / 2) / counts.sum()
-    assert found.places_from(ranks).tolist() == np.searchsorted(mid_ranks, ranks).tolist()
+    assert found.indices_from(ranks).tolist() == np.searchsorted(mid_ranks, ranks).tolist()
 
 
 @pytest.mark.parametrize("values", [[], [np.nan, np.inf], [2.0]])

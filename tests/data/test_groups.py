@@ -112,10 +112,10 @@ def test_groups_of_another_type_join_those_of_equal_value_or_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = with_groups()
-    place, site = table.column_names.index("site"), table["site"]
+    index, site = table.column_names.index("site"), table["site"]
 
     def rows(kind: pa.DataType, name: str, part: slice) -> list[Path]:
-        changed = table.set_column(place, "site", site.cast(kind))
+        changed = table.set_column(index, "site", site.cast(kind))
         return write(changed.slice(part.start, part.stop - part.start), tmp_path / name)
 
     kinds = {"float": pa.float64(), "int": pa.int16(), "decimal": pa.decimal128(30, 3)}

@@ -64,14 +64,14 @@ def read_all(root: Path, found: list[Shard], content: Content = CONTENT) -> Arra
 def test_every_flipped_bit_is_noticed(tmp_path: Path, written: list[Shard]) -> None:
     path = tmp_path / written[1].path
     content, rng = path.read_bytes(), np.random.default_rng(0)
-    for place in [0, 7, 8, 50, *rng.integers(100, len(content), 40).tolist(), len(content) - 1]:
+    for index in [0, 7, 8, 50, *rng.integers(100, len(content), 40).tolist(), len(content) - 1]:
         damaged = bytearray(content)
-        damaged[place] ^= 1 << int(rng.integers(8))
+        damaged[index] ^= 1 << int(rng.integers(8))
         path.write_bytes(damaged)
         with pytest.raises(DataError, match=str(path)) as error:
             read_all(tmp_path, written)
-        if place >= 500:  # behind the header, whose damage may be found before its hash is looked at
-            assert f"block {place // BLOCK} " in str(error.value)
+        if index >= 500:  # behind the header, whose damage may be found before its hash is looked at
+            assert f"block {index // BLOCK} " in str(error.value)
     path.write_bytes(content)
     np.testing.assert_array_equal(np.sort(read_all(tmp_path, written)["weight"]), np.sort(make_arrays()["weight"]))
 
@@ -101,8 +101,8 @@ def test_other_values_of_the_same_size_are_noticed(tmp_path: Path, written: list
         read_all(tmp_path, written)
 
 
-def put(name: str, place: Any, value: float) -> Callable[[Arrays], object]:
-    return lambda arrays: arrays[name].__setitem__(place, value)
+def put(name: str, index: Any, value: float) -> Callable[[Arrays], object]:
+    return lambda arrays: arrays[name].__setitem__(index, value)
 
 
 # Data with hashes that fit, but which the encoding cannot give: somebody's own writer, or hashes made anew.

@@ -216,10 +216,10 @@ def test_processes_share_what_one_has_fetched(
     assert not fetched.ranges
 
 
-def harm(path: str, place: int) -> None:
+def harm(path: str, offset: int) -> None:
     memory = fsspec.filesystem("memory")
     content = bytearray(memory.cat_file(f"/bucket/data/{path}"))
-    content[place] ^= 1
+    content[offset] ^= 1
     memory.pipe_file(f"/bucket/data/{path}", bytes(content))
 
 

@@ -210,8 +210,8 @@ def test_rows_with_too_many_ids_are_refused_by_name(tmp_path: Path, monkeypatch:
 def test_repeats_of_an_id_make_no_row_too_long(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(sparse, "MAX_ROW_IDS", IDS)
     once = list_table(make_ones())
-    place = once.column_names.index("tags")
-    repeated = once.set_column(place, "tags", pa.array([ids * 50 for ids in once["tags"].to_pylist()]))
+    index = once.column_names.index("tags")
+    repeated = once.set_column(index, "tags", pa.array([ids * 50 for ids in once["tags"].to_pylist()]))
     found, wanted = (
         prepare(write(rows, tmp_path / f"raw-{name}"), tmp_path / name, CONFIG)
         for name, rows in (("repeated", repeated), ("once", once))

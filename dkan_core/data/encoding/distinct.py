@@ -45,17 +45,17 @@ class DistinctValues:
         """Rows of each value."""
         return np.diff(self.up_to, prepend=0)
 
-    def mid_ranks(self, places: Int64) -> Float64:
+    def mid_ranks(self, indices: Int64) -> Float64:
         """Return the share of the rows below each of some values, half of its own included.
 
         Args:
-            places: Indices of the values.
+            indices: Of the values.
         """
-        counts = self.up_to[places] - np.where(places > 0, self.up_to[places - 1], 0)
-        ranks: Float64 = (self.up_to[places] - counts / 2) / self.up_to[-1]
+        counts = self.up_to[indices] - np.where(indices > 0, self.up_to[indices - 1], 0)
+        ranks: Float64 = (self.up_to[indices] - counts / 2) / self.up_to[-1]
         return ranks
 
-    def places_from(self, ranks: Float64) -> Int64:
+    def indices_from(self, ranks: Float64) -> Int64:
         """Return the index of the first value at or above each mid-rank, U where there is none."""
         # Nearly there: a mid-rank lies between the shares of the rows up to the value before and up to its own.
         found: Int64 = np.searchsorted(self.up_to, (ranks * self.up_to[-1]).astype(np.int64))
@@ -66,16 +66,16 @@ class DistinctValues:
             found -= beyond
         return found
 
-    def count_between(self, places: Int64) -> list[int]:
+    def count_between(self, indices: Int64) -> list[int]:
         """Count rows as ``histograms.count_up_to`` does: missing, up to each of some values, and above the last.
 
         Args:
-            places: Rising indices of the values.
+            indices: Of the values, rising.
 
         >>> DistinctValues(np.array([0.5, 1.0, 9.0]), np.array([1, 3, 4]), 1, 2).count_between(np.array([1]))
         [1, 3, 1]
         """
-        between: list[int] = np.diff(self.up_to[places], prepend=0, append=self.rows - self.missing).tolist()
+        between: list[int] = np.diff(self.up_to[indices], prepend=0, append=self.rows - self.missing).tolist()
         return [self.missing, *between]
 
 

@@ -52,13 +52,13 @@ def code_edges(feature: NumericFeature, kind: np.dtype[Any]) -> CodeEdges | None
     after = np.searchsorted(of_knots, steps)
     guess = knots[after - 1] + (_score_edges()[steps - 2] - scores[after - 1]) / slopes[after - 1]
 
-    def is_reached(places: Int64) -> npt.NDArray[np.bool_]:
-        values = _at_places(places, kind).astype(np.float64)
+    def is_reached(ordinals: Int64) -> npt.NDArray[np.bool_]:
+        values = _from_ordinals(ordinals, kind).astype(np.float64)
         return quantize(normal_scores(values, feature), "uint8") >= steps
 
     below, reached = _floats_beside(knots[after - 1], knots[after], kind)
-    places = _first_reached(is_reached, below, reached, _places(guess, kind))
-    edges, counts = np.unique(_at_places(places, kind), return_counts=True)
+    ordinals = _first_reached(is_reached, below, reached, _ordinals(guess, kind))
+    edges, counts = np.unique(_from_ordinals(ordinals, kind), return_counts=True)
     codes = np.concatenate([[lowest], lowest + np.cumsum(counts)]).astype(np.uint8)
     finite = int(np.isfinite(edges).sum())  # a knot may lie beyond what a float32 can be
     return CodeEdges(edges[:finite], codes[: finite + 1])
@@ -71,25 +71,25 @@ def _score_edges() -> Float64:
     # As they would be without rounding.
     levels = (steps - 1.5) * (2 * SCORE_LIMIT / STEPS) - SCORE_LIMIT
 
-    def is_reached(places: Int64) -> npt.NDArray[np.bool_]:
-        return quantize(_at_places(places, kind).astype(np.float32), "uint8") >= steps
+    def is_reached(ordinals: Int64) -> npt.NDArray[np.bool_]:
+        return quantize(_from_ordinals(ordinals, kind).astype(np.float32), "uint8") >= steps
 
     width = SCORE_LIMIT / STEPS
-    below, reached = _places(levels - width, kind), _places(levels + width, kind)
-    return _at_places(_first_reached(is_reached, below, reached, _places(levels, kind)), kind)
+    below, reached = _ordinals(levels - width, kind), _ordinals(levels + width, kind)
+    return _from_ordinals(_first_reached(is_reached, below, reached, _ordinals(levels, kind)), kind)
 
 
 def _first_reached(is_reached: Any, below: Int64, reached: Int64, guess: Int64) -> Int64:
-    """Return the first place of each search at which something is reached, by bisection around a guess."""
+    """Return the first ordinal of each search at which something is reached, by bisection around a guess."""
     for off_by in GUESS_IS_OFF_BY:
         # Most are found by now, mostly.
         if (reached - 2 * GUESS_IS_OFF_BY[0] <= below).all():
             break
-        for places in (guess - off_by, guess + off_by):
-            inside = (below < places) & (places < reached)
-            found = is_reached(np.where(inside, places, reached))
-            reached = np.where(inside & found, places, reached)
-            below = np.where(inside & ~found, places, below)
+        for ordinals in (guess - off_by, guess + off_by):
+            inside = (below < ordinals) & (ordinals < reached)
+            found = is_reached(np.where(inside, ordinals, reached))
+            reached = np.where(inside & found, ordinals, reached)
+            below = np.where(inside & ~found, ordinals, below)
     # Not by their distance, which may be too large for an int64.
     while (apart := below + 1 < reached).any():
         middle = np.where(apart, (below >> 1) + (reached >> 1) + (below & reached & 1), reached)
@@ -99,21 +99,21 @@ def _first_reached(is_reached: Any, below: Int64, reached: Int64, guess: Int64) 
 
 
 def _floats_beside(low: Float64, high: Float64, kind: np.dtype[Any]) -> tuple[Int64, Int64]:
-    """Return the places of the last floats up to ``low`` and of the first ones from ``high`` on."""
+    """Return the ordinals of the last floats up to ``low`` and of the first ones from ``high`` on."""
     with np.errstate(over="ignore"):
         below, above = low.astype(kind), high.astype(kind)
         below = np.where(below > low, np.nextafter(below, kind.type(-np.inf)), below)
         above = np.where(above < high, np.nextafter(above, kind.type(np.inf)), above)
-    return _places(below, kind), _places(above, kind)
+    return _ordinals(below, kind), _ordinals(above, kind)
 
 
 # All floats of a type in their order, numbered: the bits of positive ones, and those of negative ones turned around.
-def _places(values: npt.NDArray[Any], kind: np.dtype[Any]) -> Int64:
+def _ordinals(values: npt.NDArray[Any], kind: np.dtype[Any]) -> Int64:
     with np.errstate(over="ignore"):
         bits = values.astype(kind).view(f"i{kind.itemsize}").astype(np.int64)
     return np.where(bits < 0, np.int64(np.iinfo(f"i{kind.itemsize}").min) - bits - 1, bits)
 
 
-def _at_places(places: Int64, kind: np.dtype[Any]) -> npt.NDArray[Any]:
-    bits = np.where(places < 0, np.int64(np.iinfo(f"i{kind.itemsize}").min) - places - 1, places)
+def _from_ordinals(ordinals: Int64, kind: np.dtype[Any]) -> npt.NDArray[Any]:
+    bits = np.where(ordinals < 0, np.int64(np.iinfo(f"i{kind.itemsize}").min) - ordinals - 1, ordinals)
     return bits.astype(f"i{kind.itemsize}").view(kind)

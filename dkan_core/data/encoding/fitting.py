@@ -165,8 +165,8 @@ def fit_preprocessor(
         with unusable.collected():
             lists.append(_fit_sparse(ids, column, name, where, max_categories))
     if unusable.errors:
-        places = {name: place for place, name in enumerate(sample.column_names)}
-        raise _refusal(sorted(unusable.errors, key=lambda each: places[each.name]), where, advice)
+        indices = {name: index for index, name in enumerate(sample.column_names)}
+        raise _refusal(sorted(unusable.errors, key=lambda each: indices[each.name]), where, advice)
     return Preprocessor(
         numeric=[each.feature for each in scored],
         coded=coded,
@@ -245,7 +245,7 @@ def _fit_numeric(found: DistinctValues, name: str) -> tuple[NumericFeature, list
         below, above = _inverse_normal(np.array([missing / 2, (1 + missing) / 2]))
         inverse = np.array([above - below])
     scores = np.clip(inverse, -SCORE_LIMIT, SCORE_LIMIT)
-    # Six places, a 23,000th of a storage step, keep the manifest short and equal on machines that differ in the last
+    # Six decimals, a 23,000th of a storage step, keep the manifest short, and equal on machines that differ in the last
     # bit of the inverse normal.
     feature = NumericFeature(name=name, knots=found.values[chosen].tolist(), scores=scores.round(6).tolist())
     return feature, found.count_between(chosen)
@@ -254,7 +254,7 @@ def _fit_numeric(found: DistinctValues, name: str) -> tuple[NumericFeature, list
 def _knots_at_levels(found: DistinctValues) -> tuple[Int64, Float64]:
     """Return which of many values are knots, and the inverse normal of their ranks."""
     # The first value at or above each level's rank; the levels beyond the last value share that one.
-    above = np.minimum(found.places_from(LEVEL_RANKS), len(found.values) - 1)
+    above = np.minimum(found.indices_from(LEVEL_RANKS), len(found.values) - 1)
     inverse = _inverse_normal(found.mid_ranks(above))
     # Where the score jumps, as at a frequent value, the last value before the jump keeps its own score too.
     before = np.maximum(above[inverse - LEVELS > JUMP] - 1, 0)

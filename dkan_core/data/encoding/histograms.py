@@ -67,7 +67,7 @@ def count_up_to(values: npt.NDArray[np.floating], knots: list[float]) -> Int64:
     >>> count_up_to(np.array([0.5, 1.0, 1.5, np.nan, 9.0]), [1.0, 2.0]).tolist()
     [1, 2, 1, 1]
     """
-    # Place 0 is for missing values; NaN is sorted behind all knots and moved there.
+    # Index 0 is for missing values; NaN is sorted behind all knots and moved there.
     bins = np.searchsorted(np.asarray(knots, dtype=np.float64), values) + 1
     bins[np.isnan(values)] = 0
     return np.bincount(bins, minlength=len(knots) + 2)

@@ -370,8 +370,8 @@ def value_codes(values: Float64, feature: ValueFeature) -> npt.NDArray[np.int32]
     codes = np.zeros(len(values), dtype=np.int32)
     if feature.vocabulary:
         known = feature.values
-        place = np.minimum(np.searchsorted(known, values), len(known) - 1)
-        codes = np.where(known[place] == values, place + FIRST_CODE, UNSEEN).astype(np.int32)
+        index = np.minimum(np.searchsorted(known, values), len(known) - 1)
+        codes = np.where(known[index] == values, index + FIRST_CODE, UNSEEN).astype(np.int32)
     codes[np.isnan(values)] = MISSING
     return codes
 

@@ -29,12 +29,12 @@ def column_named(rows: pa.RecordBatch | pa.Table, name: str, where: str) -> pa.C
         name: The column.
         where: The rows, as messages should call them.
     """
-    places = rows.schema.get_all_field_indices(name)
-    if not places:
+    indices = rows.schema.get_all_field_indices(name)
+    if not indices:
         raise DataError(f"{where}: column {name!r} is missing; the model was trained with it")
-    if len(places) > 1:
-        raise DataError(f"{where}: column {name!r} occurs {len(places)} times; expected each name once")
-    return rows.column(places[0])
+    if len(indices) > 1:
+        raise DataError(f"{where}: column {name!r} occurs {len(indices)} times; expected each name once")
+    return rows.column(indices[0])
 
 
 def numbers(rows: pa.RecordBatch | pa.Table, name: str, where: str, time: TimePart | None = None) -> Float64:

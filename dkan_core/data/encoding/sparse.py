@@ -98,16 +98,16 @@ class SparseFeature(Feature):
         return np.asarray(self.ids, np.int64)
 
     def codes_of(self, ids_K: Int64) -> Int64:
-        """Return the place of each id among the column's codes, -1 where it has none.
+        """Return the index of each id among the column's codes, -1 where it has none.
 
         Shape:
             - Input and output: ``(K,)``
         """
-        place_K = np.minimum(np.searchsorted(self.known, ids_K), len(self.known) - 1)
+        index_K = np.minimum(np.searchsorted(self.known, ids_K), len(self.known) - 1)
         other_K = np.full(len(ids_K), -1, np.int64)
         if self.buckets:
             other_K = len(self.ids) + (splitmix64(ids_K.view(np.uint64)) % np.uint64(self.buckets)).astype(np.int64)
-        return np.where(self.known[place_K] == ids_K, place_K, other_K)
+        return np.where(self.known[index_K] == ids_K, index_K, other_K)
 
 
 def ids_of(column: pa.ChunkedArray | pa.Array, name: str, where: str) -> tuple[Int64, Int64]:
@@ -246,9 +246,9 @@ def _checked(column: pa.ChunkedArray | pa.Array, feature: SparseFeature, where: 
 def count_ids(column: pa.ChunkedArray | pa.Array, name: str, where: str) -> pa.Table:
     """Return the ids of a column ("value") and how many rows have each ("rows"), in any order; null is none of them."""
     rows_K, ids_K = ids_of(column, name, where)
-    found, place_K = np.unique(ids_K, return_inverse=True)
+    found, index_K = np.unique(ids_K, return_inverse=True)
     # An id that a row has twice counts once.
-    once = _sorted_once(rows_K * len(found) + place_K)
+    once = _sorted_once(rows_K * len(found) + index_K)
     return pa.table({"value": found, "rows": np.bincount(once % max(1, len(found)), minlength=len(found))})
 
 

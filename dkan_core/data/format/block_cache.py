@@ -133,12 +133,12 @@ class BlockCache:
             offset: Where the block begins.
             content: Its bytes, verified.
         """
-        place = self._first[shard] + block
+        index = self._first[shard] + block
         # The lock of a process that is killed goes with it.
         fcntl.flock(self._file, fcntl.LOCK_EX)
         try:
             # One that was damaged there is written once more.
-            more = 0 if self._mark_B[place] == Mark.BLOCK else len(content)
+            more = 0 if self._mark_B[index] == Mark.BLOCK else len(content)
             if self._used[0] + more > self._limit:
                 return False
             written = 0
@@ -146,7 +146,7 @@ class BlockCache:
                 written += os.pwrite(handle, content[written:], offset + written)
             self._used += more
             # Last: who finds the mark finds the bytes.
-            self._mark_B[place] = Mark.BLOCK
+            self._mark_B[index] = Mark.BLOCK
         except OSError:
             # Full, or broken: the block is read from the bucket each time, which needs no disk.
             return False
@@ -158,17 +158,17 @@ class BlockCache:
         """Note the hashes of the parts of a verified block that is not kept, unless the disk is full."""
         size = integrity.part_bytes()
         hashes = b"".join(integrity.part_hash(content[start : start + size]) for start in range(0, len(content), size))
-        place = self._first[shard] + block
+        index = self._first[shard] + block
         try:
-            written = os.pwrite(self._hashes.fileno(), hashes, place * HASHES_OF_BLOCK)
+            written = os.pwrite(self._hashes.fileno(), hashes, index * HASHES_OF_BLOCK)
         except OSError:
             written = 0
-        self._mark_B[place] = Mark.HASHES if written == len(hashes) else Mark.NOTHING
+        self._mark_B[index] = Mark.HASHES if written == len(hashes) else Mark.NOTHING
 
     def part_hashes(self, shard: int, block: int) -> list[bytes]:
         """Return the hashes of the parts of a block that were noted."""
-        place, size = self._first[shard] + block, integrity.PART_HASH_BYTES
-        found = os.pread(self._hashes.fileno(), HASHES_OF_BLOCK, place * HASHES_OF_BLOCK)
+        index, size = self._first[shard] + block, integrity.PART_HASH_BYTES
+        found = os.pread(self._hashes.fileno(), HASHES_OF_BLOCK, index * HASHES_OF_BLOCK)
         return [found[start : start + size] for start in range(0, len(found), size)]
 
     def close(self) -> None:

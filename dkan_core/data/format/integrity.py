@@ -199,8 +199,8 @@ class BlockVerifier:
                 first = (start - field.offset) // field.dtype.itemsize
                 wrong = _wrong_values(name, values, first, self.content)
                 if wrong.any():
-                    place = int(np.argmax(wrong))
-                    return _describe(name, values[place], first + place, self.content)
+                    flat_index = int(np.argmax(wrong))
+                    return _describe(name, values[flat_index], first + flat_index, self.content)
         return ""
 
 
@@ -260,15 +260,15 @@ def _wrong_values(name: str, values: npt.NDArray[Any], first: int, content: Cont
     return wrong
 
 
-def _describe(name: str, value: Any, place: int, content: Content) -> str:
+def _describe(name: str, value: Any, flat_index: int, content: Content) -> str:
     """Return which value is wrong, and what was expected."""
     if name == "weight":
-        return f"weight in row {place:,} is {value}; expected 0 to {MAX_WEIGHT:g}"
+        return f"weight in row {flat_index:,} is {value}; expected 0 to {MAX_WEIGHT:g}"
     if name == OFFSETS:
-        return f"array {name!r} holds {value} at {place:,}; expected a number that is not below the one before"
+        return f"array {name!r} holds {value} at {flat_index:,}; expected a number that is not below the one before"
     if name == INDICES:
-        return f"array {name!r} holds {value} at {place:,}; expected 1 to {content.sparse_codes:,}"
-    row, index = divmod(place, content.layout[name][0][0])
+        return f"array {name!r} holds {value} at {flat_index:,}; expected 1 to {content.sparse_codes:,}"
+    row, index = divmod(flat_index, content.layout[name][0][0])
     if name == "labels":
         return f"label {content.labels[index]!r} in row {row:,} is {value}; expected 0, 1 or {NOT_MEASURED}"
     if name == "categorical":

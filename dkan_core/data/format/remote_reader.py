@@ -220,11 +220,11 @@ class RemoteShardReader(ShardReader):
         for (shard, start, _), content in zip(ranges, self._fetch(ranges), strict=True):
             block, first = divmod(start // size, count)
             hashes = self._cache.part_hashes(shard, block)[first:]
-            for number, place in enumerate(range(0, len(content), size)):
-                part = memoryview(content)[place : place + size]
+            for number, offset in enumerate(range(0, len(content), size)):
+                part = memoryview(content)[offset : offset + size]
                 # There is none where somebody has cut the file of hashes.
                 if hashes[number : number + 1] == [integrity.part_hash(part)]:
-                    self._parts[shard, (start + place) // size] = part
+                    self._parts[shard, (start + offset) // size] = part
                 elif (shard, block) not in damaged:
                     damaged.add((shard, block))
                     logger.warning(

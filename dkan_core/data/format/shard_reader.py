@@ -186,10 +186,10 @@ class ShardReader:
     def _copy(self, pieces: Int64, arrays: Arrays) -> None:
         """Copy pieces as the native extension does."""
         shards = np.searchsorted(self.starts, pieces[:, 0], side="right") - 1
-        places = np.concatenate([[0], np.cumsum(pieces[:, 1] - pieces[:, 0])]).tolist()
+        offsets = np.concatenate([[0], np.cumsum(pieces[:, 1] - pieces[:, 0])]).tolist()
         for name in self.fields[0]:
             row_bytes, buffer = self.fields[0][name].row_bytes, arrays[name].reshape(-1).view(np.uint8).data
-            for shard, row, (start, stop) in zip(shards, pieces[:, 0], itertools.pairwise(places), strict=True):
+            for shard, row, (start, stop) in zip(shards, pieces[:, 0], itertools.pairwise(offsets), strict=True):
                 offset = self.fields[shard][name].offset + int(row - self.starts[shard]) * row_bytes
                 self._read(shard, buffer[start * row_bytes : stop * row_bytes], offset)
 

@@ -1,6 +1,6 @@
 """Prepared shards: safetensors files of row-major arrays, written in a global shuffle.
 
-Shuffling needs one pass and little memory: each row's hash decides its place. Its high bits name the shard, so
+Shuffling needs one pass and little memory: each row's hash decides its position. Its high bits name the shard, so
 rows are appended to one spill file a shard as they come; then each spill file is sorted by hash on its own.
 """
 

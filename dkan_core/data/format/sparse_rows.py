@@ -40,7 +40,7 @@ def stored_arrays(
 
     Args:
         records: Structured rows (N), with the field ``sparse``.
-        order: Which rows to store (N,), as places in ``records``.
+        order: Which rows to store (N,), as indices in ``records``.
         chunk_rows: Rows to look at at once.
     """
     chunks = [order[start : start + chunk_rows] for start in range(0, len(order), chunk_rows)]
@@ -98,12 +98,12 @@ class SparseRows:
         for shard, first, of_piece in zip(shards.tolist(), rows[:, 0].tolist(), offsets, strict=True):
             self._check(shard, first, of_piece)
         ends = np.array([(of_piece[0], of_piece[-1]) for of_piece in offsets], np.int64).reshape(-1, 2)
-        place = 0
+        offset = 0
         for of_piece, codes in zip(offsets, self._stretches(INDICES, shards, ends), strict=True):
-            codes_NS = out_NS[place : place + len(of_piece) - 1]
+            codes_NS = out_NS[offset : offset + len(of_piece) - 1]
             codes_NS[:] = 0
             codes_NS[np.arange(self.width) < np.diff(of_piece)[:, None]] = codes
-            place += len(codes_NS)
+            offset += len(codes_NS)
 
     def _stretches(self, name: str, shards: Int64, extents: Int64) -> list[npt.NDArray[Any]]:
         """Read stretches of an array (first value, past the last), the blocks of all of which are verified at once.

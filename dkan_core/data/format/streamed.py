@@ -50,7 +50,7 @@ def chunks_in_order(
 
     Args:
         records: Structured rows (N).
-        order: Which rows to yield (N,), as places in ``records``.
+        order: Which rows to yield (N,), as indices in ``records``.
         name: The field.
         chunk_rows: Rows of what is yielded.
 

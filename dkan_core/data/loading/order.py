@@ -3,7 +3,7 @@
 An epoch visits runs of consecutive rows ("pieces") in a random order. ``prepare`` has shuffled the rows, so this
 is as good as a full shuffle and reads long stretches. The stream of rows is cut into global batches, and each of those
 into one slice per worker: any number of workers sees the same global batches. What is random about a row in a step
-follows from its place in the stream, ``dropout_key``, and so does not depend on how a batch is cut either.
+follows from its position in the stream, ``dropout_key``, and so does not depend on how a batch is cut either.
 
 Shape suffixes: E pieces, S shards.
 """
@@ -133,12 +133,12 @@ def steps_per_epoch(rows: int, batch_size: int) -> int:
 def dropout_keys(seed: int, first: int, rows: int, out: Int32 | None = None) -> Int32:
     """Return a key for each of some consecutive rows of a run's stream, all its epochs one after the other.
 
-    Place in the stream says step and row of the step at once. Two of a step's rows rarely have the same key (one pair
-    in 2**32), and then the same mask.
+    The position in the stream says step and row of the step at once. Two of a step's rows rarely have the same key (one
+    pair in 2**32), and then the same mask.
 
     Args:
         seed: Of the run.
-        first: Place of the first row.
+        first: Position of the first row.
         rows: How many.
         out: Gets the keys. Default: a new array.
 

@@ -149,7 +149,7 @@ def spill_rows(
         split: ShardWriter(folder / split, counts.rows[SPLITS.index(split)], layout) for split in present_splits(counts)
     }
     encoder = BulkEncoder(preprocessor)
-    # Of its own, so that the place of a row in the shards does not follow from what decided its split.
+    # Of its own, so that the position of a row in the shards does not follow from what decided its split.
     shuffle_seed = salted(task.config.seed, "shuffle")
     unseen = Counter[str]()
     total_shards = sum(writer.count for writer in writers.values())
@@ -187,9 +187,9 @@ def _encode_records(
     records: npt.NDArray[Any],
 ) -> None:
     """Write rows as records, in the order of ``order``."""
-    places = np.empty_like(order)
-    places[order] = np.arange(len(order))
-    encoder.encode(batch.features(), batch.path, places, records)
+    positions = np.empty_like(order)
+    positions[order] = np.arange(len(order))
+    encoder.encode(batch.features(), batch.path, positions, records)
     records[KEY] = keys[order]
     records["labels"] = label_values(batch.rows, task.schema.labels)[order]
     if task.schema.weight is not None:

@@ -54,18 +54,18 @@ def value_types(path: str, parquet: pq.ParquetFile, wanted: Mapping[str, pa.Data
 def without_values(footer: pq.FileMetaData, names: Collection[str]) -> set[str]:
     """Return which of some columns hold nothing but nulls, as the statistics in a file say."""
     found = set()
-    for name, place in flat_columns(footer, names).items():
-        chunks = (footer.row_group(group).column(place) for group in range(footer.num_row_groups))
+    for name, index in flat_columns(footer, names).items():
+        chunks = (footer.row_group(group).column(index) for group in range(footer.num_row_groups))
         if all(map(_has_no_value, chunks)):
             found.add(name)
     return found
 
 
 def flat_columns(footer: pq.FileMetaData, names: Collection[str]) -> dict[str, int]:
-    """Return the place in a footer of some columns; those that are nested or not in the file are left out."""
-    columns = ((place, footer.schema.column(place)) for place in range(footer.num_columns if names else 0))
+    """Return the index in a footer of some columns; those that are nested or not in the file are left out."""
+    columns = ((index, footer.schema.column(index)) for index in range(footer.num_columns if names else 0))
     # A field of a struct has a path that a column with a dot in its name may have, too.
-    return {column.name: place for place, column in columns if column.name in names and column.path == column.name}
+    return {column.name: index for index, column in columns if column.name in names and column.path == column.name}
 
 
 def _has_no_value(chunk: pq.ColumnChunkMetaData) -> bool:

@@ -30,10 +30,10 @@ def check_footer(path: str, footer: pq.FileMetaData, roles: Mapping[str, str]) -
         footer: Its metadata.
         roles: By role, the column.
     """
-    places = flat_columns(footer, [*roles.values()])
+    indices = flat_columns(footer, [*roles.values()])
     for role, name in roles.items():
-        groups = range(footer.num_row_groups if name in places else 0)
-        found = [*filter(None, (footer.row_group(group).column(places[name]).statistics for group in groups))]
+        groups = range(footer.num_row_groups if name in indices else 0)
+        found = [*filter(None, (footer.row_group(group).column(indices[name]).statistics for group in groups))]
         missing = sum(each.null_count or 0 for each in found)
         if missing:
             raise DataError(f"{path}: {MISSING[role].format(name=name, rows=counted(missing, 'row'))}")

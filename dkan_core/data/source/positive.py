@@ -16,12 +16,12 @@ def with_nulls(rows: pa.RecordBatch, labels: Sequence[str]) -> pa.RecordBatch:
     {'late': [1.0, None, None]}
     """
     for name in labels:
-        place = rows.schema.get_field_index(name)
-        column = rows.column(place)
+        index = rows.schema.get_field_index(name)
+        column = rows.column(index)
         if pa.types.is_floating(column.type):
             # Arrow counts no values of 16 bits.
             column = column.cast(pa.float32()) if pa.types.is_float16(column.type) else column
-            rows = rows.set_column(place, name, pc.if_else(pc.is_nan(column), None, column))
+            rows = rows.set_column(index, name, pc.if_else(pc.is_nan(column), None, column))
     return rows
 
 
@@ -41,10 +41,10 @@ def with_positive(rows: pa.RecordBatch, positive: Mapping[str, str], where: str)
     {'outcome': [1, 0, None], 'late': [1, 0, 1]}
     """
     for name, text in positive.items():
-        place = rows.schema.get_field_index(name)
-        column = rows.column(place)
+        index = rows.schema.get_field_index(name)
+        column = rows.column(index)
         if pa.types.is_null(column.type):
-            rows = rows.set_column(place, name, column.cast(pa.uint8()))
+            rows = rows.set_column(index, name, column.cast(pa.uint8()))
             continue
         try:
             value = _value(text, column.type)
@@ -53,7 +53,7 @@ def with_positive(rows: pa.RecordBatch, positive: Mapping[str, str], where: str)
                 f"{where}: label column {name!r} is {column.type}, which cannot hold the positive value {text!r}"
             ) from None
         _check_spelling(name, column, text, where)
-        rows = rows.set_column(place, name, pc.equal(column, value).cast(pa.uint8()))
+        rows = rows.set_column(index, name, pc.equal(column, value).cast(pa.uint8()))
     return rows
 
 

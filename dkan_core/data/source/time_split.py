@@ -176,12 +176,12 @@ def find_time_bounds(
 def _cut(keys: UInt64, counts: npt.NDArray[np.int64]) -> tuple[int, ...]:
     """Return the keys at which stretches of about equal rows begin, but for the first."""
     ends = np.cumsum(counts)
-    places = np.searchsorted(ends, ends[-1] * np.arange(1, STRETCHES) / STRETCHES)
-    return tuple(int(key) for key in keys[np.unique(places[places > 0])])
+    indices = np.searchsorted(ends, ends[-1] * np.arange(1, STRETCHES) / STRETCHES)
+    return tuple(int(key) for key in keys[np.unique(indices[indices > 0])])
 
 
 def _nearest(before: npt.NDArray[np.float64], share: float, first: int, stop: int) -> int:
-    """Return the place from ``first`` to below ``stop`` before which the share of rows is nearest to ``share``."""
+    """Return the index from ``first`` to below ``stop`` before which the share of rows is nearest to ``share``."""
     return first + int(np.argmin(np.abs(before[first:stop] - share)))
 
 
@@ -203,8 +203,8 @@ class ValueCounts:
             self._merge(self.keys >> np.uint64(1), self.counts)
 
     def _merge(self, keys: UInt64, counts: npt.NDArray[np.int64]) -> None:
-        self.keys, places = np.unique(keys, return_inverse=True)
-        self.counts = np.bincount(places, counts, len(self.keys)).astype(np.int64)
+        self.keys, indices = np.unique(keys, return_inverse=True)
+        self.counts = np.bincount(indices, counts, len(self.keys)).astype(np.int64)
 
     def sorted(self) -> tuple[UInt64, npt.NDArray[np.int64]]:
         """Return the smallest key of each value, ascending, and how often it occurs."""
