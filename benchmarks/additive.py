@@ -106,14 +106,14 @@ def coverage_of_pairs(saved: SavedModel, source: Path, columns: int, pairs: int)
     names = [f"{shape_of(column)[0]}_{column}" for column in range(columns)]
     x_NF = np.stack([table[name].to_numpy().astype(np.float64) for name in names], axis=1)
     stored = saved.preprocessor.transform(table, str(source))
-    places_NT = saved.module.places(torch.from_numpy(stored["numeric"]), None).numpy()
+    indices_NT = saved.module.indices(torch.from_numpy(stored["numeric"]), None).numpy()
     features = [feature.name for feature in saved.preprocessor.numeric]
     sides = [frozenset(names[2 * pair : 2 * pair + 2]) for pair in range(pairs)]
     true_of = dict(zip(sides, products_of(x_NF, pairs), strict=True))
     found = []
-    for place, term in enumerate(terms.layout.pairs, start=-len(terms.layout.pairs)):
+    for index, term in enumerate(terms.layout.pairs, start=-len(terms.layout.pairs)):
         true_N = true_of.get(frozenset(features[feature] for feature in term.features), np.zeros(len(x_NF)))
-        cell_N = places_NT[:, place] - term.first
+        cell_N = indices_NT[:, index] - term.first
         rows_C = np.bincount(cell_N, minlength=term.size)
         true_C = np.bincount(cell_N, true_N, term.size) / np.maximum(rows_C, 1)
         members_CM = terms.table_VML[term.rows, :, 0]

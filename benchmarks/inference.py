@@ -113,7 +113,7 @@ def _lightgbm(table: pa.Table, label: str) -> Any:
     matrix_NF, labels_N = _matrix(table, label), table[label].to_numpy()
     valid_N = np.arange(len(table)) % 5 == 0
     categories = [
-        place for place, column in enumerate(_features(table, label)) if pa.types.is_string(table[column].type)
+        index for index, column in enumerate(_features(table, label)) if pa.types.is_string(table[column].type)
     ]
     train = lightgbm.Dataset(matrix_NF[~valid_N], labels_N[~valid_N], categorical_feature=categories)
     valid = train.create_valid(matrix_NF[valid_N], labels_N[valid_N])

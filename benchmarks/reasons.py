@@ -38,14 +38,14 @@ def shapley_estimate(saved: SavedModel, arrays: Arrays, background: Arrays, seed
     found_NF = np.zeros((rows, len(columns)))
     for drawn in range(count):
         order = random.permutation(len(columns))
-        for places in (order, order[::-1]):
+        for sequence in (order, order[::-1]):
             mixed = {name: np.repeat(array[drawn : drawn + 1], rows, axis=0) for name, array in background.items()}
             before_N = log_odds(saved.module, mixed, CPU).numpy()[:, 0]
-            for place in places:
-                for name, index in columns[place].places:
+            for column in sequence:
+                for name, index in columns[column].indices:
                     mixed[name][:, index] = arrays[name][:, index]
                 after_N = log_odds(saved.module, mixed, CPU).numpy()[:, 0]
-                found_NF[:, place] += after_N - before_N
+                found_NF[:, column] += after_N - before_N
                 before_N = after_N
     return found_NF / (2 * count)
 
@@ -74,8 +74,8 @@ def main(
     (path,) = find_parquet([source])
     batch = next(read_batches(path, saved.preprocessor.columns, lambda _: None))
     # From all over it: neighbouring rows of a file are often alike.
-    places = np.linspace(0, len(batch) - 1, min(rows, len(batch))).astype(np.int64)
-    arrays = saved.preprocessor.transform(batch.take(pa.array(places)), path)
+    indices = np.linspace(0, len(batch) - 1, min(rows, len(batch))).astype(np.int64)
+    arrays = saved.preprocessor.transform(batch.take(pa.array(indices)), path)
     drawn = background_rows(saved.preprocessor, source_columns(saved.preprocessor), 2 * background)
     halves = [{name: array[half::2] for name, array in drawn.items()} for half in (0, 1)]
     typer.echo("| method | background rows | rows/s | same strongest column | correlation |\n|---|---:|---:|---:|---:|")

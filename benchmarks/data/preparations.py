@@ -29,7 +29,7 @@ def by_dkan(source: Path, out: Path) -> None:
 
 
 def by_polars(source: Path, out: Path) -> None:
-    """Search each value's place among the train split's quantiles."""
+    """Search each value's position among the train split's quantiles."""
     from dkan_core.data.preparation.statistics import sample_rows
 
     polars: Any = importlib.import_module("polars")
@@ -39,9 +39,9 @@ def by_polars(source: Path, out: Path) -> None:
     features = [name for name in frame.columns if name.startswith("f")]
     train = frame.filter(polars.col("split") < 7)
     sample = train.bottom_k(min(sample_rows(len(features)), len(train)), by="key")
-    places = (len(sample) * polars.Series(LEVELS)).cast(polars.UInt32).clip(0, len(sample) - 1)
+    indices = (len(sample) * polars.Series(LEVELS)).cast(polars.UInt32).clip(0, len(sample) - 1)
     for name in features:
-        knots = sample[name].sort()[places]
+        knots = sample[name].sort()[indices]
         frame = frame.with_columns(knots.search_sorted(frame[name]).cast(polars.UInt8).alias(name))
     out.mkdir()
     for name, (first, last) in SPLITS.items():

@@ -201,8 +201,8 @@ class Encoder:
         """Return the categories counted from 1; 0 is null, or a value that the train split does not have."""
         codes_NC = np.zeros((len(table), len(self.categories)), dtype=np.int64)
         for index, (name, categories) in enumerate(zip(self.data.categorical, self.categories, strict=True)):
-            places = {category: place for place, category in enumerate(categories, start=1)}
+            codes = {category: code for code, category in enumerate(categories, start=1)}
             encoded = table[name].combine_chunks().dictionary_encode()
-            codes_D = np.array([places.get(value, 0) for value in encoded.dictionary.to_pylist()] + [0])
+            codes_D = np.array([codes.get(value, 0) for value in encoded.dictionary.to_pylist()] + [0])
             codes_NC[:, index] = codes_D[encoded.indices.fill_null(len(codes_D) - 1).to_numpy(zero_copy_only=False)]
         return codes_NC

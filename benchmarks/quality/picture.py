@@ -77,9 +77,9 @@ def draw(sets: Sequence[Mapping[str, Any]], reference: str = REFERENCE) -> bytes
 
 
 def _intervals(axes: Axes, rows: Sequence[Row], reference: str) -> None:
-    for place, row in enumerate(rows):
-        axes.vlines(place, *row["interval"], color=COLORS.get(row["model"], MUTED), linewidth=1.6, alpha=0.55)
-        _point(axes, place, row)
+    for position, row in enumerate(rows):
+        axes.vlines(position, *row["interval"], color=COLORS.get(row["model"], MUTED), linewidth=1.6, alpha=0.55)
+        _point(axes, position, row)
         if row["model"] == reference:
             axes.axhline(
                 row["average_precision"],

@@ -74,7 +74,7 @@ def activation_bytes(config: ResolvedTrainConfig) -> float:
     """Return what one worker sends and receives of hidden units in a step, and of their gradients."""
     bytes_by_layer = [4 * config.members * config.batch_size * width for width in config.hidden]
     if config.strategy == "pipeline":
-        edges = [(len(config.hidden) + 1) * place // config.workers for place in range(1, config.workers)]
+        edges = [(len(config.hidden) + 1) * stage // config.workers for stage in range(1, config.workers)]
         # There and back, counted at both ends.
         return 4 * sum(bytes_by_layer[edge - 1] for edge in edges) / config.workers
     # Every layer is gathered, and its gradient summed where another divided layer reads it.

@@ -34,7 +34,7 @@ class ResolvedEdit:
     edit: Edit
     group: TermGroup
     labels: Sequence[int]
-    """Places of the labels to change."""
+    """Indices of the labels to change."""
 
     where: str
     """What messages call it."""
@@ -110,7 +110,7 @@ def _is_left(group: TermGroup, asked: ResolvedEdit, parts: Set[str], terms: Addi
 
 
 def _rows(group: TermGroup, terms: AdditiveTerms) -> npt.NDArray[np.int64]:
-    return np.concatenate([np.r_[terms.layout.terms[place].rows] for place in group.places])
+    return np.concatenate([np.r_[terms.layout.terms[index].rows] for index in group.indices])
 
 
 def _resolved(number: int, edit: Edit, groups: Sequence[TermGroup], labels: Sequence[str]) -> ResolvedEdit:

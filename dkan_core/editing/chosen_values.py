@@ -144,7 +144,7 @@ def _range(
         raise ConfigError(f"{where}: start {_told(low, column)} is above stop {_told(high, column)}")
     lowest, highest = column.knots[[0, -1]]
     assert column.scored is not None
-    term = terms.layout.terms[group.places[0]]
+    term = terms.layout.terms[group.indices[0]]
     if term in terms.layout.binary:
         return _one_of_two(low, high, cells, column, where)
     first, last = score_rows(terms, term, codes_of_values(np.array([low, high]), column.scored)) - term.first

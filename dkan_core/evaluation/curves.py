@@ -111,7 +111,7 @@ def threshold_counts(labels_N: Array, scores_N: Array, operating: float | None) 
 
     Returns:
         ``thresholds``, falling: None, which no row reaches, and scores down to the lowest; ``true`` and ``false``
-        alerts at each, ``positives`` and ``negatives`` of all rows, and ``operating``, the place of that threshold.
+        alerts at each, ``positives`` and ``negatives`` of all rows, and ``operating``, the index of that threshold.
     """
     ranking = rank_scores(labels_N, scores_N)
     positives, negatives = ranking.positives_P, ranking.negatives_M

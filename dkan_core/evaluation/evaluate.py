@@ -228,10 +228,10 @@ def _slices(
     saved: SavedModel, data: EvaluationData, evaluation: Evaluation, columns: Sequence[Column]
 ) -> dict[str, Any]:
     """Return the metrics of slices as ``metrics.json`` has them, of the label with the most positives."""
-    place = int(np.argmax(np.count_nonzero(evaluation.counted_labels == 1, axis=0)))
-    scores_N, labels_N = evaluation.probabilities[:, place], evaluation.labels[:, place]
+    index = int(np.argmax(np.count_nonzero(evaluation.counted_labels == 1, axis=0)))
+    scores_N, labels_N = evaluation.probabilities[:, index], evaluation.labels[:, index]
     found = slice_metrics(saved, data, columns, labels_N, scores_N, evaluation.weights)
-    return {"slices": {"label": data.labels[place], "columns": found}} if found else {}
+    return {"slices": {"label": data.labels[index], "columns": found}} if found else {}
 
 
 def _compare(previous: str | Path, data: EvaluationData, evaluation: Evaluation) -> Comparison:

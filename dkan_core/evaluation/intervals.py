@@ -81,8 +81,8 @@ def add_intervals(
         probabilities_NL: What a model gives.
         weight_N: Weights of the rows. Default: every row counts alike.
     """
-    for place, values in enumerate(metrics["labels"].values()):
-        found = metric_intervals(labels_NL[:, place], probabilities_NL[:, place], weight_N)
+    for index, values in enumerate(metrics["labels"].values()):
+        found = metric_intervals(labels_NL[:, index], probabilities_NL[:, index], weight_N)
         for key, offsets in zip(KEYS, found, strict=True):
             values[key + INTERVAL] = around(values[key], offsets, low=0.0)
             if len(metrics["labels"]) == 1:
@@ -194,17 +194,17 @@ def _replicates(labels_N: Array, scores: Sequence[Array], weight_N: Array | None
     positive_N = labels_N[rows] == 1
     if positive_N.all() or not positive_N.any():
         return None
-    places = [_bin(values_N[rows], positive_N, bins) for values_N in scores]
+    bins_of = [_bin(values_N[rows], positive_N, bins) for values_N in scores]
     cell_N = positive_N.astype(np.int64)
-    for place_N in places:
-        cell_N = cell_N * (bins + 1) + place_N
+    for bin_N in bins_of:
+        cell_N = cell_N * (bins + 1) + bin_N
     cells_C, first_C, cell_N = np.unique(cell_N, return_index=True, return_inverse=True)
     mass = np.ones(len(cell_N)) if weight_N is None else weight_N[rows].astype(np.float64)
     sum_C, square_C = (np.bincount(cell_N, values_N, len(cells_C)) for values_N in (mass, mass * mass))
     # So many rows of one weight have the mean and the variance of the cell's rows.
     unit_C, count_C = square_C / sum_C, sum_C * sum_C / square_C
     of_class = positive_N[first_C] * (bins + 1)
-    targets = [of_class + place_N[first_C] for place_N in places]
+    targets = [of_class + bin_N[first_C] for bin_N in bins_of]
     random = np.random.default_rng(0)  # fixed: the same rows give the same interval
     found: Array = np.empty((len(scores), len(KEYS), 1 + REPLICATES))
     for replicate in range(1 + REPLICATES):

@@ -33,10 +33,10 @@ def leakage_warnings(preprocessor: Preprocessor, sample: Arrays, metrics: Mappin
         metrics: Of the model, from ``compute_metrics``.
     """
     found = []
-    for place, (label, values) in enumerate(metrics["labels"].items()):
+    for index, (label, values) in enumerate(metrics["labels"].items()):
         if (values["roc_auc"] or 0.0) < SUSPECT_MODEL or "labels" not in sample:
             continue
-        name, area = _best_column(preprocessor, sample, sample["labels"][:, place])
+        name, area = _best_column(preprocessor, sample, sample["labels"][:, index])
         if area >= SUSPECT_COLUMN:
             precision = f"average precision of {label!r} is {values['average_precision']:.4f}"
             alone = f"column {name!r} alone predicts it (ROC AUC {area:.3f})"
@@ -50,7 +50,7 @@ def _best_column(preprocessor: Preprocessor, sample: Arrays, labels_N: Array) ->
     if min(np.bincount(labels_N[rows], minlength=2)[:2]) < MIN_CLASS_ROWS:
         return "", 0.0
     areas = {
-        column.name: max(_area(sample[name][rows, index], labels_N[rows]) for name, index in column.places)
+        column.name: max(_area(sample[name][rows, index], labels_N[rows]) for name, index in column.indices)
         for column in source_columns(preprocessor)
     }
     for column in listed_columns(preprocessor):

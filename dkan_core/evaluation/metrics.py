@@ -84,16 +84,16 @@ class Ranking:
 
     def alert_thresholds(self, alerts: Iterable[int]) -> Array:
         """Return the score of the ``k``-th highest row for each ``k`` of ``alerts`` (1 to ``rows``)."""
-        places = [self.rows - count for count in alerts]
+        indices = [self.rows - count for count in alerts]
         scores_N = np.concatenate([self.positives_P, self.negatives_M])
-        scores_N.partition(places)
-        return scores_N[places]
+        scores_N.partition(indices)
+        return scores_N[indices]
 
 
 def _from(sorted_K: Array, mass: Array | None, thresholds_T: Array) -> Array:
     """Return how many values are at or above each threshold, or what these weigh."""
-    places_T = np.searchsorted(sorted_K, thresholds_T)
-    at_or_above_T: Array = sorted_K.size - places_T if mass is None else mass[places_T]
+    indices_T = np.searchsorted(sorted_K, thresholds_T)
+    at_or_above_T: Array = sorted_K.size - indices_T if mass is None else mass[indices_T]
     return at_or_above_T
 
 

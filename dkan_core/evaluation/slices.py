@@ -127,8 +127,8 @@ def _ranges(column: Column, values_N: Array) -> Levels:
     missing_N = np.isnan(values_N)
     present = np.sort(values_N[~missing_N])
     edges = _edges(present)
-    place_N = np.searchsorted(edges, values_N, side="right") - 1
-    rows = [(place_N == place) & ~missing_N for place in range(len(edges))]
+    bin_N = np.searchsorted(edges, values_N, side="right") - 1
+    rows = [(bin_N == each) & ~missing_N for each in range(len(edges))]
     ends = [(float(low), float(values_N[rows_N].max())) for low, rows_N in zip(edges, rows, strict=True)]
     return [*zip(_range_names(column, ends), rows, strict=True), (MISSING_LEVEL, missing_N)]
 

@@ -85,8 +85,8 @@ def find_worst_errors(
     if not count or saved.preprocessor.counts is None:
         return {}
     positives_L = np.count_nonzero(labels_NL == 1, axis=0)
-    places = sorted(np.argsort(-positives_L, kind="stable")[:MAX_LABELS].tolist())
-    chosen = {place: _worst(labels_NL[:, place], probabilities_NL[:, place], count) for place in places}
+    indices = sorted(np.argsort(-positives_L, kind="stable")[:MAX_LABELS].tolist())
+    chosen = {index: _worst(labels_NL[:, index], probabilities_NL[:, index], count) for index in indices}
     numbers_E = np.unique(np.concatenate([np.concatenate(pair) for pair in chosen.values()]))
     if not len(numbers_E):
         return {}
@@ -94,15 +94,15 @@ def find_worst_errors(
     is_decoded = not isinstance(data, RawRows)
     source = data.name if isinstance(data, RawRows) else f"the {data.name} split as it is stored"
 
-    def explained(finder: ReasonFinder, place: int, high: Int64, low: Int64) -> WorstErrors:
+    def explained(finder: ReasonFinder, index: int, high: Int64, low: Int64) -> WorstErrors:
         numbers = np.concatenate([high, low])
-        of_label = finder.of_label(data.labels[place])
+        of_label = finder.of_label(data.labels[index])
         reasons: dict[int, list[Reason]] = {}
         for numbers_K, rows in parts:
             wanted_K = np.isin(numbers_K, numbers)
             found = _reasons(of_label, rows.filter(pa.array(wanted_K)), decoded=is_decoded)
             reasons |= zip(numbers_K[wanted_K].tolist(), found, strict=True)
-        scores = probabilities_NL[numbers, place].tolist()
+        scores = probabilities_NL[numbers, index].tolist()
         errors = [
             WorstError(number=number, probability=probability, reasons=reasons[number])
             for number, probability in zip(numbers.tolist(), scores, strict=True)
@@ -112,7 +112,7 @@ def find_worst_errors(
     # One thread, as where a model is explained: so few rows are no work for several.
     with torch_threads(1):
         finder = ReasonFinder(saved, best_device())
-        return {data.labels[place]: explained(finder, place, *pair) for place, pair in chosen.items()}
+        return {data.labels[index]: explained(finder, index, *pair) for index, pair in chosen.items()}
 
 
 def _worst(labels_N: Array, scores_N: Array, count: int) -> tuple[Int64, Int64]:

@@ -31,7 +31,7 @@ class TermGroup:
     """Terms that readers see as one: those of a source column, or of a pair of them."""
 
     columns: tuple[str, ...]
-    places: tuple[int, ...]
+    indices: tuple[int, ...]
     """Which of the layout's terms; a numeric column may have one for its score and one for its frequent values."""
 
     @property
@@ -43,10 +43,10 @@ class TermGroup:
 def term_groups(layout: Layout, preprocessor: Preprocessor) -> list[TermGroup]:
     """Return all terms as readers see them: columns in the order of the encoding, then pairs."""
     names = [feature.name for feature in (*preprocessor.numeric, *preprocessor.coded)]
-    places: dict[tuple[str, ...], list[int]] = {(name,): [] for name in dict.fromkeys(names)}
-    for place, term in enumerate(layout.terms):
-        places.setdefault(tuple(names[feature] for feature in term.features), []).append(place)
-    return [TermGroup(columns=columns, places=tuple(found)) for columns, found in places.items() if found]
+    indices: dict[tuple[str, ...], list[int]] = {(name,): [] for name in dict.fromkeys(names)}
+    for index, term in enumerate(layout.terms):
+        indices.setdefault(tuple(names[feature] for feature in term.features), []).append(index)
+    return [TermGroup(columns=columns, indices=tuple(found)) for columns, found in indices.items() if found]
 
 
 class AdditiveExplainer:
@@ -55,7 +55,7 @@ class AdditiveExplainer:
     Args:
         model: The model, of the form "tables".
         preprocessor: Its encoding.
-        labels: Places of the labels to explain. Default: all.
+        labels: Indices of the labels to explain. Default: all.
     """
 
     def __init__(self, model: AdditiveFastKAN, preprocessor: Preprocessor, labels: Sequence[int] | None = None) -> None:
@@ -66,19 +66,19 @@ class AdditiveExplainer:
         self._intercept_L = terms.intercept_L[self._labels]
         self._terms = terms.layout.terms
         self._groups = term_groups(terms.layout, preprocessor)
-        # A row's places stand in the order of the features, not of the table.
-        order = {features: place for place, features in enumerate(model.place_features)}
+        # A row's indices stand in the order of the features, not of the table.
+        order = {features: index for index, features in enumerate(model.index_features)}
         self._order = [order[term.features] for term in self._terms]
 
-    def of_labels(self, places: Sequence[int]) -> Self:
+    def of_labels(self, indices: Sequence[int]) -> Self:
         """Return the same for some of its labels.
 
         Args:
-            places: Among the labels that this one explains.
+            indices: Among the labels that this one explains.
         """
         narrowed = copy.copy(self)
-        narrowed._labels = [self._labels[place] for place in places]
-        narrowed._mean_VL, narrowed._intercept_L = self._mean_VL[:, [*places]], self._intercept_L[[*places]]
+        narrowed._labels = [self._labels[index] for index in indices]
+        narrowed._mean_VL, narrowed._intercept_L = self._mean_VL[:, [*indices]], self._intercept_L[[*indices]]
         return narrowed
 
     @property
@@ -111,11 +111,11 @@ class AdditiveExplainer:
         """Return the same in float64: with the intercept, a row adds up to its log-odds."""
         device = self._model.bias.device
         stored = {name: torch.from_numpy(array).to(device) for name, array in arrays.items()}
-        places_NT = self._model.places(stored.get("numeric"), stored.get("categorical")).cpu().numpy()
-        found_NGL = np.zeros((len(places_NT), len(self._groups), len(self._labels)))
-        for index, group in enumerate(self._groups):
-            for place in group.places:
-                found_NGL[:, index] += self._mean_VL[places_NT[:, self._order[place]]]
+        indices_NT = self._model.indices(stored.get("numeric"), stored.get("categorical")).cpu().numpy()
+        found_NGL = np.zeros((len(indices_NT), len(self._groups), len(self._labels)))
+        for group_index, group in enumerate(self._groups):
+            for index in group.indices:
+                found_NGL[:, group_index] += self._mean_VL[indices_NT[:, self._order[index]]]
         return found_NGL
 
 

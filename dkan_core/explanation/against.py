@@ -127,7 +127,7 @@ def _encoded(
             kept = table.drop_columns(column.name) if column.name in table.column_names else table
             table = kept.append_column(column.name, nothing)
     rows = len(arrays["labels"])
-    of_label = {name: arrays["labels"][:, place] for place, name in enumerate(labels)}
+    of_label = {name: arrays["labels"][:, index] for index, name in enumerate(labels)}
     nothing_N = np.full(rows, NOT_MEASURED, dtype=np.uint8)
     given = {
         **earlier.preprocessor.transform(table, "rows read back"),
@@ -170,13 +170,13 @@ def _row_shifts(saved: SavedModel, earlier: SavedModel, label: str, arrays: Arra
     rows = [
         RowShift(
             number=int(number),
-            probability=float(probability_N[place]),
-            earlier_probability=float(earlier_N[place]),
+            probability=float(probability_N[index]),
+            earlier_probability=float(earlier_N[index]),
             log_odds=float(after_N[number]),
             earlier_log_odds=float(before_N[number]),
-            reasons=reasons[place] if reasons else [],
+            reasons=reasons[index] if reasons else [],
         )
-        for place, number in enumerate(chosen)
+        for index, number in enumerate(chosen)
     ]
     return {"rows": rows, "mean_change": float(np.abs(change_N).mean())}
 
@@ -195,8 +195,8 @@ def _reasons(
     columns = {column.name: column for column in source_columns(both[0][0].preprocessor)}
     added: list[dict[str, float]] = [{} for _ in chosen]
     for sign, (saved, arrays) in zip((1, -1), both, strict=True):
-        place = [saved.config.labels.index(label)]
-        explainer = explainer_of(saved.module, saved.preprocessor, device, place)
+        index = [saved.config.labels.index(label)]
+        explainer = explainer_of(saved.module, saved.preprocessor, device, index)
         with torch_threads(1):
             found_NF = explainer.explain(
                 {name: array[chosen] for name, array in arrays.items() if name in ("numeric", "categorical")}
@@ -209,19 +209,19 @@ def _reasons(
         row[BASELINE] = total - sum(row.values())
     return [
         [
-            ContributionShift(column=name, value=_written(values, columns.get(name), place), log_odds=change)
+            ContributionShift(column=name, value=_written(values, columns.get(name), index), log_odds=change)
             for name, change in sorted(row.items(), key=lambda item: -abs(item[1]))[:CHANGED_REASONS]
             if abs(change) >= LEAST_CHANGE
         ]
-        for place, row in enumerate(added)
+        for index, row in enumerate(added)
     ]
 
 
-def _written(values: pa.Table, column: Column | None, place: int) -> str:
+def _written(values: pa.Table, column: Column | None, index: int) -> str:
     """Return a row's value as a person would write it; a pair's or one that the rows do not have is left open."""
     if column is None:
         return ""
-    value = values[column.name][place].as_py()
+    value = values[column.name][index].as_py()
     if value is not None and column.is_calendar:
         return written_value(column, value)
     return "missing" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -93,7 +93,7 @@ class _Smoother:
     """Prior of some consecutive points: their inverse covariance, up to a factor."""
 
     part: slice
-    """Their places among all points."""
+    """Their indices among all points."""
 
     precision_PP: Float64
     """Their inverse covariance, but for one factor."""
@@ -133,17 +133,17 @@ def _information(
     information_N = weight_N * probability_N * (1 - probability_N)
     starts = np.cumsum([0, *(len(curve.mean_P) for curve in group)])
     size = int(starts[-1]) + 2
-    # The intercept has a place of its own, and rows at a level that is not shown share one that is left out.
+    # The intercept has an index of its own, and rows at a level that is not shown share one that is left out.
     hidden, intercept = size - 1, size - 2
-    places = [np.full(len(kept_N), intercept)]
+    indices = [np.full(len(kept_N), intercept)]
     for curve, start in zip(group, starts, strict=False):
         point_N = curve.grid.point_N[kept_N]
-        places.append(np.where(point_N < 0, hidden, point_N + start))
+        indices.append(np.where(point_N < 0, hidden, point_N + start))
     information_KK: Float64 = np.zeros((size, size))
     score_K: Float64 = np.zeros(size)
-    for one, first_N in enumerate(places):
+    for one, first_N in enumerate(indices):
         score_K += np.bincount(first_N, residual_N, minlength=size)
-        for second_N in places[: one + 1]:
+        for second_N in indices[: one + 1]:
             joint = np.bincount(first_N * size + second_N, information_N, minlength=size * size).reshape(size, size)
             information_KK += joint if second_N is first_N else joint + joint.T
     return information_KK[:hidden, :hidden], score_K[:hidden]
@@ -172,9 +172,9 @@ def _walk(grid: Grid, line: int) -> Float64:
     if grid.column.scored is not None:
         # The points of a line rise.
         tightness = 1 / np.maximum(np.diff(normal_scores(grid.values_P[:line], grid.column.scored)), LEAST_STEP)
-        for place, tight in enumerate(tightness):
-            precision_PP[[place, place + 1], [place, place + 1]] += tight
-            precision_PP[[place, place + 1], [place + 1, place]] -= tight
+        for index, tight in enumerate(tightness):
+            precision_PP[[index, index + 1], [index, index + 1]] += tight
+            precision_PP[[index, index + 1], [index + 1, index]] -= tight
     return precision_PP
 
 

@@ -36,7 +36,7 @@ class ColumnTerms:
         self._model = copy.deepcopy(model).requires_grad_(requires_grad=False).eval().to(device)
         self._device = device
         self._columns = len(columns)
-        self._owner = {feature: place for place, column in enumerate(columns) for feature in column.places}
+        self._owner = {feature: index for index, column in enumerate(columns) for feature in column.indices}
         self._first_layer = FirstLayerTerms(self._model)
         self._inputs = 0 if model.first_layer_is_sum else model.encoder.width
         self.width = self._inputs + model.first_width
@@ -67,8 +67,8 @@ class ColumnTerms:
             stored = {name: torch.from_numpy(array).to(self._device) for name, array in arrays.items()}
             numeric, categorical, sparse = (stored.get(name) for name in ("numeric", "categorical", "sparse"))
             inputs_NI, _ = self._model.encoder(numeric, categorical, None, sparse)
-            for feature, places in self._first_layer.inputs():
-                terms_NFZ[:, self._owner[feature], places] += inputs_NI[:, places]
+            for feature, indices in self._first_layer.inputs():
+                terms_NFZ[:, self._owner[feature], indices] += inputs_NI[:, indices]
         return terms_NFZ
 
     @torch.no_grad()

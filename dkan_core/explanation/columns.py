@@ -46,7 +46,7 @@ EXACT_KNOTS = 100
 
 @dataclass(frozen=True, kw_only=True)
 class Column:
-    """A source column and its places in the arrays ``numeric`` and ``categorical``."""
+    """A source column and its indices in the arrays ``numeric`` and ``categorical``."""
 
     name: str
     scored: NumericFeature | None = None
@@ -76,10 +76,10 @@ class Column:
         return "ids" if self.listed else "category" if self.scored is None else "numeric"
 
     @property
-    def places(self) -> list[tuple[str, int]]:
+    def indices(self) -> list[tuple[str, int]]:
         """Return the arrays that hold the column, each with the column's index in it."""
-        places = (("numeric", self.score_index), ("categorical", self.code_index), ("sparse", self.list_index))
-        return [(name, index) for name, index in places if index >= 0]
+        indices = (("numeric", self.score_index), ("categorical", self.code_index), ("sparse", self.list_index))
+        return [(name, index) for name, index in indices if index >= 0]
 
     @property
     def knots(self) -> Float64:
@@ -156,9 +156,9 @@ class Cells:
     def __len__(self) -> int:
         return next((len(array) for array in self._arrays if array is not None), 0)
 
-    def __getitem__(self, places: slice | npt.NDArray[np.int64]) -> "Cells":
+    def __getitem__(self, indices: slice | npt.NDArray[np.int64]) -> "Cells":
         """Return what the arrays hold for some of the values."""
-        return Cells(*(None if array is None else array[places] for array in self._arrays))
+        return Cells(*(None if array is None else array[indices] for array in self._arrays))
 
     @property
     def _arrays(self) -> tuple[Array | None, ...]:
@@ -194,16 +194,16 @@ def source_columns(preprocessor: Preprocessor, exact: Collection[int] | None = N
         preprocessor: The encoding.
         exact: Which of its coded features have weights for single values in the model; None for all.
     """
-    value_coded = {feature.name: place for place, feature in enumerate(preprocessor.coded) if feature.kind == "value"}
+    value_coded = {feature.name: index for index, feature in enumerate(preprocessor.coded) if feature.kind == "value"}
     columns = []
-    for place, feature in enumerate(preprocessor.numeric):
+    for index, feature in enumerate(preprocessor.numeric):
         code = value_coded.get(feature.name, -1)
         coded = preprocessor.coded[code] if code >= 0 else None
         columns.append(
             Column(
                 name=feature.name,
                 scored=feature,
-                score_index=place,
+                score_index=index,
                 coded=coded,
                 code_index=code,
                 exact=exact is None or code in exact,
@@ -211,8 +211,8 @@ def source_columns(preprocessor: Preprocessor, exact: Collection[int] | None = N
             )
         )
     return columns + [
-        Column(name=coded.name, coded=coded, code_index=place)
-        for place, coded in enumerate(preprocessor.coded)
+        Column(name=coded.name, coded=coded, code_index=index)
+        for index, coded in enumerate(preprocessor.coded)
         if coded.kind == "category"
     ]
 
@@ -329,7 +329,7 @@ def redrawn(arrays: Arrays, column: Column, order_N: Rows) -> tuple[Rows, Cells]
         rows_M = np.flatnonzero((own_NS != own_NS[order_N]).any(axis=1))
         return rows_M, Cells(None, None, own_NS[order_N[rows_M]])
     changes_N, held = np.zeros(len(order_N), dtype=bool), {}
-    for name, index in column.places:
+    for name, index in column.indices:
         own_N = arrays[name][: len(order_N), index]
         held[name] = own_N[order_N]
         changes_N |= held[name] != own_N

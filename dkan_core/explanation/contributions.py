@@ -57,7 +57,7 @@ class ContributionExplainer:
         preprocessor: Its encoding, with the distribution of the training rows.
         device: Where to compute.
         background: K, how many background rows.
-        labels: Places of the labels to explain. Default: all; each takes a gradient of its own.
+        labels: Indices of the labels to explain. Default: all; each takes a gradient of its own.
 
     Raises:
         DataError: The model was written by a version of dkan that did not keep that distribution.
@@ -82,15 +82,15 @@ class ContributionExplainer:
         with torch.no_grad():
             self._baseline_L = self._log_odds(self._start_KZ).mean(dim=0)
 
-    def of_labels(self, places: Sequence[int]) -> Self:
+    def of_labels(self, indices: Sequence[int]) -> Self:
         """Return the same for some of its labels; what does not depend on labels is shared.
 
         Args:
-            places: Among the labels that this one explains.
+            indices: Among the labels that this one explains.
         """
         narrowed = copy.copy(self)
-        narrowed._labels = [self._labels[place] for place in places]
-        narrowed._baseline_L = self._baseline_L[[*places]]
+        narrowed._labels = [self._labels[index] for index in indices]
+        narrowed._baseline_L = self._baseline_L[[*indices]]
         return narrowed
 
     @property
@@ -187,11 +187,11 @@ class ContributionExplainer:
 
     def _mean_gradients(self, sum_NZ: Tensor, points: int) -> list[Tensor]:
         """Return, for each label, the mean gradient on the line from each background row to each row, ``(K, N, Z)``."""
-        places, weights = np.polynomial.legendre.leggauss(points)
+        indices, weights = np.polynomial.legendre.leggauss(points)
         change_KNZ = sum_NZ - self._start_KZ.unsqueeze(1)
         means = [torch.zeros_like(change_KNZ) for _ in self._baseline_L]
-        for place, weight in zip((places + 1) / 2, weights / 2, strict=True):
-            on_line = (self._start_KZ.unsqueeze(1) + float(place) * change_KNZ).flatten(0, 1).requires_grad_()
+        for index, weight in zip((indices + 1) / 2, weights / 2, strict=True):
+            on_line = (self._start_KZ.unsqueeze(1) + float(index) * change_KNZ).flatten(0, 1).requires_grad_()
             odds_L = self._log_odds(on_line).sum(dim=0)
             for label, mean_KNZ in enumerate(means):
                 (gradient,) = torch.autograd.grad(odds_L[label], on_line, retain_graph=label + 1 < len(means))
@@ -208,7 +208,7 @@ def explainer_of(
         model: The model.
         preprocessor: Its encoding, with the distribution of the training rows.
         device: Where to compute.
-        labels: Places of the labels to explain. Default: all.
+        labels: Indices of the labels to explain. Default: all.
 
     Raises:
         DataError: The model was written by a version of dkan that did not keep that distribution.

@@ -174,7 +174,7 @@ def describe_curve(read: ReadCurve, error_P: Float64 | None = None, counts: Sequ
         shape=grid.shape,
         scale=grid.scale.kind,
         scale_width=grid.scale.width,
-        points=[_point(read, error_P, place) for place in range(len(grid.roles_P))],
+        points=[_point(read, error_P, index) for index in range(len(grid.roles_P))],
         density={} if grid.shape == "levels" else histogram(grid),
         hidden_rows=int(np.count_nonzero(grid.point_N < 0)),
         effect_rows=read.rows,
@@ -193,19 +193,19 @@ def _training_weights(grid: Grid, counts: Sequence[int] | None) -> Float64:
     return weights
 
 
-def _point(read: ReadCurve, error_P: Float64 | None, place: int) -> Point:
-    grid, mean = read.grid, float(read.mean_P[place])
-    value = float(grid.values_P[place])
-    error = None if error_P is None else float(error_P[place])
+def _point(read: ReadCurve, error_P: Float64 | None, index: int) -> Point:
+    grid, mean = read.grid, float(read.mean_P[index])
+    value = float(grid.values_P[index])
+    error = None if error_P is None else float(error_P[index])
     return Point(
-        role=grid.roles_P[place],
-        name=grid.names_P[place],
+        role=grid.roles_P[index],
+        name=grid.names_P[index],
         value=None if np.isnan(value) else value,
         mean=mean,
-        low=float(read.low_P[place]),
-        high=float(read.high_P[place]),
-        member_spread=float(read.member_spread_P[place]),
+        low=float(read.low_P[index]),
+        high=float(read.high_P[index]),
+        member_spread=float(read.member_spread_P[index]),
         error=error,
         band=None if error is None else (mean - HALF_WIDTHS * error, mean + HALF_WIDTHS * error),
-        rows=int(grid.rows_P[place]),
+        rows=int(grid.rows_P[index]),
     )

@@ -22,10 +22,10 @@ LEAST_POINTS = 5
 LEAST_SPREAD = 0.01
 # Of the curve's variance. A reader does not see such a misfit: a longer form must not be chosen for it.
 UNSEEN_MISFIT = 0.01
-# Places of a bend or a middle, and steepnesses or periods, that are tried.
-PLACES, WIDTHS, PERIODS = 65, 10, 72
-# Written places are as exact as a reader can see on the axis, written heights as in the figure.
-PLACE_STEPS, HEIGHT_STEPS = 200, 50
+# Positions of a bend or a middle, and steepnesses or periods, that are tried.
+POSITIONS, WIDTHS, PERIODS = 65, 10, 72
+# Written positions are as exact as a reader can see on the axis, written heights as in the figure.
+POSITION_STEPS, HEIGHT_STEPS = 200, 50
 # Of the values, whose fourth powers a fit adds up. Beyond, no number that is written would mean anything to a reader.
 LEAST_RANGE, LARGEST_RANGE = 1e-60, 1e60
 # Of the axis. A shorter period would have fewer than six of forty points; a longer one is not seen once.
@@ -93,17 +93,19 @@ def find_formula(
 def _candidates(x_P: Float64, y_P: Float64, w_P: Float64) -> list[_Candidate]:
     """Return each form with the inner parameters that fit best."""
     low, high = float(x_P.min()), float(x_P.max())
-    step = 10.0 ** math.floor(math.log10((high - low) / PLACE_STEPS))
-    places = np.unique(np.round(np.linspace(low, high, PLACES) / step) * step)
-    inner = places[1:-1]
+    step = 10.0 ** math.floor(math.log10((high - low) / POSITION_STEPS))
+    positions = np.unique(np.round(np.linspace(low, high, POSITIONS) / step) * step)
+    inner = positions[1:-1]
     found = [_line(x_P, w_P, step)]
     if low > -1:
         found.append(_log(low))
     found.append(_quadratic(x_P, y_P, w_P, step))
-    hinges = [_hinge(float(place), up) for place in inner for up in (True, False)]
+    hinges = [_hinge(float(position), up) for position in inner for up in (True, False)]
     found.append(_best(hinges, x_P, y_P, w_P))
     widths = [_significant(width) for width in np.geomspace((high - low) / 100, (high - low) / 3, WIDTHS)]
-    found.append(_best([_logistic(float(place), width) for place in inner[::2] for width in widths], x_P, y_P, w_P))
+    found.append(
+        _best([_logistic(float(position), width) for position in inner[::2] for width in widths], x_P, y_P, w_P)
+    )
     found.append(_sine(x_P, y_P, w_P, step))
     return found
 
@@ -120,30 +122,30 @@ def _log(low: float) -> _Candidate:
 
 
 def _quadratic(x_P: Float64, y_P: Float64, w_P: Float64, step: float) -> _Candidate:
-    """Return the parabola that fits best, by the place of its top or bottom."""
+    """Return the parabola that fits best, by the position of its top or bottom."""
     middle, span = float(w_P @ x_P), float(np.ptp(x_P))
     root_P, centred_P = np.sqrt(w_P), (x_P - middle) / span
     design_P3 = root_P[:, None] * np.stack([np.ones_like(x_P), centred_P, np.square(centred_P)], axis=1)
     (_, slope, bend), *_ = np.linalg.lstsq(design_P3, root_P * y_P, rcond=None)
     # Farther off, it cannot be told from a line.
     aside = float(np.clip(-slope / (2 * bend) if bend else np.inf, -2.0, 2.0))
-    place = _rounded(middle + aside * span, step)
-    return _Candidate("quadratic", lambda x: np.square(x - place), f"{_within(place)}²", 3)
+    position = _rounded(middle + aside * span, step)
+    return _Candidate("quadratic", lambda x: np.square(x - position), f"{_within(position)}²", 3)
 
 
-def _hinge(place: float, up: bool) -> _Candidate:
+def _hinge(position: float, up: bool) -> _Candidate:
     if up:
-        return _Candidate("hinge", lambda x: np.maximum(0.0, x - place), f"max(0, {_less(place)})", 3)
-    inside = f"{_exact(place)} − x".replace("-", "−") if place else "−x"
-    return _Candidate("hinge", lambda x: np.maximum(0.0, place - x), f"max(0, {inside})", 3)
+        return _Candidate("hinge", lambda x: np.maximum(0.0, x - position), f"max(0, {_less(position)})", 3)
+    inside = f"{_exact(position)} − x".replace("-", "−") if position else "−x"
+    return _Candidate("hinge", lambda x: np.maximum(0.0, position - x), f"max(0, {inside})", 3)
 
 
-def _logistic(place: float, width: float) -> _Candidate:
+def _logistic(position: float, width: float) -> _Candidate:
     def term(x: Float64) -> Float64:
-        found: Float64 = 1 / (1 + np.exp(((place - x) / width).clip(-500, 500)))
+        found: Float64 = 1 / (1 + np.exp(((position - x) / width).clip(-500, 500)))
         return found
 
-    return _Candidate("logistic", term, f"σ({_within(place)} / {_exact(width)})", 4)
+    return _Candidate("logistic", term, f"σ({_within(position)} / {_exact(width)})", 4)
 
 
 def _sine(x_P: Float64, y_P: Float64, w_P: Float64, step: float) -> _Candidate:
@@ -191,28 +193,28 @@ def _fit(candidate: _Candidate, x_P: Float64, y_P: Float64, w_P: Float64, spread
     return Formula(form=candidate.form, text=text, r2=r2), candidate.parameters
 
 
-def _less(place: float) -> str:
-    """Write x less a place.
+def _less(position: float) -> str:
+    """Write x less a position.
 
     >>> _less(3.5), _less(-2.0), _less(0.0)
     ('x − 3.5', 'x + 2', 'x')
     """
-    if not place:
+    if not position:
         return "x"
-    return f"x {'−' if place > 0 else '+'} {_exact(abs(place))}"
+    return f"x {'−' if position > 0 else '+'} {_exact(abs(position))}"
 
 
-def _within(place: float) -> str:
-    """Write x less a place, so that it can be multiplied.
+def _within(position: float) -> str:
+    """Write x less a position, so that it can be multiplied.
 
     >>> _within(3.5), _within(0.0)
     ('(x − 3.5)', 'x')
     """
-    return f"({_less(place)})" if place else "x"
+    return f"({_less(position)})" if position else "x"
 
 
 def _exact(value: float) -> str:
-    """Write a number with all its digits: those of a place were chosen by what can be seen on the axis.
+    """Write a number with all its digits: those of a position were chosen by what can be seen on the axis.
 
     >>> _exact(2013.4), _exact(0.1 + 0.2), _exact(1234567.0)
     ('2013.4', '0.3', '1,234,567')

@@ -209,13 +209,13 @@ def choose_scale(column: Column, present: Float64, low: float) -> Scale:
 
 
 def _points_of(points: Float64, marks: Float64, scale: Scale, values_N: Float64) -> npt.NDArray[np.int64]:
-    """Return the mark that each value is, or else the place of the point nearest to it on the axis."""
+    """Return the mark that each value is, or else the index of the point nearest to it on the axis."""
     between = scale.inverse((scale.forward(points)[1:] + scale.forward(points)[:-1]) / 2)
     # Halfway between two neighbouring floats there is none.
     between = np.minimum(between, np.nextafter(points[1:], -np.inf))
     point_N = np.searchsorted(between, values_N).astype(np.int64)
-    for place, mark in enumerate(marks, len(points)):
-        point_N[values_N == mark] = place
+    for index, mark in enumerate(marks, len(points)):
+        point_N[values_N == mark] = index
     point_N[np.isnan(values_N)] = -1
     return point_N
 

@@ -69,18 +69,18 @@ def read_ids(answers: ModelAnswers, column: Column, rows: int) -> ListedIds:
     chosen_V = order_V[share_V[order_V] > 0]
     effect_V = answers.with_less_without(chosen_V + column.first_code, rows)
     found = [
-        IdEffect(id=id_text(column, int(place)), share=float(share_V[place]), effect=float(effect))
-        for place, effect in zip(chosen_V, effect_V, strict=True)
+        IdEffect(id=id_text(column, int(index)), share=float(share_V[index]), effect=float(effect))
+        for index, effect in zip(chosen_V, effect_V, strict=True)
     ]
     strongest = sorted(found, key=lambda each: -each.weight)[:STRONGEST]
     return ListedIds(name=column.name, codes=column.listed.size, strongest=strongest)
 
 
-def id_text(column: Column, place: int) -> str:
-    """Return the id of a code, given its place among the column's codes."""
+def id_text(column: Column, index: int) -> str:
+    """Return the id of a code, given its index among the column's codes."""
     assert column.listed is not None
     ids = column.listed.ids
-    return str(ids[place]) if place < len(ids) else OTHER_ID
+    return str(ids[index]) if index < len(ids) else OTHER_ID
 
 
 def row_texts(column: Column, sparse_NS: Array, added_NS: npt.NDArray[np.float32]) -> list[str]:

@@ -146,7 +146,7 @@ def _root_mean(squares_N: Float64, share: float, total: int) -> tuple[float, flo
 
 def _orders(seed: int, column: Column, rows: int, count: int) -> list[Rows]:
     """Return permutations that depend on nothing but seed, column and rows."""
-    # Seeded by the name, not by the place: a column more in the data does not change what the others show.
+    # Seeded by the name, not by the position: a column more in the data does not change what the others show.
     generator = np.random.Generator(np.random.PCG64([seed, *column.name.encode()]))
     return [generator.permutation(rows) for _ in range(count)]
 

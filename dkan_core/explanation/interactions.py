@@ -306,7 +306,7 @@ def _ranks(bins: int) -> list[float]:
     [0.11, 0.5, 0.89]
     """
     normal = NormalDist()
-    scores = np.array([normal.inv_cdf((place + 0.5) / bins) for place in range(bins)])
+    scores = np.array([normal.inv_cdf((index + 0.5) / bins) for index in range(bins)])
     return [normal.cdf(score) for score in scores / scores.std()]
 
 

@@ -42,7 +42,8 @@ PAIRED = 8
 # Values of a column in a pair. A pair takes their square times its rows of scoring: seven are the fewest that show a
 # bend on both sides of the middle. A map is looked at, and gets more.
 PAIR_BINS, MAP_BINS = 7, 16
-# Values in the map of a pair with sharp effects, as places have: its term has more than so many bins on both sides.
+# Values in the map of a pair with sharp effects, such as latitude and longitude: its term has more than so many bins on
+# both sides.
 SHARP_MAP_BINS, SHARP_TERM_BINS = 48, 64
 # Rows over which a pair is averaged; the mean over 100 moves little from sample to sample.
 PAIR_ROWS = 100
@@ -123,9 +124,9 @@ def read_effects(
     """
     device = best_device()
     model, columns = saved.module.to(device), _columns(saved)
-    places = [saved.config.labels.index(label) for label in labels]
+    indices = [saved.config.labels.index(label) for label in labels]
     with torch_threads(_threads(model)), progress(f"{len(labels)} labels", len(columns), "columns") as advance:
-        answers = ModelAnswers(model, device, places, _inputs(arrays))
+        answers = ModelAnswers(model, device, indices, _inputs(arrays))
         found = first_effects(answers, columns, cells=effort.cells, seed=seed, advance=advance)
     return dict(zip(labels, found, strict=True))
 
@@ -137,7 +138,7 @@ def _inputs(arrays: Arrays) -> Arrays:
 def _columns(saved: SavedModel) -> list[Column]:
     """Return all columns that a model reads, those of ids last."""
     config = saved.config
-    # A value code that the model has no weights for is no place where its curve could jump.
+    # A value code that the model has no weights for is no point where its curve could jump.
     exact = {index for group in config.one_hot_groups for index in group}
     exact |= {*config.blended.coded} if config.blended is not None else set()
     return [*source_columns(saved.preprocessor, exact), *listed_columns(saved.preprocessor)]
@@ -178,19 +179,19 @@ def read_label(
     """
     device = best_device()
     model = saved.module.to(device)
-    place = saved.config.labels.index(label)
+    index = saved.config.labels.index(label)
     columns = _columns(saved)
     by_name = {column.name: column for column in columns}
     steps = _step_count(model, effort, len(columns), ranked=bool(effects))
     with torch_threads(_threads(model)), progress(f"explaining {label}", steps, "steps") as advance:
-        answers = ModelAnswers(model, device, [place], _inputs(arrays))
+        answers = ModelAnswers(model, device, [index], _inputs(arrays))
         check_probabilities(to_probability(answers.scored_NL), saved.config.labels, split)
         reader = _LabelReader(
             saved=saved,
-            place=place,
+            index=index,
             columns=columns,
             answers=answers,
-            labels_NL=arrays["labels"][:, [place]],
+            labels_NL=arrays["labels"][:, [index]],
             weight_N=arrays.get("weight"),
             effort=effort,
             seed=seed,
@@ -205,7 +206,7 @@ def read_label(
         best = [column for column in best if column.listed is None]
         curves = reader.curves(best)
         terms = reader.terms
-        tables = term_tables(terms, saved.preprocessor, place) if terms is not None and effort.maps else None
+        tables = term_tables(terms, saved.preprocessor, index) if terms is not None and effort.maps else None
         pairs = pairs_of(tables or ()) or reader.interactions(best)
         maps = reader.maps([(by_name[pair.first], by_name[pair.second]) for pair in pairs[: effort.maps]])
     return LabelExplanation(
@@ -216,7 +217,7 @@ def read_label(
         interactions=pairs,
         maps=maps,
         ids=ids,
-        intercept=None if terms is None else float(terms.intercept_L[place]),
+        intercept=None if terms is None else float(terms.intercept_L[index]),
         terms=tables,
     )
 
@@ -239,7 +240,7 @@ class _LabelReader:
     """Reads the parts of the explanation of a label."""
 
     saved: SavedModel
-    place: int
+    index: int
     """The label's, among those of the model."""
 
     columns: Sequence[Column]
@@ -284,7 +285,7 @@ class _LabelReader:
         # A curve that is a table has steps and no gradient.
         if not self.effort.slopes or "numeric" not in arrays or self.terms is not None:
             return ranked
-        slopes_F = measure_slopes(self.saved.module, best_device(), arrays, self.place, cells)
+        slopes_F = measure_slopes(self.saved.module, best_device(), arrays, self.index, cells)
         return add_slopes(ranked, self.columns, slopes_F)
 
     def with_precision_drops(self, ranked: list[Importance], columns: Sequence[Column]) -> list[Importance]:
@@ -319,7 +320,7 @@ class _LabelReader:
     def _read_terms(self, model: AdditiveFastKAN, columns: Sequence[Column]) -> Sequence[CurveWithErrors]:
         """Return the terms of an additive model with the standard errors by its members."""
         terms = AdditiveCurves(model)
-        read = [read_term(terms, self.answers, column, label=self.place) for column in columns]
+        read = [read_term(terms, self.answers, column, label=self.index) for column in columns]
         self.advance(len(columns))
         return read
 

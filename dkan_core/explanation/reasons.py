@@ -54,8 +54,8 @@ class ReasonFinder:
     def __init__(self, saved: SavedModel, device: torch.device, label: str | None = None) -> None:
         self.labels = saved.config.labels if label is None else (label,)
         self._preprocessor = saved.preprocessor
-        places = [saved.config.labels.index(name) for name in self.labels]
-        self._explainer = explainer_of(saved.module, saved.preprocessor, device, places)
+        indices = [saved.config.labels.index(name) for name in self.labels]
+        self._explainer = explainer_of(saved.module, saved.preprocessor, device, indices)
         self._listed = listed_columns(saved.preprocessor)
         columns = source_columns(saved.preprocessor)
         self._calendar = {column.name: column for column in columns if column.is_calendar}

@@ -92,8 +92,8 @@ def respond_by_member(answers: Answers, count: int, settings: Settings) -> Float
 
 def _repeated(count: int, settings: Settings) -> tuple[Rows, Settings]:
     """Return the first rows once for each value, with the values repeated."""
-    place_M, rows_M = np.divmod(np.arange(len(settings[0][1]) * count), count)
-    return rows_M, cut(settings, place_M)
+    index_M, rows_M = np.divmod(np.arange(len(settings[0][1]) * count), count)
+    return rows_M, cut(settings, index_M)
 
 
 def cut(settings: Settings, part: slice | Rows) -> Settings:

@@ -117,12 +117,12 @@ def _explained(
 ) -> Iterator[ExplainedRow]:
     """Yield the first rows with the reasons of a finder of one label."""
     (label,) = finder.labels
-    place, baseline = saved.config.labels.index(label), finder.baseline[label]
+    index, baseline = saved.config.labels.index(label), finder.baseline[label]
     number = 0
     for path in paths:
         for batch, found_NL in scored_batches(saved, path, [], device, lambda _: None):
             wanted = batch.slice(0, MAX_ROWS - number)
-            for reasons, probability in zip(_reasons(finder, wanted, path), found_NL[:, place], strict=False):
+            for reasons, probability in zip(_reasons(finder, wanted, path), found_NL[:, index], strict=False):
                 yield ExplainedRow(number=number, probability=float(probability), baseline=baseline, reasons=reasons)
                 number += 1
             if number == MAX_ROWS:

@@ -41,11 +41,11 @@ class Scale:
         found: Float64 = np.log(values) if self.kind == "log" else np.arcsinh(values / self.width)
         return found
 
-    def inverse(self, places: Float64) -> Float64:
-        """Return the values at places on the axis."""
+    def inverse(self, positions: Float64) -> Float64:
+        """Return the values at positions on the axis."""
         if self.kind in ("linear", "time"):
-            return places
-        found: Float64 = np.exp(places) if self.kind == "log" else np.sinh(places) * self.width
+            return positions
+        found: Float64 = np.exp(positions) if self.kind == "log" else np.sinh(positions) * self.width
         return found
 
     def even(self, low: float, high: float, count: int) -> Float64:
@@ -110,7 +110,7 @@ def _multiples(low: float, high: float, unit: str, count: int) -> npt.NDArray[np
     # Years are counted from 1970, which is no multiple of ten.
     offset = 1970 if unit == "Y" else 0
     start = np.array(int(low), "datetime64[s]").astype(f"datetime64[{unit}]").astype(np.int64) + offset
-    places = (start // count + np.arange(max(MOST_TIMES.values()) + 2)) * count - offset
-    times: npt.NDArray[np.datetime64] = places.astype(f"datetime64[{unit}]").astype("datetime64[s]")
+    positions = (start // count + np.arange(max(MOST_TIMES.values()) + 2)) * count - offset
+    times: npt.NDArray[np.datetime64] = positions.astype(f"datetime64[{unit}]").astype("datetime64[s]")
     seconds = times.astype(np.int64)
     return times[(seconds >= low) & (seconds <= high)]

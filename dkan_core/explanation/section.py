@@ -123,7 +123,7 @@ def _term(term: TermTable) -> dict[str, Any]:
     log_odds, rows = np.array(term.log_odds), np.array(term.rows)
     kept = [np.flatnonzero(rows.sum(axis=tuple({*range(rows.ndim)} - {side}))) for side in range(rows.ndim)]
     log_odds, rows = log_odds[np.ix_(*kept)], rows[np.ix_(*kept)]
-    names = [[bins[place].name for place in places] for bins, places in zip(term.bins, kept, strict=True)]
+    names = [[bins[index].name for index in indices] for bins, indices in zip(term.bins, kept, strict=True)]
     largest = float(np.abs(log_odds[rows > 0]).max(initial=0.0)) or 1.0
     return {
         "name": " × ".join(term.columns),

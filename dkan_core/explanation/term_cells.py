@@ -73,7 +73,7 @@ def cells_of(group: TermGroup, terms: AdditiveTerms, preprocessor: Preprocessor)
         terms: The model's.
         preprocessor: Its encoding.
     """
-    parts = [terms.layout.terms[place] for place in group.places]
+    parts = [terms.layout.terms[index] for index in group.indices]
     numeric = [part for part in parts if len(part.features) == 1 and part.features[0] < terms.config.num_numeric]
     if not numeric:
         return _plain(parts[0], terms.weight_V)

@@ -48,7 +48,7 @@ class TermBin:
     """Categories."""
 
     @property
-    def place(self) -> float:
+    def position(self) -> float:
         """Where a number's bin lies among the others, of which that of missing values is the first."""
         first = self.start if self.kind == "range" else self.value
         return -np.inf if first is None else first
@@ -121,7 +121,7 @@ def _single(
     group: TermGroup, terms: AdditiveTerms, preprocessor: Preprocessor, columns: Mapping[str, Column], table_V: Float64
 ) -> TermTable:
     cells = cells_of(group, terms, preprocessor)
-    column, term = columns[group.columns[0]], terms.layout.terms[group.places[0]]
+    column, term = columns[group.columns[0]], terms.layout.terms[group.indices[0]]
     # A numeric column's codes come first, then its frequent values.
     codes = np.arange(cells.first_value)
     # Rarer categories than the term tells apart are among the rare ones.
@@ -130,18 +130,18 @@ def _single(
     bins += [TermBin(kind="value", name=written_value(column, value), value=value) for value in values]
     kept_C = np.concatenate([codes[kept_K], np.arange(cells.first_value, len(cells.code_C))])
     effect_C, weight_C = cells.effects(table_V), cells.weight_C
-    order = sorted(range(len(bins)), key=lambda place: bins[place].place)
+    order = sorted(range(len(bins)), key=lambda index: bins[index].position)
     return TermTable(
         columns=group.columns,
         strength=_deviation(effect_C, weight_C),
-        bins=[[bins[place] for place in order]],
+        bins=[[bins[index] for index in order]],
         log_odds=effect_C[kept_C[order]].tolist(),
         rows=_rows(weight_C[kept_C[order]]),
     )
 
 
 def _pair(group: TermGroup, terms: AdditiveTerms, columns: Mapping[str, Column], table_V: Float64) -> TermTable:
-    term = terms.layout.terms[group.places[0]]
+    term = terms.layout.terms[group.indices[0]]
     mains = {main.features[0]: main for main in terms.layout.mains}
     sides = []
     for name, feature in zip(group.columns, term.features, strict=True):
@@ -222,9 +222,9 @@ def _finite(value: float) -> float | None:
 def _range_names(column: Column, edges: Float64) -> list[str]:
     """Return what a person calls the ranges from each edge to the next, of which the outer ones may be infinite."""
     names = []
-    texts = [_edge_text(column, edges, place) for place in range(len(edges))]
-    for place, (start, stop) in enumerate(itertools.pairwise(edges)):
-        low, high = texts[place : place + 2]
+    texts = [_edge_text(column, edges, index) for index in range(len(edges))]
+    for index, (start, stop) in enumerate(itertools.pairwise(edges)):
+        low, high = texts[index : index + 2]
         if column.whole and not column.is_time:
             first, last = max(np.ceil(start), column.knots[0]), min(np.ceil(stop) - 1, column.knots[-1])
             if first == last:
@@ -237,12 +237,12 @@ def _range_names(column: Column, edges: Float64) -> list[str]:
     return names
 
 
-def _edge_text(column: Column, edges: Float64, place: int) -> str:
+def _edge_text(column: Column, edges: Float64, index: int) -> str:
     """Write an edge with so many digits that it is told from its neighbours."""
-    edge = float(edges[place])
+    edge = float(edges[index])
     if column.is_time and np.isfinite(edge):
         return written_value(column, edge)
-    gap = np.abs(np.delete(edges, place) - edge).min()
+    gap = np.abs(np.delete(edges, index) - edge).min()
     if not edge or not np.isfinite(gap):
         return written(edge) if np.isfinite(edge) else ""
     digits = math.floor(math.log10(abs(edge))) - math.floor(math.log10(gap)) + 2

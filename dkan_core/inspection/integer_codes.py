@@ -49,8 +49,8 @@ def find_codes(
         if len(known) <= MAX_VALUE_CODES or rows.sum() < MIN_VALUE_ROWS * len(known):
             continue
         cells = [_cells(encoding, feature.name, each) for each in values]
-        places = [_places(known, each) for each in values]
-        if any(_is_better(cells, places, [each[:, index] for each in labels]) for index in range(labels[0].shape[1])):
+        indices = [_indices(known, each) for each in values]
+        if any(_is_better(cells, indices, [each[:, index] for each in labels]) for index in range(labels[0].shape[1])):
             found.add(feature.name)
     return found
 
@@ -66,13 +66,13 @@ def _cells(encoding: Preprocessor, name: str, values_N: Float64) -> Int64:
     return cells
 
 
-def _places(known: Float64, values_N: Float64) -> Int64:
-    """Return the place of each value among those of train; the last one is that of all others."""
-    places = np.searchsorted(known, values_N).clip(max=len(known) - 1)
-    return np.where(known[places] == values_N, places, len(known)).astype(np.int64)
+def _indices(known: Float64, values_N: Float64) -> Int64:
+    """Return the index of each value among those of train; the last one is that of all others."""
+    indices = np.searchsorted(known, values_N).clip(max=len(known) - 1)
+    return np.where(known[indices] == values_N, indices, len(known)).astype(np.int64)
 
 
-def _is_better(cells: Sequence[Int64], places: Sequence[Int64], labels: Sequence[npt.NDArray[np.uint8]]) -> bool:
+def _is_better(cells: Sequence[Int64], indices: Sequence[Int64], labels: Sequence[npt.NDArray[np.uint8]]) -> bool:
     """Return whether the rate at each value predicts a label of valid better than that of its cell alone."""
     train, valid = (each != NOT_MEASURED for each in labels)
     y_N, truth_N = labels[0][train].astype(np.float64), labels[1][valid].astype(np.float64)
@@ -81,14 +81,14 @@ def _is_better(cells: Sequence[Int64], places: Sequence[Int64], labels: Sequence
     mean = np.full(max(each.max(initial=0) for each in cells) + 1, y_N.mean())
     of_cells = _rates(cells[0][train], y_N, mean)
     # A value lies in one cell: its rate starts from there.
-    size = max(each.max(initial=0) for each in places) + 1
+    size = max(each.max(initial=0) for each in indices) + 1
     start = np.full(size, y_N.mean())
-    start[places[0][train]] = of_cells[cells[0][train]]
-    of_values = _rates(places[0][train], y_N, start)
-    cell_N, place_N = cells[1][valid], places[1][valid]
-    is_known = np.isin(place_N, places[0][train]) & (place_N < size - 1)
+    start[indices[0][train]] = of_cells[cells[0][train]]
+    of_values = _rates(indices[0][train], y_N, start)
+    cell_N, index_N = cells[1][valid], indices[1][valid]
+    is_known = np.isin(index_N, indices[0][train]) & (index_N < size - 1)
     losses_N = _log_loss(of_cells[cell_N], truth_N)
-    gains_N = losses_N - _log_loss(np.where(is_known, of_values[place_N], of_cells[cell_N]), truth_N)
+    gains_N = losses_N - _log_loss(np.where(is_known, of_values[index_N], of_cells[cell_N]), truth_N)
     error = gains_N.std() / np.sqrt(len(gains_N))
     return bool(gains_N.mean() > max(MIN_SHARE * losses_N.mean(), MIN_ERRORS * error))
 

@@ -95,7 +95,7 @@ class AdditiveFastKAN(TabularModel, KernelModule):
 
     def _keep_pairs(self, shape: AdditiveShape) -> None:
         """Keep what turns the rows of a pair's features into the row of the pair."""
-        slots = {features[0]: place for place, features in enumerate(self.place_features) if len(features) == 1}
+        slots = {features[0]: index for index, features in enumerate(self.index_features) if len(features) == 1}
         pairs = self.layout.pairs
         sides = [[slots[term.features[side]] for term in pairs] for side in (0, 1)]
         self._keep("pair_slots", torch.tensor(sides, dtype=torch.long))
@@ -162,8 +162,8 @@ class AdditiveFastKAN(TabularModel, KernelModule):
         return torch.cat([*parts, table_VH[stop:]])
 
     @property
-    def place_features(self) -> list[tuple[int, ...]]:
-        """The features of each of a row's ``places``: single ones, then pairs; the numeric ones are counted first."""
+    def index_features(self) -> list[tuple[int, ...]]:
+        """The features of each of a row's ``indices``: single ones, then pairs; the numeric ones are counted first."""
         coded = [term.features for term in self.layout.coded]
         return [
             *((feature,) for feature in range(self.config.num_numeric)),
@@ -171,7 +171,7 @@ class AdditiveFastKAN(TabularModel, KernelModule):
             *(term.features for term in self.layout.pairs),
         ]
 
-    def places(self, numeric: Tensor | None, categorical: Tensor | None) -> Tensor:
+    def indices(self, numeric: Tensor | None, categorical: Tensor | None) -> Tensor:
         """Return the rows of the table that each row takes: one of each term.
 
         Args:
@@ -181,14 +181,14 @@ class AdditiveFastKAN(TabularModel, KernelModule):
         Shape:
             - Output: ``(B, T + P)`` int32
         """
-        places_BT = self.main_places(numeric, categorical)
+        indices_BT = self.main_indices(numeric, categorical)
         if not self.layout.pairs:
-            return places_BT
-        first_BP, second_BP = (self.bins[places_BT[:, slots_P]] for slots_P in self.pair_slots)
-        return torch.cat([places_BT, first_BP * self.pair_strides + second_BP + self.pair_firsts], dim=1)
+            return indices_BT
+        first_BP, second_BP = (self.bins[indices_BT[:, slots_P]] for slots_P in self.pair_slots)
+        return torch.cat([indices_BT, first_BP * self.pair_strides + second_BP + self.pair_firsts], dim=1)
 
-    def main_places(self, numeric: Tensor | None, categorical: Tensor | None) -> Tensor:
-        """Return those of the ``places`` that are of single features, ``(B, T)``."""
+    def main_indices(self, numeric: Tensor | None, categorical: Tensor | None) -> Tensor:
+        """Return those of the ``indices`` that are of single features, ``(B, T)``."""
         parts = []
         if numeric is not None:
             of_feature_F = torch.arange(0, self.score_rows.numel(), SCORE_CODES, device=numeric.device)
@@ -198,11 +198,11 @@ class AdditiveFastKAN(TabularModel, KernelModule):
             parts.append(codes_BC.masked_fill(codes_BC >= self.coded_caps, UNSEEN) + self.coded_firsts)
         return torch.cat(parts, dim=1)
 
-    def places_reading(self, slots: Iterable[int], stored_of: Callable[[int], Tensor]) -> Tensor:
-        """Return those of the ``places`` that are of terms which read some features.
+    def indices_reading(self, slots: Iterable[int], stored_of: Callable[[int], Tensor]) -> Tensor:
+        """Return those of the ``indices`` that are of terms which read some features.
 
         Args:
-            slots: Where these features are in ``place_features``.
+            slots: Where these features are in ``index_features``.
             stored_of: Stored scores or codes ``(B,)`` of the feature there.
 
         Shape:
@@ -217,12 +217,12 @@ class AdditiveFastKAN(TabularModel, KernelModule):
                 return self.score_rows[slot][score_codes(stored_B).long()]
             return stored_B.masked_fill(stored_B >= self.coded_caps[coded], UNSEEN) + self.coded_firsts[coded]
 
-        places = [main(slot) for slot in sorted(chosen)]
+        indices = [main(slot) for slot in sorted(chosen)]
         for pair, (first, second) in enumerate(self.pair_slots.T.tolist() if self.layout.pairs else ()):
             if first in chosen or second in chosen:
                 first_B, second_B = self.bins[main(first)], self.bins[main(second)]
-                places.append(first_B * self.pair_strides[pair] + second_B + self.pair_firsts[pair])
-        return torch.stack(places, dim=1)
+                indices.append(first_B * self.pair_strides[pair] + second_B + self.pair_firsts[pair])
+        return torch.stack(indices, dim=1)
 
     def member_logits(
         self,
@@ -255,12 +255,12 @@ class AdditiveFastKAN(TabularModel, KernelModule):
         """Return the sum of a row's terms ``(B, X)``, given the table."""
         assert (sparse is None) == (self.ids is None), "ids have a term or are not read"
         if self.ids is None:
-            return table_sum(self.places(numeric, categorical), table_VX, self.kernel)
+            return table_sum(self.indices(numeric, categorical), table_VX, self.kernel)
         of_ids_BX: Tensor = self.ids(sparse)
         # Where ids are all there is, the table is empty.
         if not self.layout.terms:
             return of_ids_BX
-        return table_sum(self.places(numeric, categorical), table_VX, self.kernel) + of_ids_BX
+        return table_sum(self.indices(numeric, categorical), table_VX, self.kernel) + of_ids_BX
 
     @torch.no_grad()
     def for_scoring(self) -> Self:
@@ -365,18 +365,18 @@ def _pair_bases(layout: Layout) -> tuple[Tensor, Tensor, Tensor]:
     most = max(max(term.shape) for term in layout.pairs)
     sides = [torch.zeros(len(layout.pairs), most, PAIR_FUNCTIONS) for _ in (0, 1)]
     cells = []
-    for place, term in enumerate(layout.pairs):
+    for index, term in enumerate(layout.pairs):
         for side, (feature, size) in enumerate(zip(term.features, term.shape, strict=True)):
             if feature in curved:
                 spread = torch.linspace(-1, 1, max(2, size - 1))[: size - 1]
                 basis = RadialBasis(num_centers=PAIR_FUNCTIONS, grid_min=-1.0, grid_max=1.0)(spread).detach()
-                sides[side][place, 1:size] = basis
+                sides[side][index, 1:size] = basis
             else:
                 # The first code of a category stands for unseen values.
                 known = min(size - 1, PAIR_FUNCTIONS)
-                sides[side][place, 1 : 1 + known] = torch.eye(PAIR_FUNCTIONS)[:known]
+                sides[side][index, 1 : 1 + known] = torch.eye(PAIR_FUNCTIONS)[:known]
         first_I1, second_J = torch.arange(term.shape[0])[:, None], torch.arange(term.shape[1])
-        cells.append(((place * most + second_J) * most + first_I1).flatten())
+        cells.append(((index * most + second_J) * most + first_I1).flatten())
     return sides[0], sides[1], torch.cat(cells)
 
 

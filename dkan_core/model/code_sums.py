@@ -35,7 +35,7 @@ WORTH_JOINING = 50_000
 """Lookups that summing twice has to save: about as many take as long as the launches of a second sum."""
 
 
-class Places(nn.Module):
+class TableIndices(nn.Module):
     """Where rows of data find their vectors in a table, by their codes.
 
     Args:
@@ -46,7 +46,7 @@ class Places(nn.Module):
         - Input: ``(B, C)`` int32
         - Output: ``(B, T)`` int32
 
-    >>> Places([OneHotGroup(7, 12, 0, [(0, 4), (1, 1)])])(torch.tensor([[2, 3]], dtype=torch.int32))
+    >>> TableIndices([OneHotGroup(7, 12, 0, [(0, 4), (1, 1)])])(torch.tensor([[2, 3]], dtype=torch.int32))
     tensor([[18]], dtype=torch.int32)
     """
 
@@ -72,8 +72,8 @@ class Places(nn.Module):
     def forward(self, codes_BC: Tensor) -> Tensor:
         codes_BTK = codes_BC.index_select(1, self.features_TK).unflatten(1, self.strides_TK.shape)
         joint_BT = (codes_BTK * self.strides_TK).sum(2, dtype=torch.int32)
-        places_BT: Tensor = joint_BT.masked_fill(joint_BT >= self.caps_T, UNSEEN) + self.firsts_T
-        return places_BT
+        indices_BT: Tensor = joint_BT.masked_fill(joint_BT >= self.caps_T, UNSEEN) + self.firsts_T
+        return indices_BT
 
 
 class CodeSums:
@@ -86,7 +86,7 @@ class CodeSums:
     """
 
     def __init__(self, cardinalities: Sequence[int], groups: Sequence[OneHotGroup], device: torch.device) -> None:
-        self._direct = Places(groups, device)
+        self._direct = TableIndices(groups, device)
         joint: list[OneHotGroup] = []
         parts: list[Integers] = []
         for features, own in _by_features(cardinalities, groups).items():
@@ -94,7 +94,7 @@ class CodeSums:
             for merged, parts_JT in _merged(features, sizes, own):
                 joint.append(merged._replace(first=sum(map(len, parts))))
                 parts.append(parts_JT)
-        self._joint = Places(joint, device)
+        self._joint = TableIndices(joint, device)
         counts = np.concatenate([np.full(len(part), part.shape[1]) for part in parts])
         flat = np.concatenate([part.ravel() for part in parts])
         self._parts, self._starts = (
@@ -109,12 +109,12 @@ class CodeSums:
             codes_BC: ``(B, C)`` int32.
             table_VH: The table.
         """
-        places = self._direct
+        indices = self._direct
         # Only in training: a row's score does not depend on how many rows are scored with it.
         if torch.is_grad_enabled() and self._saved_per_row * len(codes_BC) > len(self._parts) + WORTH_JOINING:
             table_VH = F.embedding_bag(self._parts, table_VH, self._starts, mode="sum")
-            places = self._joint
-        return F.embedding_bag(places(codes_BC), table_VH, mode="sum")
+            indices = self._joint
+        return F.embedding_bag(indices(codes_BC), table_VH, mode="sum")
 
 
 def shared_features(cardinalities: Sequence[int], groups: Sequence[OneHotGroup]) -> list[frozenset[int]]:
@@ -166,9 +166,9 @@ def _merged(
             yield group, group.first + np.arange(group.rows)[:, None]
         return
     codes = dict(zip(features, np.indices(sizes).reshape(len(sizes), -1), strict=True))
-    places = [group.places(codes.__getitem__) for group in groups]
-    strides = [math.prod(sizes[place + 1 :]) for place in range(len(sizes))]
-    yield OneHotGroup(0, math.prod(sizes), 0, list(zip(features, strides, strict=True))), np.stack(places, axis=1)
+    indices = [group.indices(codes.__getitem__) for group in groups]
+    strides = [math.prod(sizes[index + 1 :]) for index in range(len(sizes))]
+    yield OneHotGroup(0, math.prod(sizes), 0, list(zip(features, strides, strict=True))), np.stack(indices, axis=1)
 
 
 class EmbeddingInputs:
@@ -184,11 +184,11 @@ class EmbeddingInputs:
         self._width = sum(column.width for column in columns)
         starts = itertools.accumulate((column.width for column in columns), initial=0)
         firsts = itertools.accumulate((column.codes for column in columns), initial=0)
-        places = [
+        indices = [
             ((first + np.arange(column.codes))[:, None] * self._width + start + np.arange(column.width)).ravel()
             for column, start, first in zip(columns, starts, firsts, strict=False)
         ]
-        self._places_E = torch.from_numpy(np.concatenate(places)).to(device)
+        self._indices_E = torch.from_numpy(np.concatenate(indices)).to(device)
 
     def lay_out(self, tables: Sequence[Tensor], absent: float) -> Tensor:
         """Return the inputs ``(V, I)``.
@@ -199,4 +199,4 @@ class EmbeddingInputs:
         """
         values_E = torch.cat([table.flatten() for table in tables])
         inputs = values_E.new_full((self._rows * self._width,), absent)
-        return inputs.scatter_(0, self._places_E, values_E).view(self._rows, self._width)
+        return inputs.scatter_(0, self._indices_E, values_E).view(self._rows, self._width)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from dkan_core.data.encoding.preprocessor import FIRST_CODE
 from dkan_core.model.architecture import MAX_ONE_HOT_CODES, ModelConfig, embedding_width, sparse_rows
-from dkan_core.model.code_sums import Places
+from dkan_core.model.code_sums import TableIndices
 from dkan_core.model.decoding import decode_scores
 from dkan_core.model.dropout import RowDropout
 from dkan_core.model.fastkan import FastKANLayer
@@ -65,13 +65,13 @@ class OneHotWeights(KernelModule):
             [(index, math.prod(cardinalities[i] for i in rest)) for index, *rest in _tails(group)] for group in crosses
         ]
         self.sizes = self.caps + [math.prod(cardinalities[index] for index in group) for group in crosses]
-        self.places = Places(self.groups())
+        self.indices = TableIndices(self.groups())
         # Zero at the start, so that a value that hardly any row has adds no noise; the network's own weights break the
         # symmetry.
         self.weight = nn.Parameter(torch.zeros(sum(self.sizes), width))
 
     def forward(self, codes_BC: Tensor) -> Tensor:
-        return table_sum(self.places(codes_BC), self.weight, self.kernel)
+        return table_sum(self.indices(codes_BC), self.weight, self.kernel)
 
     def groups(self) -> list[OneHotGroup]:
         """Return where the groups are in the table, in its order."""
@@ -82,12 +82,12 @@ class OneHotWeights(KernelModule):
 
 
 def _tails(group: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """Return the group from each of its places on.
+    """Return the group from each of its columns on.
 
     >>> _tails((4, 2, 7))
     [(4, 2, 7), (2, 7), (7,)]
     """
-    return [group[place:] for place in range(len(group))]
+    return [group[index:] for index in range(len(group))]
 
 
 def _embedding(cardinality: int, dim: int) -> nn.Embedding:
@@ -138,7 +138,7 @@ class InputEncoder(nn.Module):
 
     def code_tables(self) -> dict[str, list[int]]:
         """Return the parameters whose rows stand for codes, and the sizes of the features or groups they hold."""
-        tables = {f"embeddings.{place}.weight": [self.cardinalities[i]] for place, i in enumerate(self.embedded)}
+        tables = {f"embeddings.{index}.weight": [self.cardinalities[i]] for index, i in enumerate(self.embedded)}
         if self.indicators is not None:
             tables["indicators.weight"] = self.indicators.sizes
         if self.groups:
@@ -158,7 +158,7 @@ class InputEncoder(nn.Module):
         if numeric is not None:
             scores_BF = decode_scores(numeric)
             inputs.append(self._curved_of(scores_BF))
-        inputs += [self._embed(place, categorical) for place in range(len(self.embedded))]
+        inputs += [self._embed(index, categorical) for index in range(len(self.embedded))]
         shifts = self._shifts(numeric, categorical, dropout_key_B, sparse)
         return torch.cat(inputs, dim=1) if inputs else None, shifts
 
@@ -241,9 +241,9 @@ class InputEncoder(nn.Module):
     def _curved_of(self, numeric: Tensor) -> Tensor:
         return numeric if self.all_are_curved else numeric.index_select(1, self.curved)
 
-    def _embed(self, place: int, categorical: Tensor | None) -> Tensor:
+    def _embed(self, index: int, categorical: Tensor | None) -> Tensor:
         assert categorical is not None
-        embedded: Tensor = self.embeddings[place](categorical[:, self.embedded[place]])
+        embedded: Tensor = self.embeddings[index](categorical[:, self.embedded[index]])
         return embedded
 
     def _shifts(

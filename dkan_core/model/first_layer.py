@@ -59,8 +59,8 @@ class _Term:
         before_M, after_M = self.change
         if 0 < self.count <= len(before_M):
             return np.arange(self.count, dtype=before_M.dtype), before_M, after_M
-        values_P, places = np.unique(np.concatenate(self.change), return_inverse=True)
-        return values_P, places[: len(before_M)], places[len(before_M) :]
+        values_P, indices = np.unique(np.concatenate(self.change), return_inverse=True)
+        return values_P, indices[: len(before_M)], indices[len(before_M) :]
 
 
 class FirstLayerTerms:
@@ -74,8 +74,8 @@ class FirstLayerTerms:
         encoder = model.encoder
         self._encoder, self._layer = encoder, model.first_layer
         self._blend = model if isinstance(model, BlendedFastKAN) else None
-        self._curved = {feature: place for place, feature in enumerate(encoder.curved.tolist())}
-        self._binary = {feature: place for place, feature in enumerate(encoder.binary.tolist())}
+        self._curved = {feature: index for index, feature in enumerate(encoder.curved.tolist())}
+        self._binary = {feature: index for index, feature in enumerate(encoder.binary.tolist())}
         self._embeddings = dict(zip(encoder.embedded, _embeddings(encoder.embeddings), strict=True))
         widths = [embedding.embedding_dim for embedding in self._embeddings.values()]
         starts = itertools.accumulate(widths, initial=len(self._curved))
@@ -100,18 +100,18 @@ class FirstLayerTerms:
 
     def _network_difference(self, changes: Changes, stored_of: StoredOf) -> Tensor | None:
         tables: list[Tensor] = []
-        places: list[Stored] = []
+        indices: list[Stored] = []
         start = 0
         for term in self._terms(changes, stored_of):
             values_P, before_M, after_M = term.numbered()
             table_PH = term.of(torch.from_numpy(values_P).to(self._encoder.curved.device))
             tables += [table_PH, -table_PH]
-            places += [start + after_M.astype(np.int32), start + len(values_P) + before_M.astype(np.int32)]
+            indices += [start + after_M.astype(np.int32), start + len(values_P) + before_M.astype(np.int32)]
             start += 2 * len(values_P)
         if not tables:
             return None
-        places_MT = torch.from_numpy(np.stack(places, axis=1)).to(self._encoder.curved.device)
-        return table_sum(places_MT, torch.cat(tables))
+        indices_MT = torch.from_numpy(np.stack(indices, axis=1)).to(self._encoder.curved.device)
+        return table_sum(indices_MT, torch.cat(tables))
 
     def _additive_difference(self, blend: BlendedFastKAN, changes: Changes, stored_of: StoredOf) -> Tensor | None:
         """Return what is added to a blend's additive model ``(M, L)``; None where it reads none of these features."""
@@ -120,18 +120,18 @@ class FirstLayerTerms:
             return None
 
         def sums(stored_of: StoredOf) -> Tensor:
-            places_MK = blend.additive.places_reading(
+            indices_MK = blend.additive.indices_reading(
                 slots, lambda slot: torch.from_numpy(stored_of(self._additive_features[slot])).to(blend.bias.device)
             )
-            return table_sum(places_MK, blend.additive.mean_table(), blend.additive.kernel)
+            return table_sum(indices_MK, blend.additive.mean_table(), blend.additive.kernel)
 
         return sums(_after(changes, stored_of)) - sums(stored_of)
 
     @functools.cached_property
     def _additive_features(self) -> list[Feature]:
-        """The features of a blend's additive model, by their places in ``place_features``."""
+        """The features of a blend's additive model, by their indices in ``index_features``."""
         assert self._blend is not None
-        return [_feature(self._blend, each) for each, *others in self._blend.additive.place_features if not others]
+        return [_feature(self._blend, each) for each, *others in self._blend.additive.index_features if not others]
 
     def _padded(self, term_MH: Tensor) -> Tensor:
         """Return a term of the network as one of all outputs."""
@@ -169,8 +169,8 @@ class FirstLayerTerms:
         for feature in self._embeddings if through_basis else ():
             yield [("categorical", feature)], self._embedded_term(feature, stored("categorical", feature))
         for group in self._one_hots:
-            places_M = group.places(lambda feature: arrays["categorical"][:, feature])
-            term_MH = self._one_hot_term(torch.from_numpy(places_M).to(device))
+            indices_M = group.indices(lambda feature: arrays["categorical"][:, feature])
+            term_MH = self._one_hot_term(torch.from_numpy(indices_M).to(device))
             yield [("categorical", feature) for feature, _ in group.columns], term_MH
         for feature, own_MS in _own_codes(self._encoder.groups, arrays):
             assert self._encoder.sparse is not None
@@ -199,9 +199,9 @@ class FirstLayerTerms:
         return torch.cat([network, self._blend.additive.ids.weight.detach()[codes]], dim=-1)
 
     def inputs(self) -> Iterator[tuple[Feature, slice]]:
-        """Yield each feature that goes through the basis, with its places among the layer's inputs."""
-        for feature, place in self._curved.items():
-            yield ("numeric", feature), slice(place, place + 1)
+        """Yield each feature that goes through the basis, with its indices among the layer's inputs."""
+        for feature, index in self._curved.items():
+            yield ("numeric", feature), slice(index, index + 1)
         for feature, start in self._starts.items():
             yield ("categorical", feature), slice(start, start + self._embeddings[feature].embedding_dim)
 
@@ -219,7 +219,7 @@ class FirstLayerTerms:
         for group in self._one_hots:
             if any(("categorical", feature) in changes for feature, _ in group.columns):
                 before, after = _codes_of(stored_of), _codes_of(_after(changes, stored_of))
-                yield _Term(self._one_hot_term, (group.places(before), group.places(after)), 0)
+                yield _Term(self._one_hot_term, (group.indices(before), group.indices(after)), 0)
 
     def _binary_term(self, feature: int, stored_P: Tensor) -> Tensor:
         assert self._encoder.binary_linear is not None
@@ -241,9 +241,9 @@ class FirstLayerTerms:
         spline_PH = radial_linear(x_PI, spline_HK, layer.rbf.grid, layer.rbf.width, layer.kernel)
         return spline_PH + F.silu(x_PI) @ layer.base_linear.weight[:, start:stop].T
 
-    def _one_hot_term(self, places_P: Tensor) -> Tensor:
+    def _one_hot_term(self, indices_P: Tensor) -> Tensor:
         assert self._encoder.indicators is not None
-        return self._encoder.indicators.weight[places_P]
+        return self._encoder.indicators.weight[indices_P]
 
 
 def _of_additive(blend: BlendedFastKAN, arrays: Mapping[str, Stored]) -> Iterator[tuple[list[Feature], slice, Tensor]]:
@@ -256,10 +256,10 @@ def _of_additive(blend: BlendedFastKAN, arrays: Mapping[str, Stored]) -> Iterato
     if not blend.additive.layout.terms:
         return
     stored = {name: torch.from_numpy(arrays[name]).to(device) for name in ("numeric", "categorical") if name in arrays}
-    places_MT = blend.additive.places(stored.get("numeric"), stored.get("categorical")).long()
+    indices_MT = blend.additive.indices(stored.get("numeric"), stored.get("categorical")).long()
     table_VL = blend.additive.mean_table()
-    for features, places_M in zip(blend.additive.place_features, places_MT.T, strict=True):
-        yield [_feature(blend, each) for each in features], outputs, table_VL[places_M]
+    for features, indices_M in zip(blend.additive.index_features, indices_MT.T, strict=True):
+        yield [_feature(blend, each) for each in features], outputs, table_VL[indices_M]
 
 
 def _own_codes(

@@ -76,5 +76,5 @@ class _SumOnCpu(torch.autograd.Function):
             sum_table_rows(codes_BS, None, grad_BH.float(), table_rows=rows, empty=EMPTY, into_VH=gradient_VH)
             return
         for codes, part_BH in zip(codes_BS.split(ADDED_ROWS), grad_BH.split(ADDED_ROWS), strict=True):
-            row_K, place_K = (codes != EMPTY).nonzero(as_tuple=True)
-            gradient_VH.index_add_(0, codes[row_K, place_K], part_BH[row_K].to(gradient_VH.dtype))
+            row_K, index_K = (codes != EMPTY).nonzero(as_tuple=True)
+            gradient_VH.index_add_(0, codes[row_K, index_K], part_BH[row_K].to(gradient_VH.dtype))

@@ -40,7 +40,7 @@ VARIANT_NAMES = {
     "DKAN_INPUT_PASSES": "input_passes_",
     "DKAN_ADAMW": "adamw_",
     "DKAN_ENCODE": "encode_",
-    "DKAN_PLACE": "place_",
+    "DKAN_SCATTER": "scatter_",
     "DKAN_MIX_ROWS": "mix_rows_",
     "DKAN_LIKELIHOOD_SUMS": "likelihood_sums_",
     "DKAN_ADD_CODES": "add_codes_",

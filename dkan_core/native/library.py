@@ -49,7 +49,7 @@ class HiddenArguments(Structure):
 class TableArguments(Structure):
     """See ``TableSum`` in ``arguments.h``."""
 
-    _fields_ = (*_pointers("places table gradient out"), *_sizes("rows per_row table_rows width empty adds"))
+    _fields_ = (*_pointers("indices table gradient out"), *_sizes("rows per_row table_rows width empty adds"))
 
 
 class InputLayerArguments(Structure):
@@ -108,10 +108,10 @@ class LikelihoodArguments(Structure):
     _fields_ = (*_pointers("codes log_odds target weight table sums"), *_sizes("rows size"))
 
 
-class PlaceArguments(Structure):
-    """See ``Place`` in ``arguments.h``."""
+class ScatterArguments(Structure):
+    """See ``Scatter`` in ``arguments.h``."""
 
-    _fields_ = (*_pointers("codes places out"), *_sizes("row_bytes stride rows count"))
+    _fields_ = (*_pointers("codes indices out"), *_sizes("row_bytes stride rows count"))
 
 
 class DistinctArguments(Structure):
@@ -153,7 +153,7 @@ def native_library(path: Path = LIBRARY) -> ctypes.CDLL | None:
     library.dkan_order_keys.restype = None
     library.dkan_likelihood.argtypes = (POINTER(LikelihoodArguments), c_int)
     library.dkan_likelihood.restype = c_int64
-    library.dkan_place.argtypes = (POINTER(PlaceArguments), c_int)
+    library.dkan_scatter.argtypes = (POINTER(ScatterArguments), c_int)
     return library
 
 

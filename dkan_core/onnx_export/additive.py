@@ -76,5 +76,5 @@ class _Terms:
         rare = self.graph.node("GreaterOrEqual", code, self.graph.number(self.coded[feature].size, np.int64))
         return self.graph.node("Where", rare, self.graph.number(UNSEEN, np.int64), code)
 
-    def _lookup(self, table: Array, places: str) -> str:
-        return self.graph.node("Gather", self.graph.constant(table, "additive_table"), places)
+    def _lookup(self, table: Array, indices: str) -> str:
+        return self.graph.node("Gather", self.graph.constant(table, "additive_table"), indices)

@@ -123,12 +123,12 @@ def _add_normal_scores(graph: Graph, values: str, features: Sequence[NumericFeat
     slopes_FK = _table([[*slope, 0.0] for slope in slopes])
 
     knots = graph.constant(knots_FK.ravel(), "knots")
-    # One more, as the place after the last one is looked up, too; what follows a row's last knot is never used.
+    # One more, as the index after the last one is looked up, too; what follows a row's last knot is never used.
     scores = graph.constant(np.append(scores_FK.ravel(), 0.0), "scores")
-    places = _add_search(graph, inside, knots, knots_FK.shape)
-    knot, score = (graph.node("Gather", table, places) for table in (knots, scores))
-    slope = graph.node("Gather", graph.constant(slopes_FK.ravel(), "slopes"), places)
-    next_score = graph.node("Gather", scores, graph.node("Add", places, graph.indexes(1)))
+    indices = _add_search(graph, inside, knots, knots_FK.shape)
+    knot, score = (graph.node("Gather", table, indices) for table in (knots, scores))
+    slope = graph.node("Gather", graph.constant(slopes_FK.ravel(), "slopes"), indices)
+    next_score = graph.node("Gather", scores, graph.node("Add", indices, graph.indexes(1)))
     between = graph.node("Add", graph.node("Mul", slope, graph.node("Sub", inside, knot)), score)
     # Between knots closer or farther apart than a float can say, the slope is no number.
     sound = graph.node("LessOrEqual", graph.node("Abs", between), graph.number(SCORE_LIMIT, np.float64))
@@ -152,11 +152,11 @@ def _add_value_codes(
     values, missing = (graph.node("Gather", name, columns, axis=1) for name in (numbers.values, numbers.missing))
     vocabulary_VK = _table([feature.vocabulary for feature in features.values()], end=np.inf)
     vocabulary = graph.constant(vocabulary_VK.ravel(), "vocabulary")
-    places = _add_search(graph, values, vocabulary, vocabulary_VK.shape)
-    # Each vocabulary begins at a multiple of the width: what is left over is the place in it.
-    place_inside = graph.node("Mod", places, graph.indexes(vocabulary_VK.shape[1]))
-    code = graph.node("Add", place_inside, graph.indexes(FIRST_CODE))
-    is_known = graph.node("Equal", values, graph.node("Gather", vocabulary, places))
+    indices = _add_search(graph, values, vocabulary, vocabulary_VK.shape)
+    # Each vocabulary begins at a multiple of the width: what is left over is the index in it.
+    index_inside = graph.node("Mod", indices, graph.indexes(vocabulary_VK.shape[1]))
+    code = graph.node("Add", index_inside, graph.indexes(FIRST_CODE))
+    is_known = graph.node("Equal", values, graph.node("Gather", vocabulary, indices))
     found = graph.node("Where", is_known, code, graph.number(UNSEEN, np.int64))
     codes = graph.node("Where", missing, graph.number(MISSING, np.int64), found)
     return {
@@ -208,11 +208,11 @@ def _add_search(graph: Graph, values: str, table: str, shape: tuple[int, ...]) -
         or ``(1, F)`` where each row has one number.
     """
     rows, width = shape
-    places = graph.constant(np.arange(0, rows * width, width)[None], "first_places")
+    indices = graph.constant(np.arange(0, rows * width, width)[None], "first_places")
     step = width // 2
     while step:
-        further = graph.node("Add", places, graph.indexes(step))
+        further = graph.node("Add", indices, graph.indexes(step))
         above = graph.node("Less", values, graph.node("Gather", table, further))
-        places = graph.node("Where", above, places, further)
+        indices = graph.node("Where", above, indices, further)
         step //= 2
-    return places
+    return indices

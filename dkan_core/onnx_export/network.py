@@ -92,12 +92,12 @@ def _add_one_hots(graph: Graph, one_hots: OneHotWeights, codes: dict[int, str]) 
             of_missing.append((codes[index], table))
         else:
             rare = graph.node("GreaterOrEqual", codes[index], graph.number(cap, np.int64))
-            places = graph.node("Where", rare, graph.number(UNSEEN, np.int64), codes[index])
-            terms.append(graph.node("Gather", graph.constant(table, "one_hot_weight"), places))
+            indices = graph.node("Where", rare, graph.number(UNSEEN, np.int64), codes[index])
+            terms.append(graph.node("Gather", graph.constant(table, "one_hot_weight"), indices))
     for cross, table in zip(one_hots.crosses, tables[len(features) :], strict=True):
         strides = [graph.node("Mul", codes[index], graph.number(stride, np.int64)) for index, stride in cross]
-        places = functools.reduce(lambda left, right: graph.node("Add", left, right), strides)
-        terms.append(graph.node("Gather", graph.constant(table, "one_hot_weight"), places))
+        indices = functools.reduce(lambda left, right: graph.node("Add", left, right), strides)
+        terms.append(graph.node("Gather", graph.constant(table, "one_hot_weight"), indices))
     return [*terms, *_add_missing(graph, of_missing)]
 
 

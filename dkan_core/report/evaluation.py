@@ -75,9 +75,9 @@ def render_report(
     several = len(names) > 1
     what = f"{len(names)} labels" if several else f"one label: {names[0]}"
     sections = [
-        _section(labels[:, place], probabilities[:, place], thresholds.get(name))
+        _section(labels[:, index], probabilities[:, index], thresholds.get(name))
         | {"name": name, "facts": metrics["labels"][name], "errors": errors.get(name), "learned": learned.get(name)}
-        for place, name in enumerate(names[:LABEL_SECTIONS])
+        for index, name in enumerate(names[:LABEL_SECTIONS])
     ]
     return render_html(
         "evaluation",

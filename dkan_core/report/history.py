@@ -39,7 +39,7 @@ def _precision_card(history: History, axis: str | None) -> Card | None:
     if not measured:
         return None
     y = [entry["average_precision"] for entry in measured]
-    x = _places(measured, axis)
+    x = _positions(measured, axis)
     figure = figures.history_figure(name, x, {name.lower(): y}, xlabel=_word(axis), mark_best=True)
     return name, f"Evaluated on a snapshot while training went on. The dot is the best, {max(y):.4f}.", figure
 
@@ -53,12 +53,12 @@ def _loss_card(history: History, axis: str | None) -> Card | None:
     about = "Training: the mean since the last evaluation, with dropout and of each ensemble member by itself."
     if "validation" in curves:
         about = f"Mean binary cross-entropy. {about} Where validation rises and training falls, the model overfits."
-    figure = figures.history_figure(name, _places(history, axis), curves, xlabel=_word(axis), mark_best=False)
+    figure = figures.history_figure(name, _positions(history, axis), curves, xlabel=_word(axis), mark_best=False)
     return name, about, figure
 
 
-def _places(history: History, axis: str | None) -> list[float]:
-    return [entry[axis] if axis else place for place, entry in enumerate(history, 1)]
+def _positions(history: History, axis: str | None) -> list[float]:
+    return [entry[axis] if axis else number for number, entry in enumerate(history, 1)]
 
 
 def _word(axis: str | None) -> str:

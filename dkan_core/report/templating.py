@@ -107,12 +107,12 @@ def _escape_unless_safe(value: Any) -> Any:
 
 
 def headings(body: str) -> list[tuple[str, Markup]]:
-    """Return place and text of each section of a page, for its contents.
+    """Return number and text of each section of a page, for its contents.
 
     >>> headings("<h2>Labels</h2><p>...</p><h2>A &lt; B</h2>")
     [('section-1', Markup('Labels')), ('section-2', Markup('A &lt; B'))]
     """
-    return [(f"section-{place}", Markup(text)) for place, text in enumerate(HEADING.findall(body), 1)]
+    return [(f"section-{number}", Markup(text)) for number, text in enumerate(HEADING.findall(body), 1)]
 
 
 def anchored(body: str) -> Markup:
@@ -121,8 +121,8 @@ def anchored(body: str) -> Markup:
     >>> anchored("<h2>Labels</h2>")
     Markup('<h2 id="section-1">Labels</h2>')
     """
-    places = itertools.count(1)
-    return Markup(HEADING.sub(lambda found: f'<h2 id="section-{next(places)}">{found[1]}</h2>', body))
+    numbers = itertools.count(1)
+    return Markup(HEADING.sub(lambda found: f'<h2 id="section-{next(numbers)}">{found[1]}</h2>', body))
 
 
 def escape_markdown(text: str) -> str:

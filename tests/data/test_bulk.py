@@ -58,12 +58,12 @@ def make_table(rows: int = 3000, *, seed: int = 0) -> pa.Table:
     return pa.table(columns)
 
 
-def encoded(preprocessor: Preprocessor, rows: pa.RecordBatch, places: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+def encoded(preprocessor: Preprocessor, rows: pa.RecordBatch, indices: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
     record = np.dtype(
         [("key", "<u8"), ("numeric", "u1", len(preprocessor.numeric)), ("categorical", "<i4", len(preprocessor.coded))]
     )
-    records = np.zeros(len(places), record)
-    BulkEncoder(preprocessor).encode([rows], "rows", places, records)
+    records = np.zeros(len(indices), record)
+    BulkEncoder(preprocessor).encode([rows], "rows", indices, records)
     return records
 
 
@@ -77,11 +77,11 @@ def test_native_codes_are_those_of_transform(monkeypatch: pytest.MonkeyPatch) ->
     unlike = pa.array([np.nan, np.inf, -np.inf, -0.0, 3e38, -3e38, 1e-45, None], pa.float32())
     changed = table.set_column(0, "normal", pa.concat_arrays([unlike, table["normal"].combine_chunks()[8:]]))
     rows = changed.slice(3).combine_chunks().to_batches()[0]
-    places = np.random.default_rng(1).permutation(len(rows))
-    found = encoded(preprocessor, rows, places)
+    indices = np.random.default_rng(1).permutation(len(rows))
+    found = encoded(preprocessor, rows, indices)
     with monkeypatch.context() as patch:
         patch.setattr(bulk, "native_library", lambda: None)
-        expected = encoded(preprocessor, rows, places)
+        expected = encoded(preprocessor, rows, indices)
     assert len(preprocessor.numeric) % 8 and len(preprocessor.numeric) > 64
     assert found.tobytes() == expected.tobytes()
     assert len(np.unique(found["numeric"])) == 256
@@ -137,7 +137,7 @@ def test_edges_outlive_their_place_in_what_threads_share() -> None:
     table = make_table()
     numeric = [name for name in table.column_names if name != "city"]
     preprocessor = fit_preprocessor(table, numeric, ["city"], "uint8", "rows")
-    rows, places = table.to_batches()[0], np.arange(len(table))
-    expected = encoded(preprocessor, rows, places)
+    rows, indices = table.to_batches()[0], np.arange(len(table))
+    expected = encoded(preprocessor, rows, indices)
     preprocessor.__dict__["kept"] = Forgetful()
-    assert np.array_equal(encoded(preprocessor, rows, places), expected)
+    assert np.array_equal(encoded(preprocessor, rows, indices), expected)

@@ -122,18 +122,18 @@ def test_cells_not_measured_change_nothing() -> None:
 
 
 def test_multi_label_is_macro_and_micro() -> None:
-    columns = [imbalanced(rows=2_000, prevalence=rate, seed=place) for place, rate in enumerate((0.05, 0.2, 0.5))]
+    columns = [imbalanced(rows=2_000, prevalence=rate, seed=index) for index, rate in enumerate((0.05, 0.2, 0.5))]
     labels, scores = (np.stack(parts, axis=1) for parts in zip(*columns, strict=True))
     labels[::7, 1] = 255
     names = ["a", "b", "c"]
     result = metrics.compute_metrics(labels, scores, names)
-    for place, name in enumerate(names):
-        alone = metrics.compute_metrics(labels[:, [place]], scores[:, [place]], [name])
+    for index, name in enumerate(names):
+        alone = metrics.compute_metrics(labels[:, [index]], scores[:, [index]], [name])
         assert alone["labels"][name] == result["labels"][name]
     for key in metrics.SCALARS:
         assert result[key] == pytest.approx(np.mean([result["labels"][name][key] for name in names]))
     assert result["average_precision"] == pytest.approx(
-        np.mean([metrics.average_precision(labels[:, place], scores[:, place]) for place in range(3)])
+        np.mean([metrics.average_precision(labels[:, index], scores[:, index]) for index in range(3)])
     )
     measured = labels != 255
     micro = reference.average_precision_score(labels[measured], scores[measured])
@@ -264,10 +264,10 @@ def test_weight_of_a_whole_number_is_so_many_rows_and_of_zero_none() -> None:
     wanted = metrics.compute_metrics(repeated_labels, repeated_scores, ["a", "b"])
     for name in (*metrics.SCALARS, "average_precision_micro"):
         assert found[name] == pytest.approx(wanted[name], abs=1e-12), name
-    for place, name in enumerate(("a", "b")):
-        counted = (count > 0) & (labels[:, place] != metrics.NOT_MEASURED)
+    for index, name in enumerate(("a", "b")):
+        counted = (count > 0) & (labels[:, index] != metrics.NOT_MEASURED)
         assert found["labels"][name]["rows"] == np.count_nonzero(counted)
-        threshold = metrics.best_f1_threshold(labels[:, place], scores[:, place], count)
-        assert threshold == metrics.best_f1_threshold(repeated_labels[:, place], repeated_scores[:, place])
+        threshold = metrics.best_f1_threshold(labels[:, index], scores[:, index], count)
+        assert threshold == metrics.best_f1_threshold(repeated_labels[:, index], repeated_scores[:, index])
     nothing = metrics.compute_metrics(labels, scores, ["a", "b"], np.zeros(len(labels), np.float32))
     assert nothing["average_precision"] is nothing["log_loss"] is nothing["average_precision_micro"] is None

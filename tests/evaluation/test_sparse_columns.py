@@ -65,9 +65,9 @@ def test_ids_of_another_kind_are_warned_of(
     rows = list_table(make_ones())
     predict(folder / "run", write(rows.slice(0, 0), tmp_path / "empty"), tmp_path / "empty.parquet")
     assert "IDs that the model knows" not in caplog.text, "no row was read"
-    place = rows.column_names.index("tags")
+    index = rows.column_names.index("tags")
     others = pa.array([[each + 10**9 for each in ids or []] for ids in rows["tags"].to_pylist()])
-    moved = write(rows.set_column(place, "tags", others), tmp_path / "moved")
+    moved = write(rows.set_column(index, "tags", others), tmp_path / "moved")
     predict(folder / "run", moved, tmp_path / "moved.parquet")
     (text,) = [record.getMessage() for record in caplog.records if "IDs that" in record.getMessage()]
     assert text.startswith("column 'tags': rows have 0 IDs that the model knows, on average; ")
@@ -180,10 +180,10 @@ def test_a_plain_fastkan_learns_from_ids_alone(input_norm: str, tmp_path: Path) 
 
 def test_raw_rows_whose_longest_lists_differ_are_evaluated(folder: Path, tmp_path: Path) -> None:
     rows = list_table(make_ones())
-    place = rows.column_names.index("tags")
+    index = rows.column_names.index("tags")
     short = pa.array([(ids or [])[:1] for ids in rows["tags"].to_pylist()], rows["tags"].type)
     (tmp_path / "raw").mkdir()
-    for name, each in (("long", rows), ("short", rows.set_column(place, "tags", short))):
+    for name, each in (("long", rows), ("short", rows.set_column(index, "tags", short))):
         pq.write_table(each, tmp_path / "raw" / f"{name}.parquet")
     found = evaluate(folder / "run", tmp_path / "raw", tmp_path / "eval", label="y")
     assert found.metrics["rows"] == 2 * len(rows)

@@ -80,9 +80,9 @@ def test_rows_of_weight_0_are_in_no_curve_table_or_worst_error(source: Path, tmp
     alerts = scores >= found.thresholds["label"]
     assert found.confusion_matrix() == confusion_matrix(labels, alerts).tolist()
     false_rate, true_rate, thresholds = found.roc_curve()
-    place = len(thresholds) // 2
+    index = len(thresholds) // 2
     for value, rate in ((0, false_rate), (1, true_rate)):
-        assert rate[place] == np.mean(scores[labels == value] >= thresholds[place])
+        assert rate[index] == np.mean(scores[labels == value] >= thresholds[index])
     report = (tmp_path / "eval" / "report.html").read_text()
     shown = [int(number.replace(",", "")) for number in re.findall(REASONS_OF_ROW, report)]
     assert shown and counted[shown].all()

@@ -49,7 +49,7 @@ def make_arrays(rows: int, dtype: str) -> Arrays:
 
 
 def cells_like(column: Column, arrays: Arrays, rows: np.ndarray[Any, Any]) -> Cells:
-    held = {name: arrays[name][rows, index] for name, index in column.places}
+    held = {name: arrays[name][rows, index] for name, index in column.indices}
     return Cells(held.get("numeric"), held.get("categorical"))
 
 

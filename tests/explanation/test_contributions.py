@@ -151,15 +151,15 @@ def test_background_spreads_every_column_over_its_distribution(rows: tuple[Prepa
 
 
 def shapley_values(
-    model: TabularModel, arrays: Arrays, background: Arrays, places: list[list[tuple[str, int]]]
+    model: TabularModel, arrays: Arrays, background: Arrays, indices: list[list[tuple[str, int]]]
 ) -> npt.NDArray[np.float64]:
     """Return Shapley's values of one row against a background, by all coalitions."""
-    columns = len(places)
+    columns = len(indices)
     mixed: dict[str, list[npt.NDArray[Any]]] = defaultdict(list)
     coalitions = [*itertools.product([False, True], repeat=columns)]
     for coalition in coalitions:
         rows = {name: array.copy() for name, array in background.items()}
-        for chosen, own in zip(coalition, places, strict=True):
+        for chosen, own in zip(coalition, indices, strict=True):
             for name, index in own if chosen else ():
                 rows[name][:, index] = arrays[name][0, index]
         for name, array in rows.items():
@@ -184,11 +184,11 @@ def test_contributions_agree_with_exact_shapley_values(known: Path, learner: Tra
     explainer = ContributionExplainer(saved.module, saved.preprocessor, CPU)
     found_NF = explainer.explain(arrays)[:, :, 0]
     background = background_rows(saved.preprocessor, explainer.columns)
-    places = [column.places for column in explainer.columns]
+    indices = [column.indices for column in explainer.columns]
     exact_NF = np.array(
         [
             shapley_values(
-                saved.module, {name: array[row : row + 1] for name, array in arrays.items()}, background, places
+                saved.module, {name: array[row : row + 1] for name, array in arrays.items()}, background, indices
             )
             for row in range(len(source))
         ]

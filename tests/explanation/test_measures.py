@@ -73,8 +73,8 @@ def test_a_column_is_set_and_redrawn_as_a_whole(known: Path) -> None:
     columns = {column.name: column for column in source_columns(manifest.preprocessor)}
     column = columns["spiked"]
     cells = encode_values(column, np.array([0.0, 7.0, np.nan]))
-    place, rows = np.divmod(np.arange(150), 50)
-    done = changed_rows(arrays, rows, [(column, cells[place])])
+    index, rows = np.divmod(np.arange(150), 50)
+    done = changed_rows(arrays, rows, [(column, cells[index])])
     read = read_values(column, done).reshape(3, 50)
     assert (read[0] == 0).all() and np.isnan(read[2]).all()
     np.testing.assert_allclose(read[1], 7.0, atol=0.5)
@@ -234,13 +234,13 @@ def test_slope_is_what_finite_differences_find(rows: tuple[PreparedData, Arrays]
     assert missing[:, 0].any() and not missing[:, 1:].any()
     measured = measure_slopes(small, CPU, arrays, 0, 1e9)
     assert measured.shape == (numeric.shape[1],)
-    for place, slope in enumerate(measured):
+    for index, slope in enumerate(measured):
         shift = np.zeros_like(numeric)
-        shift[:, place] = step / 2
+        shift[:, index] = step / 2
         up, down = ({**arrays, "numeric": (numeric + sign * shift).astype(np.float32)} for sign in (1, -1))
         higher, lower = (ModelAnswers(small, CPU, [0], shifted).log_odds_NL for shifted in (up, down))
-        steepness = np.abs(higher - lower)[~missing[:, place]].mean() / step
-        assert slope == pytest.approx(steepness * np.nan_to_num(numeric[:, place]).std(), rel=0.01)
+        steepness = np.abs(higher - lower)[~missing[:, index]].mean() / step
+        assert slope == pytest.approx(steepness * np.nan_to_num(numeric[:, index]).std(), rel=0.01)
 
 
 def test_slope_is_the_same_however_rows_are_stored_and_cut(

@@ -48,9 +48,9 @@ MAP = PairMap(
 )
 
 
-def make_curve(name: str, place: int) -> Curve:
+def make_curve(name: str, index: int) -> Curve:
     points = [
-        Point(role="curve", name=str(x), value=float(x), mean=x / 20, low=x / 20 - 1, high=x / 20 + 1, rows=50 + place)
+        Point(role="curve", name=str(x), value=float(x), mean=x / 20, low=x / 20 - 1, high=x / 20 + 1, rows=50 + index)
         for x in range(13)
     ]
     density = {"edges": [float(x) for x in range(14)], "counts": [50.0] * 13}
@@ -69,21 +69,21 @@ def make_curve(name: str, place: int) -> Curve:
 
 def page_of(labels: Sequence[str], columns: int, prefix: str = "column") -> str:
     """Return the page of some labels and columns, each with its curve."""
-    names = [f"{prefix} {place:04}" for place in range(columns)]
+    names = [f"{prefix} {index:04}" for index in range(columns)]
     importance = [
         Importance(
             name=name,
             kind="numeric",
-            effect=1 / (1 + place),
+            effect=1 / (1 + index),
             effect_error=0.01,
             effect_rows=9,
             # Half of them were shuffled, the weakest with the largest loss.
-            precision_drop=place / columns if place % 2 else None,
-            precision_drop_error=0.0 if place % 2 else None,
+            precision_drop=index / columns if index % 2 else None,
+            precision_drop_error=0.0 if index % 2 else None,
         )
-        for place, name in enumerate(names)
+        for index, name in enumerate(names)
     ]
-    curves = [make_curve(name, place) for place, name in enumerate(names)]
+    curves = [make_curve(name, index) for index, name in enumerate(names)]
     learned = {
         label: LabelExplanation(
             label=label,
@@ -115,12 +115,12 @@ def test_columns_are_found_and_sorted_with_their_curves(browser: Chromium, page:
     assert browser.ask(f"[{ROWS}.length, {CARDS}.length]") == [COLUMNS, COLUMNS]
     browser.ask(f"{SEARCH}('COLUMN 009')")
     shown = "filter((each) => !each.hidden).map((each) => each.dataset.name)"
-    wanted = [f"column {place:04}" for place in (9, *range(90, 100))]
+    wanted = [f"column {index:04}" for index in (9, *range(90, 100))]
     assert browser.ask(f"{ROWS}.{shown}") == browser.ask(f"{CARDS}.{shown}") == wanted
     assert browser.ask("document.querySelector('[data-columns] output').textContent") == "11 of 100 columns, 11 drawn"
     assert browser.ask(f"{ROWS}[95].closest('details').open") is True
     browser.ask(f"{SORT}('lost')")
-    by_loss = [f"column {place:04}" for place in (99, 97, 95, 93, 91, 9, 90, 92, 94, 96, 98)]
+    by_loss = [f"column {index:04}" for index in (99, 97, 95, 93, 91, 9, 90, 92, 94, 96, 98)]
     assert browser.ask(f"{ROWS}.{shown}") == browser.ask(f"{CARDS}.{shown}") == by_loss
     browser.ask(f"{SEARCH}('')")
     browser.ask(f"{SORT}('effect')")
@@ -192,9 +192,9 @@ def test_labels_are_looked_at_one_by_one(browser: Chromium, many: tuple[Path, Pa
             browser.open(path, width=width, dark=dark, script=dark)
             assert browser.ask(panels) == [True, False, False]
             browser.ask("document.getElementById('label-0').focus()")
-            for place in (1, 2):
+            for index in (1, 2):
                 browser.press("ArrowRight")
-                assert browser.ask(panels) == [each == place for each in range(3)]
+                assert browser.ask(panels) == [each == index for each in range(3)]
                 assert browser.ask(WIDER) <= 0 and browser.ask(SMALLEST) > 8
             assert browser.complaints() == []
 
@@ -205,13 +205,13 @@ def test_search_and_order_are_those_of_a_label(browser: Chromium, tmp_path: Path
     browser.open(path)
     shown = "[...document.querySelectorAll('.panel')].map((panel) => [...panel.querySelectorAll('tr[data-name]')]"
     names = f"{shown}.filter((each) => !each.hidden).map((each) => each.dataset.name))"
-    every = [f"column {place:04}" for place in range(9)]
+    every = [f"column {index:04}" for index in range(9)]
     assert browser.ask(names) == [every, every]
     browser.ask(f"{SEARCH}('0003')")
     assert browser.ask(names) == [["column 0003"], every]
     browser.ask(f"{SEARCH}('')")
     browser.ask(f"{SORT}('lost')")
-    assert browser.ask(names) == [[every[place] for place in (7, 5, 3, 1, 0, 2, 4, 6, 8)], every]
+    assert browser.ask(names) == [[every[index] for index in (7, 5, 3, 1, 0, 2, 4, 6, 8)], every]
 
 
 def test_levels_of_few_rows_are_gray() -> None:

@@ -84,7 +84,7 @@ def test_steps_lead_from_the_baseline_to_the_row() -> None:
     reasons = [Reason(column=f"c{place}", value="1", log_odds=change) for place, change in enumerate((2.0, -3.0, 0.5))]
     for top, changes in ((1, [2.0, -2.5]), (2, [2.0, -3.0, 0.5]), (3, [2.0, -3.0, 0.5])):
         marks = draw_waterfall(reasons, -1.0, top).canvas.marks
-        bars = [mark.places_P2[:, 0] for mark in marks if isinstance(mark, Area)]
+        bars = [mark.points_P2[:, 0] for mark in marks if isinstance(mark, Area)]
         assert len(bars) == len(changes)
         for before, after in pairwise(bars):
             assert before[1] == pytest.approx(after[0])

@@ -86,7 +86,7 @@ def of_hidden_layer(networks: int, rows: int, inputs: int, centers: int, dropped
     units = networks * inputs
     keys = (random(rows + units) * (1 << 29)).int()
     sizes = (inputs, inputs, inputs * centers, inputs, 1)
-    weights = tuple(random(networks, size) + (place == 0) for place, size in enumerate(sizes))
+    weights = tuple(random(networks, size) + (index == 0) for index, size in enumerate(sizes))
     constants = (torch.linspace(-2, 2, centers), WIDTH, keys[rows:], round(dropped * gpu_layers.ALL_CELLS))
     row_keys = keys[:rows] if dropped else None
     operands = Operands((random(rows, units), row_keys), weights, constants, torch.float32)
@@ -109,7 +109,7 @@ def of_adamw(*, with_rates: bool, clipped: bool) -> list[float]:
 
 
 def of_last_parameters() -> list[float]:
-    """Return the errors of ``fused_adamw`` where places need more than 32 bits: no program is run but the last one."""
+    """Return the errors of ``fused_adamw`` where indices need more than 32 bits: no program is run but the last one."""
     import triton
     from triton.runtime.interpreter import interpreter_builder
 
@@ -134,7 +134,7 @@ def of_last_parameters() -> list[float]:
 
 
 def of_distant_weights() -> list[float]:
-    """Return the errors of ``fused_bytes.byte_layer`` where the places of weights need more than 32 bits."""
+    """Return the errors of ``fused_bytes.byte_layer`` where the indices of weights need more than 32 bits."""
     from dkan_core.model.kernels import fused_bytes
 
     rows, inputs, centers, padded = 5, 16, 8, 1 << 28

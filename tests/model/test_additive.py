@@ -94,8 +94,8 @@ def test_a_row_takes_one_entry_of_each_term() -> None:
     starts = {term.features: term.first for term in layout.terms}
     terms = [(0,), (1,), (2,), (4,), (0, 1), (2, 4)]
     within = [[0, 1, 255, 3, 0 * 3 + 1, 1 * 2 + 1], [200, 2, 6, 1, 2 * 3 + 2, 0 * 2 + 0]]
-    expected = [[starts[term] + place for term, place in zip(terms, row, strict=True)] for row in within]
-    assert model.places(numeric, codes).tolist() == expected
+    expected = [[starts[term] + index for term, index in zip(terms, row, strict=True)] for row in within]
+    assert model.indices(numeric, codes).tolist() == expected
     assert layout.size == 2 * 256 + 3 + 4 + 3 * 3 + 2 * 2
 
 
@@ -246,14 +246,14 @@ def test_errors_of_a_pair_are_those_of_its_terms_members(saved: SavedModel, prep
 def bin_of(bins: list[dict[str, Any]], value: Any) -> int:
     """Return the bin of a value, as a reader of ``explanation.json`` finds it."""
     kinds: dict[str, list[int]] = {}
-    for place, each in enumerate(bins):
-        kinds.setdefault(each["kind"], []).append(place)
+    for index, each in enumerate(bins):
+        kinds.setdefault(each["kind"], []).append(index)
     if value is None:
         return kinds["missing"][0]
     if isinstance(value, str):
-        return next((place for place in kinds["levels"] if value in bins[place]["levels"]), kinds["rare"][0])
-    exact = [place for place in kinds.get("value", []) if bins[place]["value"] == value]
-    return (exact or [place for place in kinds["range"] if bins[place].get("start", -math.inf) <= value])[-1]
+        return next((index for index in kinds["levels"] if value in bins[index]["levels"]), kinds["rare"][0])
+    exact = [index for index in kinds.get("value", []) if bins[index]["value"] == value]
+    return (exact or [index for index in kinds["range"] if bins[index].get("start", -math.inf) <= value])[-1]
 
 
 def test_log_odds_are_recomputed_from_explanation_json(saved: SavedModel, prepared: Path, tmp_path: Path) -> None:

@@ -123,7 +123,7 @@ def test_slopes_of_tables_are_those_of_their_neighbours(blend: BlendedFastKAN) -
     assert found_BFL.shape == (ROWS, 3, 2) and not found_BFL[:, 1].any(), "the second feature is binary"
     table_VL, step = 0.25 * 1.3 * blend.additive.mean_table(), 6 / 254
     for row, code in enumerate(numeric[:, 2].tolist()):
-        places = blend.additive.score_rows[2]
+        indices = blend.additive.score_rows[2]
         before, after = max(code - 1, 1), min(code + 1, 255)
-        rise_L = table_VL[places[after]] - table_VL[places[before]]
+        rise_L = table_VL[indices[after]] - table_VL[indices[before]]
         torch.testing.assert_close(found_BFL[row, 2], rise_L / (max(1, after - before) * step))

@@ -58,8 +58,8 @@ def rest_of_a_step() -> None:
     torch.autograd.backward(out, torch.empty_like(out))
     state, one = torch.empty(3, ROWS), torch.ones(())
     fused_adamw.take_step(state, state[0], torch.ones(3), state[1], state[2], one, one)
-    place = torch.zeros(1, dtype=torch.int64)
-    fused_lookup.look_up(torch.arange(ROWS), place, place, ROWS, KeyRule(0, of_row=False))
+    position = torch.zeros(1, dtype=torch.int64)
+    fused_lookup.look_up(torch.arange(ROWS), position, position, ROWS, KeyRule(0, of_row=False))
 
 
 PASSES = {

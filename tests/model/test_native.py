@@ -185,19 +185,19 @@ def test_no_number_in_a_row_stays_in_that_row(value: float) -> None:
 @pytest.mark.usefixtures("variant")
 @pytest.mark.parametrize(("rows", "per_row", "table_rows", "width"), [(70, 3, 40, 150), (1, 1, 1, 1), (0, 2, 5, 9)])
 def test_table_sum_equals_embedding_bag(rows: int, per_row: int, table_rows: int, width: int) -> None:
-    places = torch.randint(table_rows, (rows, per_row), dtype=torch.int32)
+    indices = torch.randint(table_rows, (rows, per_row), dtype=torch.int32)
     errors = relative_errors(
-        lambda table: native.table_sum(places, table),
-        lambda table: table[places.long()].sum(1),
+        lambda table: native.table_sum(indices, table),
+        lambda table: table[indices.long()].sum(1),
         [torch.randn(table_rows, width)],
     )
     assert max(errors) < TOLERANCE, errors
 
 
-@pytest.mark.parametrize("place", [-1, 5])
-def test_places_outside_the_table_are_an_error(place: int) -> None:
-    with pytest.raises(IndexError, match=f"place {place} of a table of 5 rows"):
-        native.table_sum(torch.tensor([[0], [place]], dtype=torch.int32), torch.zeros(5, 2))
+@pytest.mark.parametrize("index", [-1, 5])
+def test_indices_outside_the_table_are_an_error(index: int) -> None:
+    with pytest.raises(IndexError, match=f"index {index} of a table of 5 rows"):
+        native.table_sum(torch.tensor([[0], [index]], dtype=torch.int32), torch.zeros(5, 2))
 
 
 @pytest.mark.usefixtures("variant")
@@ -207,11 +207,11 @@ def test_bits_depend_neither_on_threads_nor_on_the_run(threads: Callable[[int], 
     dropout, keys = RowDropout(2 * inputs, 0.3, layer=1), torch.from_numpy(dropout_keys(0, 0, rows))
     run = hidden_layer(torch.linspace(-2, 2, 8), 4 / 7, dropout, keys)
     leaves = [leaf.requires_grad_() for leaf in hidden_leaves(2, rows, inputs, outputs, 8, side_by_side=True)]
-    places, table = torch.randint(50, (rows, 4), dtype=torch.int32), torch.randn(50, 200).requires_grad_()
+    indices, table = torch.randint(50, (rows, 4), dtype=torch.int32), torch.randn(50, 200).requires_grad_()
     results = []
     for count in (1, 2, 9, 2):
         threads(count)
-        out, total = run(*leaves), native.table_sum(places, table)
+        out, total = run(*leaves), native.table_sum(indices, table)
         gradients = torch.autograd.grad(out.sin().sum(), leaves), torch.autograd.grad(total.sin().sum(), table)
         results.append([out, *gradients[0], total, *gradients[1]])
     for one, other in pairwise(results):

@@ -58,8 +58,8 @@ def written_out_input(layout: InputLayout, codes: Tensor, grid: Tensor, width: f
         inputs = torch.cat([scores[:, [*layout.scores]], *embedded], dim=1)
         out = eager.radial_linear(inputs, spline, grid.to(inputs.dtype), width) + F.linear(F.silu(inputs), base, bias)
         for first, _, cap, columns in layout.groups:
-            places = sum((codes[:, feature].long() * stride for feature, stride in columns), torch.tensor(0))
-            out = out + one_hot[first + (places if cap == 0 else places.masked_fill(places >= cap, 0))]
+            indices = sum((codes[:, feature].long() * stride for feature, stride in columns), torch.tensor(0))
+            out = out + one_hot[first + (indices if cap == 0 else indices.masked_fill(indices >= cap, 0))]
         return out
 
     return run

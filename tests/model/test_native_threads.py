@@ -23,13 +23,13 @@ import os, sys, torch
 from dkan_core.model.kernels import native
 torch.set_num_threads({1 + HELPERS})
 torch.manual_seed(0)
-places, table = torch.randint(50, (5000, 4), dtype=torch.int32), torch.randn(50, 200)
+indices, table = torch.randint(50, (5000, 4), dtype=torch.int32), torch.randn(50, 200)
 threads = lambda: len(os.listdir("/proc/self/task"))
-before, expected = threads(), native.table_sum(places, table)
+before, expected = threads(), native.table_sum(indices, table)
 assert threads() == before + {HELPERS}
 child = os.fork()
 if not child:
-    before, found = threads(), native.table_sum(places, table)
+    before, found = threads(), native.table_sum(indices, table)
     started = threads() - before
     os._exit(0 if (before, started) == (1, {HELPERS}) and torch.equal(found, expected) else 1)
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))

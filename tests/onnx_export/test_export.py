@@ -126,9 +126,9 @@ def test_columns_of_one_kind_alone(numeric: tuple[str, ...], categories: tuple[s
 
 def test_truth_values_match_however_they_are_written(tmp_path: Path) -> None:
     rows = table()
-    place = rows.schema.get_field_index("opted in")
+    index = rows.schema.get_field_index("opted in")
     texts = [str(value) for value in rows["opted in"].to_pylist()]
-    as_text, upper = (rows.set_column(place, "opted in", pa.array(each)) for each in (texts, map(str.upper, texts)))
+    as_text, upper = (rows.set_column(index, "opted in", pa.array(each)) for each in (texts, map(str.upper, texts)))
     for known in (rows, as_text):
         model = random_model(tmp_path / str(known["opted in"].type), rows=known)
         export(model, tmp_path / "model.onnx", overwrite=True)

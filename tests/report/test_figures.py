@@ -81,12 +81,12 @@ DRAWINGS = {
 }
 
 
-def places_of(mark: Line | Area | Dot | Hint) -> Points:
+def points_of(mark: Line | Area | Dot | Hint) -> Points:
     if isinstance(mark, Dot):
         return np.array([[mark.x, mark.y]])
     if isinstance(mark, Hint):
         return np.array([[mark.left, mark.top], [mark.right, mark.bottom]])
-    return mark.places_P2
+    return mark.points_P2
 
 
 @pytest.mark.parametrize("name", DRAWINGS)
@@ -101,9 +101,9 @@ def test_everything_drawn_lies_on_the_canvas_and_reads_as_xml(name: str) -> None
                 left = mark.x - width * {"start": 0.0, "middle": 0.5, "end": 1.0}[mark.anchor]
                 assert left >= -1 and left + width <= canvas.width + 14, mark
         else:
-            places = places_of(mark)
-            assert np.isfinite(places).all()
-            assert ((places >= -0.01) & (places <= [canvas.width + 0.01, canvas.height + 0.01])).all(), mark
+            points = points_of(mark)
+            assert np.isfinite(points).all()
+            assert ((points >= -0.01) & (points <= [canvas.width + 0.01, canvas.height + 0.01])).all(), mark
     root = ElementTree.fromstring(drawing.svg)
     assert len(root) == len(canvas.marks)
     assert drawing.svg == DRAWINGS[name]().svg

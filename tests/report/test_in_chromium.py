@@ -101,9 +101,9 @@ def test_explorer_counts_right_wherever_the_slider_is(browser: Chromium, explore
     seen = set()
     for key in ("Home", *["ArrowRight"] * 3, *["End"], *["ArrowLeft"] * 40):
         browser.press(key)
-        place = int(browser.ask("document.querySelector('[data-input=threshold]').value"))
+        index = int(browser.ask("document.querySelector('[data-input=threshold]').value"))
         exact = browser.ask(
-            f"(({{thresholds}}) => thresholds[thresholds.length - 1 - {place}])"
+            f"(({{thresholds}}) => thresholds[thresholds.length - 1 - {index}])"
             "(JSON.parse(document.querySelector('[data-counts]').dataset.counts))"
         )
         found = counts(browser)
@@ -174,9 +174,9 @@ def test_switch_shows_one_label_at_a_time_and_takes_the_keyboard(browser: Chromi
     panels = "[...document.querySelectorAll('.panel')].map((each) => each.getBoundingClientRect().height > 0)"
     assert browser.ask(panels) == [True, *[False] * len(NAMES)]
     browser.ask("document.getElementById('label-0').focus()")
-    for place in range(1, len(NAMES) + 1):
+    for index in range(1, len(NAMES) + 1):
         browser.press("ArrowRight")
-        assert browser.ask(panels) == [each == place for each in range(len(NAMES) + 1)]
+        assert browser.ask(panels) == [each == index for each in range(len(NAMES) + 1)]
         assert browser.ask(WIDER) <= 0
 
 

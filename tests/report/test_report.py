@@ -82,9 +82,9 @@ def render(labels: Array, scores: Array, names: list[str], **changes: Any) -> st
         "probabilities": scores,
         "names": names,
         "metrics": compute_metrics(labels, scores, names),
-        "thresholds": {name: best_f1_threshold(labels[:, place], scores[:, place]) for place, name in enumerate(names)},
+        "thresholds": {name: best_f1_threshold(labels[:, index], scores[:, index]) for index, name in enumerate(names)},
         "history": HISTORY,
-        "data_summary": {"rows": {"train": 1000, "test": 400}, "features": [f"f{place}" for place in range(100)]},
+        "data_summary": {"rows": {"train": 1000, "test": 400}, "features": [f"f{index}" for index in range(100)]},
         "model_summary": {"hidden": [64, 32], "thresholds": {"is_late": 0.5}, "dropout": 0.1, "weights": None},
     }
     return render_report(**{**given, **changes})
@@ -147,7 +147,7 @@ def test_single_label_page_shows_everything() -> None:
 def test_multi_label_page_limits_the_sections_and_says_so() -> None:
     labels, scores = sample(LABEL_SECTIONS + 2, rows=60)
     labels[:, 3:] *= labels[:, 3:] == 255  # all but three labels without a positive: no curves to draw
-    names = [f"label {place}" for place in range(labels.shape[1])]
+    names = [f"label {index}" for index in range(labels.shape[1])]
     page = render(labels, scores, names)
     assert len(check_page(page)) == 6 + 3 * 6 + 2
     # A switch that needs no script: one radio button for each panel, and one panel that is shown at first.
@@ -279,11 +279,11 @@ def test_name_that_a_template_is_not_given_is_an_error() -> None:
 def test_contents_lead_to_every_section_and_tables_name_their_heads() -> None:
     labels, scores = sample(1)
     page = render(labels, scores, ["y"], provenance={"model": HOSTILE})
-    places = re.findall(r'<h2 id="(section-\d+)">', page)
-    assert len(places) == page.count("<h2") > 3
+    anchors = re.findall(r'<h2 id="(section-\d+)">', page)
+    assert len(anchors) == page.count("<h2") > 3
     contents = re.search(r'<nav class="contents".*?</nav>', page)
     assert contents is not None
-    assert re.findall(r'href="#(.*?)"', contents[0]) == places
+    assert re.findall(r'href="#(.*?)"', contents[0]) == anchors
     assert ">Provenance</a>" in contents[0]
     assert not re.search(r"<th(?![^>]*scope=)[ >]", page) and page.count('scope="col"') >= 5 and 'scope="row"' in page
 

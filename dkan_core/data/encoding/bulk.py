@@ -30,7 +30,7 @@ from dkan_core.data.encoding.preprocessor import (
 from dkan_core.data.encoding.raw_columns import column_named, column_of_numbers, numbers
 from dkan_core.data.encoding.sparse import sparse_codes
 from dkan_core.data.source.blocks import side_by_side
-from dkan_core.native.library import ColumnArguments, PlaceArguments, native_library
+from dkan_core.native.library import ColumnArguments, ScatterArguments, native_library
 from dkan_core.utils.resources import available_cores
 
 FLOATS: dict[Any, np.dtype[Any]] = {pa.float32(): np.dtype(np.float32), pa.float64(): np.dtype(np.float64)}
@@ -59,13 +59,13 @@ class BulkEncoder:
             time = times.get(coded.name)
             self._coded[time.column if time is not None else coded.name].append(index)
 
-    def encode(self, blocks: Iterable[pa.RecordBatch], where: str, places: Int64, records: npt.NDArray[Any]) -> None:
+    def encode(self, blocks: Iterable[pa.RecordBatch], where: str, indices: Int64, records: npt.NDArray[Any]) -> None:
         """Write the codes of rows into records.
 
         Args:
             blocks: Some columns of the rows each, together at least those that the preprocessor reads.
             where: The file, for messages.
-            places: Which record each row is (N,).
+            indices: Which record each row is (N,).
             records: Structured (N,), with the fields ``numeric`` and ``categorical`` as far as there are such features.
 
         Raises:
@@ -73,10 +73,10 @@ class BulkEncoder:
         """
         if self._library is None:
             for name, array in self.preprocessor.transform(side_by_side(blocks), where).items():
-                _put(array, places, records[name])
+                _put(array, indices, records[name])
             return
-        codes_FN = self._codes_of(len(places))
-        coded_CN = np.empty((len(self.preprocessor.coded), len(places)), np.int32)
+        codes_FN = self._codes_of(len(indices))
+        coded_CN = np.empty((len(self.preprocessor.coded), len(indices)), np.int32)
         sparse = {feature.name for feature in self.preprocessor.sparse}
         missing = dict.fromkeys([*self._numeric, *self._coded, *sparse])
         lists: dict[str, pa.Array] = {}
@@ -89,15 +89,15 @@ class BulkEncoder:
         for name in missing:
             column_named(pa.record_batch({}), name, where)
         if len(codes_FN):
-            self._place(codes_FN, np.ascontiguousarray(places, np.int64), records["numeric"])
+            self._scatter(codes_FN, np.ascontiguousarray(indices, np.int64), records["numeric"])
         if len(coded_CN):
-            records["categorical"][places] = coded_CN.T
+            records["categorical"][indices] = coded_CN.T
         if lists:
-            _put(sparse_codes(pa.record_batch(lists), self.preprocessor.sparse, where), places, records["sparse"])
+            _put(sparse_codes(pa.record_batch(lists), self.preprocessor.sparse, where), indices, records["sparse"])
 
     def _codes_of(self, rows: int) -> UInt8:
         """Return room for the codes of ``rows`` rows by column, used again for each batch."""
-        # An odd number of cache lines: an even one would let the codes of many columns share a few places of the cache.
+        # An odd number of cache lines: an even one would let the codes of many columns share a few sets of the cache.
         stride = (-(-rows // CACHE_LINE) | 1) * CACHE_LINE
         features = len(self.preprocessor.numeric)
         if self._codes.size < features * stride:
@@ -145,28 +145,28 @@ class BulkEncoder:
         for index, codes in zip(indices, map_columns(encode, features), strict=True):
             coded_CN[index] = codes
 
-    def _place(self, codes_FN: UInt8, places: Int64, numeric_NF: UInt8) -> None:
-        """Write codes by column to the places of their rows."""
-        call = PlaceArguments(
+    def _scatter(self, codes_FN: UInt8, indices: Int64, numeric_NF: UInt8) -> None:
+        """Write codes by column to the records of their rows."""
+        call = ScatterArguments(
             codes_FN.ctypes.data,
-            places.ctypes.data,
+            indices.ctypes.data,
             numeric_NF.ctypes.data,
             numeric_NF.strides[0],
             codes_FN.strides[0],
-            len(places),
+            len(indices),
             len(codes_FN),
         )
         if self._library is not None:
-            self._library.dkan_place(ctypes.byref(call), available_cores())
+            self._library.dkan_scatter(ctypes.byref(call), available_cores())
 
 
-def _put(array: npt.NDArray[Any], places: Int64, field: npt.NDArray[Any]) -> None:
-    """Write rows to their places in a field of records; codes of lists have room for longer rows there."""
+def _put(array: npt.NDArray[Any], indices: Int64, field: npt.NDArray[Any]) -> None:
+    """Write rows to one field of their records; codes of lists have room for longer rows there."""
     if array.shape == field.shape:
-        field[places] = array
+        field[indices] = array
         return
     field[...] = 0
-    field[places, : array.shape[1]] = array
+    field[indices, : array.shape[1]] = array
 
 
 def _describe(argument: ColumnArguments, column: pa.Array, edges: CodeEdges, out: UInt8) -> None:

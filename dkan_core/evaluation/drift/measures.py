@@ -214,7 +214,7 @@ def _category(
 
 
 def _number_bins(trained: Int64) -> Int64:
-    # Missing values are in the first place of the counts, and get a bin of their own behind the tenths.
+    # Missing values are first in the counts, and get a bin of their own behind the tenths.
     return np.append(PSI_BINS, tenths(trained[1:]))
 
 
@@ -244,8 +244,8 @@ def psi_beyond_chance(column: ColumnDrift, trained: Sequence[int], rows: int) ->
     return max(0.0, (column.psi or 0.0) - (filled - 1) * (1 / max(1, sum(trained)) + 1 / rows))
 
 
-def _share(counts: Int64, place: int) -> float:
-    return float(counts[place] / max(1, counts.sum()))
+def _share(counts: Int64, index: int) -> float:
+    return float(counts[index] / max(1, counts.sum()))
 
 
 def tenths(counts: Int64) -> Int64:
@@ -257,8 +257,8 @@ def tenths(counts: Int64) -> Int64:
     total = max(1, int(counts.sum()))
     # Doubled, so that the middle of an odd count is a whole number: a float could fall into the next tenth.
     doubled = 2 * np.cumsum(counts) - counts
-    places: Int64 = np.minimum(doubled * PSI_BINS // (2 * total), PSI_BINS - 1)
-    return places
+    bins: Int64 = np.minimum(doubled * PSI_BINS // (2 * total), PSI_BINS - 1)
+    return bins
 
 
 def population_stability_index(old: npt.NDArray[Any], new: npt.NDArray[Any]) -> float:

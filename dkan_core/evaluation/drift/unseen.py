@@ -29,10 +29,10 @@ class UnseenValues:
     """
 
     def __init__(self, preprocessor: Preprocessor) -> None:
-        self._places = [place for place, each in enumerate(preprocessor.coded) if each.kind == "category"]
+        self._indices = [index for index, each in enumerate(preprocessor.coded) if each.kind == "category"]
         self._categories = [each for each in preprocessor.coded if each.kind == "category"]
         self._trained = preprocessor.counts or {}
-        self.rows, self._unseen = 0, np.zeros(len(self._places), np.int64)
+        self.rows, self._unseen = 0, np.zeros(len(self._indices), np.int64)
         self._sparse = preprocessor.sparse
         self._ends = np.cumsum([feature.size for feature in self._sparse])
         self._ids = np.zeros(len(self._sparse), np.int64)
@@ -44,7 +44,7 @@ class UnseenValues:
             Of these rows, how many hold an unknown value, by category; those without any are left out.
         """
         self.rows += len(next(iter(arrays.values())))
-        counts = [int(np.count_nonzero(arrays["categorical"][:, place] == UNSEEN)) for place in self._places]
+        counts = [int(np.count_nonzero(arrays["categorical"][:, index] == UNSEEN)) for index in self._indices]
         self._unseen += np.array(counts, np.int64)
         if self._sparse:
             up_to = [np.count_nonzero(arrays["sparse"] <= end) for end in (EMPTY, *self._ends)]

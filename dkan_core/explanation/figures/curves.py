@@ -69,14 +69,14 @@ def _draw_curve(canvas: Canvas, curve: Curve, text: str, earlier: Curve | None) 
     middle = bottom - DENSITY_HEIGHT
     above = Panel(canvas, Box(left=left, top=8, right=right, bottom=middle), _without_texts(x), y)
     zero_line(above)
-    places = [point.value or 0.0 for point in line]
+    positions = [point.value or 0.0 for point in line]
     if before:
         canvas.line(above.at([p.value or 0.0 for p in before], [p.mean for p in before]), MUTED, dash=DASHED)
-    _paint_between(above, places, [point.low for point in line], [point.high for point in line], SPREAD_OPACITY)
+    _paint_between(above, positions, [point.low for point in line], [point.high for point in line], SPREAD_OPACITY)
     bands = [point.band for point in line if point.band is not None]
     if bands:
-        _paint_between(above, places, [low for low, _ in bands], [high for _, high in bands], BAND_OPACITY)
-    canvas.line(above.at(places, [point.mean for point in line]), ACCENT)
+        _paint_between(above, positions, [low for low, _ in bands], [high for _, high in bands], BAND_OPACITY)
+    canvas.line(above.at(positions, [point.mean for point in line]), ACCENT)
     if len(line) <= 24:
         for point in line:
             above.dot(point.value or 0.0, point.mean, ACCENT, radius=1.6)
@@ -86,8 +86,8 @@ def _draw_curve(canvas: Canvas, curve: Curve, text: str, earlier: Curve | None) 
         _whisker(above, mark.value or 0.0, mark)
     _draw_density(canvas, Box(left=left, top=middle, right=right, bottom=bottom), curve, x)
     _hint_along(above, curve, bottom, marks, [*before, *before_marks])
-    for place, point in enumerate(beside):
-        edge = right + 2 + place * MISSING_WIDTH
+    for position, point in enumerate(beside):
+        edge = right + 2 + position * MISSING_WIDTH
         box = Box(left=edge, top=8, right=edge + MISSING_WIDTH - 4, bottom=middle)
         _draw_beside(canvas, box, _without_texts(y), curve, point, before_beside.get(point.name))
 
@@ -163,9 +163,9 @@ def _ends(points: Sequence[Point], earlier: Sequence[Point]) -> tuple[float, flo
 
 
 def _paint_between(
-    panel: Panel, places: Sequence[float], low: Sequence[float], high: Sequence[float], opacity: float
+    panel: Panel, positions: Sequence[float], low: Sequence[float], high: Sequence[float], opacity: float
 ) -> None:
-    corners = panel.at([*places, *places[::-1]], [*low, *high[::-1]])
+    corners = panel.at([*positions, *positions[::-1]], [*low, *high[::-1]])
     panel.canvas.area(corners, ACCENT, opacity=opacity)
 
 
@@ -191,18 +191,18 @@ def _draw_density(canvas: Canvas, box: Box, curve: Curve, x: Axis) -> None:
     top = float(min(shares.max(), 4 * np.sort(shares)[-3:][0])) or float(shares.max()) or 1.0
     panel = Panel(canvas, box, x, Axis(low=0.0, high=1.05 * top))
     outline_P2 = steps(edges, np.minimum(shares, top), 0.0)
-    places_P2 = panel.at(outline_P2[:, 0], outline_P2[:, 1])
+    points_P2 = panel.at(outline_P2[:, 0], outline_P2[:, 1])
     # The first and last bins may reach beyond the axis.
-    places_P2[:, 0] = places_P2[:, 0].clip(box.left, box.right)
-    canvas.area(places_P2, QUIET, opacity=0.55)
+    points_P2[:, 0] = points_P2[:, 0].clip(box.left, box.right)
+    canvas.area(points_P2, QUIET, opacity=0.55)
     canvas.text(box.left - 12, (box.top + box.bottom) / 2, "rows", size=SMALL_SIZE, angle=90)
-    for place in np.flatnonzero(shares > 1.001 * top):
-        across = float(panel.across([(edges[place] + edges[place + 1]) / 2])[0])
-        text = percent(float(shares[place]))
+    for position in np.flatnonzero(shares > 1.001 * top):
+        across = float(panel.across([(edges[position] + edges[position + 1]) / 2])[0])
+        text = percent(float(shares[position]))
         beyond = across + 6 + text_width(text, SMALL_SIZE) > box.right
         # Beside the bar, on the side where there is room.
-        place_x = across - 6 if beyond else across + 6
-        canvas.text(place_x, box.top + 6, text, size=SMALL_SIZE, anchor="end" if beyond else "start")
+        text_x = across - 6 if beyond else across + 6
+        canvas.text(text_x, box.top + 6, text, size=SMALL_SIZE, anchor="end" if beyond else "start")
 
 
 def _draw_levels(canvas: Canvas, curve: Curve, text: str, earlier: Curve | None) -> None:
@@ -218,20 +218,20 @@ def _draw_levels(canvas: Canvas, curve: Curve, text: str, earlier: Curve | None)
     right = max(text_width(count, SMALL_SIZE) for count in counts) + 10
     panel = fit(canvas, even_axis(*_ends(points, shown_before), text), y, right=max(right, 34.0), top=20)
     zero_line(panel, vertical=True)
-    for place, point in enumerate(points):
+    for position, point in enumerate(points):
         known = WARM if point.role == "missing" else ACCENT
         color = known if point.rows >= FEW_ROWS else QUIET
-        paint_bar(panel, place, point.mean, color, LEVEL_SHARE, opacity=0.3)
-        canvas.line(panel.at([point.low, point.high], [place, place]), color, width=1.2, opacity=0.5)
+        paint_bar(panel, position, point.mean, color, LEVEL_SHARE, opacity=0.3)
+        canvas.line(panel.at([point.low, point.high], [position, position]), color, width=1.2, opacity=0.5)
         if point.band is not None:
-            canvas.line(panel.at(point.band, [place, place]), color, width=4.0, opacity=0.55)
+            canvas.line(panel.at(point.band, [position, position]), color, width=4.0, opacity=0.55)
         if point.name in before:
-            ends = [place - LEVEL_SHARE / 1.4, place + LEVEL_SHARE / 1.4]
+            ends = [position - LEVEL_SHARE / 1.4, position + LEVEL_SHARE / 1.4]
             canvas.line(panel.at([before[point.name].mean] * 2, ends), MUTED, width=1.6, dash=(2.0, 2.0))
-        panel.dot(point.mean, place, color, rim=1)
-        down = float(panel.down([place])[0])
-        canvas.text(panel.box.right + 6, down, counts[place], size=SMALL_SIZE, anchor="start")
-        top, bottom = panel.down([place - 0.5, place + 0.5]).tolist()
+        panel.dot(point.mean, position, color, rim=1)
+        down = float(panel.down([position])[0])
+        canvas.text(panel.box.right + 6, down, counts[position], size=SMALL_SIZE, anchor="start")
+        top, bottom = panel.down([position - 0.5, position + 0.5]).tolist()
         was = before[point.name].mean if point.name in before else None
         canvas.hint(0.0, top, canvas.width, bottom, describe_point(curve, point, was))
     canvas.text(panel.box.right + 6, panel.box.top - 8, "rows", size=SMALL_SIZE, anchor="start")

@@ -67,10 +67,10 @@ def cells_of(pair: PairMap) -> list[MapCell]:
     ]
 
 
-def _in_words(side: PairAxis, place: int) -> str:
+def _in_words(side: PairAxis, index: int) -> str:
     """Name a bin: the value that stands for it, and what it reaches from and to."""
-    reach = side.ranges[place] if side.ranges else ""
-    return f"{side.names[place]} ({reach})" if reach else side.names[place]
+    reach = side.ranges[index] if side.ranges else ""
+    return f"{side.names[index]} ({reach})" if reach else side.names[index]
 
 
 def with_error(effect: float, error: float | None) -> str:
@@ -101,14 +101,14 @@ def draw_map(pair: PairMap) -> Drawing:
     x, y = _axis(pair.second), _axis(pair.first)
     turned = x if pair.second.edges or not _is_long(pair.second) else _turned(x)
     half, left = WIDTH / 2, 2 + y.room_left
-    for place, (values, title) in enumerate(
+    for index, (values, title) in enumerate(
         ((pair.joint, "Both together"), (pair.own, "Beyond the sum of the two alone"))
     ):
         shown = turned
         box = Box(
-            left=left + place * half,
+            left=left + index * half,
             top=22,
-            right=(place + 1) * half - KEY_GAP - KEY_WIDTH - KEY_ROOM,
+            right=(index + 1) * half - KEY_GAP - KEY_WIDTH - KEY_ROOM,
             bottom=HEIGHT - 2 - shown.room_below,
         )
         canvas.text(box.left, 10, title, anchor="start")
@@ -126,7 +126,7 @@ def _axis(side: PairAxis) -> Axis:
     if side.edges:
         axis = scaled_axis(side.on_axis, [side.edges[0], side.edges[-1]], short(side.name, 40), room=0.0)
         return Axis(low=axis.low, high=axis.high, ticks=axis.ticks, label=axis.label, grid=False, forward=axis.forward)
-    ticks = [(place, short(name, 20)) for place, name in enumerate(side.names)]
+    ticks = [(index, short(name, 20)) for index, name in enumerate(side.names)]
     return Axis(low=-0.5, high=len(side.names) - 0.5, ticks=ticks, label=short(side.name, 40), grid=False)
 
 
@@ -156,9 +156,9 @@ def _edges(side: PairAxis) -> Float64:
 def _cell(canvas: Canvas, corners: tuple[float, float, float, float], value: float, limit: float) -> None:
     """Fill a rectangle: warm above zero and cool below, the paler the nearer."""
     left, right, bottom, top = corners
-    places = [(left, bottom), (right, bottom), (right, top), (left, top)]
+    outline = [(left, bottom), (right, bottom), (right, top), (left, top)]
     # Opacity rather than paler colors: a page may be dark or light.
-    canvas.area(places, WARM if value > 0 else ACCENT, opacity=abs(value) / (limit or 1.0), crisp=True)
+    canvas.area(outline, WARM if value > 0 else ACCENT, opacity=abs(value) / (limit or 1.0), crisp=True)
 
 
 def _paint_key(canvas: Canvas, beside: Box, limit: float) -> None:

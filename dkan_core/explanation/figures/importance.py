@@ -69,12 +69,12 @@ def draw_importance(ranked: Sequence[Importance], *, wide: bool = False) -> Draw
     left, bottom = 2 + names.room_left, canvas.height - 2 - effects.room_below
     right = (left + canvas.width) / 2 - 12 if measured else canvas.width - 12
     panel = Panel(canvas, Box(left=left, top=8, right=right, bottom=bottom), effects, names)
-    for place, importance in enumerate(ranked):
-        paint_bar(panel, place, importance.effect, ACCENT, BAR_SHARE)
+    for position, importance in enumerate(ranked):
+        paint_bar(panel, position, importance.effect, ACCENT, BAR_SHARE)
         error = importance.effect_error
         spread = [importance.effect - error, importance.effect + error]
-        canvas.line(panel.at(spread, [place, place]), MUTED, width=1.2)
-        top, bottom = panel.down([place - 0.5, place + 0.5]).tolist()
+        canvas.line(panel.at(spread, [position, position]), MUTED, width=1.2)
+        top, bottom = panel.down([position - 0.5, position + 0.5]).tolist()
         canvas.hint(0.0, top, canvas.width, bottom, _described(importance))
     if measured:
         _draw_drops(canvas, Box(left=right + 24, top=8, right=canvas.width - 12, bottom=bottom), ranked)
@@ -93,17 +93,17 @@ def _described(importance: Importance) -> str:
 
 def _draw_drops(canvas: Canvas, box: Box, ranked: Sequence[Importance]) -> None:
     drops = [
-        (place, importance.precision_drop, importance.precision_drop_error or 0.0)
-        for place, importance in enumerate(ranked)
+        (position, importance.precision_drop, importance.precision_drop_error or 0.0)
+        for position, importance in enumerate(ranked)
         if importance.precision_drop is not None
     ]
     low, high = min(drop - error for _, drop, error in drops), max(drop + error for _, drop, error in drops)
     axis = even_axis(min(low, 0.0), max(high, 0.0), "Average precision lost when shuffled", most=5)
     panel = Panel(canvas, box, axis, levels_axis([""] * len(ranked)))
     zero_line(panel, vertical=True)
-    for place, drop, error in drops:
-        canvas.line(panel.at([drop - error, drop + error], [place, place]), WARM, width=1.6)
-        panel.dot(drop, place, WARM)
+    for position, drop, error in drops:
+        canvas.line(panel.at([drop - error, drop + error], [position, position]), WARM, width=1.6)
+        panel.dot(drop, position, WARM)
 
 
 def levels_axis(names: Sequence[str], label: str = "", room: float = 0.0) -> Axis:
@@ -112,20 +112,20 @@ def levels_axis(names: Sequence[str], label: str = "", room: float = 0.0) -> Axi
     return Axis(low=low, high=high, ticks=[*enumerate(names)], label=label, grid=False)
 
 
-def paint_bar(panel: Panel, place: float, value: float, color: str, share: float, *, opacity: float = 1.0) -> None:
-    """Draw a bar from zero, which takes a share of its place's room."""
+def paint_bar(panel: Panel, position: float, value: float, color: str, share: float, *, opacity: float = 1.0) -> None:
+    """Draw a bar from zero, which takes a share of the room of its position."""
     half = share / 2
-    corners = panel.at([0, value, value, 0], [place - half, place - half, place + half, place + half])
+    corners = panel.at([0, value, value, 0], [position - half, position - half, position + half, position + half])
     panel.canvas.area(corners, color, opacity=opacity)
 
 
 def zero_line(panel: Panel, *, vertical: bool = False) -> None:
     """Draw where an effect is zero."""
     if vertical:
-        places = panel.at([0, 0], [panel.y.low, panel.y.high])
+        zero_P2 = panel.at([0, 0], [panel.y.low, panel.y.high])
     else:
-        places = panel.at([panel.x.low, panel.x.high], [0, 0])
-    panel.canvas.line(places, QUIET, width=1.2, dash=DASHED)
+        zero_P2 = panel.at([panel.x.low, panel.x.high], [0, 0])
+    panel.canvas.line(zero_P2, QUIET, width=1.2, dash=DASHED)
 
 
 def scaled_axis(scale: Scale, values: Sequence[float], label: str, *, room: float = 0.05) -> Axis:

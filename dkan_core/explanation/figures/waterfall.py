@@ -54,29 +54,29 @@ def draw_waterfall(reasons: Sequence[Reason], baseline: float, top: int, part: s
     panel = fit(canvas, even_axis(min(sums), max(sums), "Log-odds", share=0.08), y, right=NUMBER_ROOM)
     canvas.line(panel.at([baseline, baseline], [y.low, y.high]), QUIET, width=1.2, dash=DASHED)
     _paint_sum(panel, 0, baseline)
-    for place, (_, change) in enumerate(steps, 1):
-        _paint_step(panel, place, sums[place - 1], change)
-        above, below = panel.down([place - 0.5, place + 0.5]).tolist()
-        said = f"{texts[place - 1]}\n{change:+.3f}: from {sums[place - 1]:.3f} to {sums[place]:.3f}"
+    for position, (_, change) in enumerate(steps, 1):
+        _paint_step(panel, position, sums[position - 1], change)
+        above, below = panel.down([position - 0.5, position + 0.5]).tolist()
+        said = f"{texts[position - 1]}\n{change:+.3f}: from {sums[position - 1]:.3f} to {sums[position]:.3f}"
         canvas.hint(0.0, above, canvas.width, below, said)
     _paint_sum(panel, len(names) - 1, sums[-1])
     return Drawing(canvas)
 
 
-def _paint_step(panel: Panel, place: int, start: float, change: float) -> None:
+def _paint_step(panel: Panel, position: int, start: float, change: float) -> None:
     stop, half = start + change, BAR_SHARE / 2
-    corners = panel.at([start, stop, stop, start], [place - half, place - half, place + half, place + half])
+    corners = panel.at([start, stop, stop, start], [position - half, position - half, position + half, position + half])
     panel.canvas.area(corners, WARM if change > 0 else ACCENT)
     # To where the next one starts.
-    panel.canvas.line(panel.at([stop, stop], [place + half, place + 1 - half]), MUTED, width=0.8)
-    _write(panel, place, max(start, stop), f"{change:+.3f}")
+    panel.canvas.line(panel.at([stop, stop], [position + half, position + 1 - half]), MUTED, width=0.8)
+    _write(panel, position, max(start, stop), f"{change:+.3f}")
 
 
-def _paint_sum(panel: Panel, place: int, value: float) -> None:
-    panel.dot(value, place, MUTED, radius=3.5)
-    _write(panel, place, value, f"{value:.3f}")
+def _paint_sum(panel: Panel, position: int, value: float) -> None:
+    panel.dot(value, position, MUTED, radius=3.5)
+    _write(panel, position, value, f"{value:.3f}")
 
 
-def _write(panel: Panel, place: int, value: float, number: str) -> None:
-    ((x, y),) = panel.at([value], [place])
+def _write(panel: Panel, position: int, value: float, number: str) -> None:
+    ((x, y),) = panel.at([value], [position])
     panel.canvas.text(float(x) + 7, float(y), number.replace("-", "−"), size=SMALL_SIZE, anchor="start")

@@ -174,16 +174,16 @@ def can_compute_step(weight_OK: Tensor, shape: tuple[int, int, int, int], kernel
     return takes_native and verified_native.step_is_right(*shape, bf16=bf16)
 
 
-def table_sum(places_BT: Tensor, table_VH: Tensor, kernel: Kernel = "auto") -> Tensor:
-    """Return for each row the sum of the table's rows at its places.
+def table_sum(indices_BT: Tensor, table_VH: Tensor, kernel: Kernel = "auto") -> Tensor:
+    """Return for each row the sum of the table's rows at its indices.
 
     Shape:
         - Input: ``(B, T)`` int32, ``(V, H)``
         - Output: ``(B, H)``
     """
     if not can_sum_tables(table_VH, kernel):
-        return F.embedding_bag(places_BT, table_VH, mode="sum")
-    return native.table_sum(places_BT, table_VH)
+        return F.embedding_bag(indices_BT, table_VH, mode="sum")
+    return native.table_sum(indices_BT, table_VH)
 
 
 def can_sum_tables(table_VH: Tensor, kernel: Kernel) -> bool:

@@ -126,10 +126,10 @@ def _backward_weight(
         grad_BO = _tile(grad, rows, last, O, outputs, O)
         basis_KB = tl.trans(tl.reshape(basis_BIG, (TB, TI * G)).to(grad_BO.dtype))
         sum_KO = tl.dot(basis_KB, grad_BO, sum_KO, input_precision=PRECISION)
-    places = tl.program_id(0) * (TI * G) + tl.arange(0, TI * G)
-    mask = (outputs[:, None] < O) & (places[None, :] < I * G)
+    offsets = tl.program_id(0) * (TI * G) + tl.arange(0, TI * G)
+    mask = (outputs[:, None] < O) & (offsets[None, :] < I * G)
     grad_weight += (part * N + network) * O * I * G
-    tl.store(grad_weight + outputs[:, None].to(tl.int64) * (I * G) + places[None, :], tl.trans(sum_KO), mask=mask)
+    tl.store(grad_weight + outputs[:, None].to(tl.int64) * (I * G) + offsets[None, :], tl.trans(sum_KO), mask=mask)
 
 
 @triton.jit(do_not_specialize=VARYING)
@@ -140,7 +140,7 @@ def _backward_input(
     network = tl.program_id(2).to(tl.int64)
     rows = tl.program_id(0) * TB + tl.arange(0, TB)
     inputs = tl.program_id(1) * TI + tl.arange(0, TI)
-    places = tl.program_id(1) * (TI * G) + tl.arange(0, TI * G)
+    offsets = tl.program_id(1) * (TI * G) + tl.arange(0, TI * G)
     x += network * B * I
     grad += network * B * O
     weight += network * O * I * G
@@ -148,7 +148,7 @@ def _backward_input(
     for first in range(0, O, TO):
         outputs = first + tl.arange(0, TO)
         grad_BO = _tile(grad, rows, B, O, outputs, O)
-        weight_OK = _tile(weight, outputs, O, I * G, places, I * G)
+        weight_OK = _tile(weight, outputs, O, I * G, offsets, I * G)
         sum_BK = tl.dot(grad_BO, weight_OK, sum_BK, input_precision=PRECISION)
     centers_G = tl.load(centers + tl.arange(0, G))
     offset_BIG, basis_BIG = _bumps(_tile(x, rows, B, I, inputs, I), centers_G, inverse_width)

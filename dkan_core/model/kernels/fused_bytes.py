@@ -116,11 +116,11 @@ def _forward(
     half = (G + 1) * O * stride
     tiles = tl.minimum(stretch, (padded - first) // TI)
     sum_BO = tl.zeros((TB, TO), dtype=tl.float32)
-    for place in range(0, tiles * G):
-        inputs = place // G * TI + tl.arange(0, TI)[None, :]
+    for term in range(0, tiles * G):
+        inputs = term // G * TI + tl.arange(0, TI)[None, :]
         byte_BI = tl.load(stored + rows * I + inputs, (rows < left) & (inputs < inputs_left), 0)
-        value_BI = _gaussian(byte_BI, tl.load(centers + place % G), scale, step, limit)
-        weight_OI = weight + (place % G * O + outputs[:, None]) * stride + inputs
+        value_BI = _gaussian(byte_BI, tl.load(centers + term % G), scale, step, limit)
+        weight_OI = weight + (term % G * O + outputs[:, None]) * stride + inputs
         sum_BO = _add_product(value_BI, weight_OI, half, outputs[:, None] < O, sum_BO, HALVES, True)
     for tile in range(0, tiles):
         inputs = tile * TI + tl.arange(0, TI)[None, :]

@@ -112,8 +112,8 @@ def _backward(
     for first in range(part * stretch, last, TB):
         rows = (first + tl.arange(0, TB)).to(tl.int64)
         mask_BI = (rows[:, None] < last) & inside[None, :]
-        places_BI = rows[:, None] * (N * I) + own[None, :]
-        x_BI = tl.load(x + places_BI, mask_BI, 0.0)
+        offsets_BI = rows[:, None] * (N * I) + own[None, :]
+        x_BI = tl.load(x + offsets_BI, mask_BI, 0.0)
         grad_B1 = tl.load(grad + network.to(tl.int64) * B + rows, rows < last, 0.0)[:, None]
         kept_BI = tl.where(mask_BI, 1.0, 0.0)
         if DROPS:
@@ -139,13 +139,13 @@ def _backward(
         sum_base_BI += x_BI * sigmoid_BI * grad_B1
         grad_base_BI = grad_B1 * base_I[None, :] * sigmoid_BI * (1 + x_BI * (1 - sigmoid_BI))
         through_norm_BI = (grad_normed_BI - mean_B[:, None] - normed_BI * along_B[:, None]) * scale_B[:, None]
-        tl.store(grad_x + places_BI, (through_norm_BI + grad_base_BI) * kept_BI, mask_BI)
+        tl.store(grad_x + offsets_BI, (through_norm_BI + grad_base_BI) * kept_BI, mask_BI)
     # One after the other: the norm's weight and bias, the basis' weights, those of SiLU.
     grad_weight += (part * N + network).to(tl.int64) * I * (G + 3)
     tl.store(grad_weight + inputs, tl.sum(sum_norm_weight_BI, axis=0), inside)
     tl.store(grad_weight + I + inputs, tl.sum(sum_norm_bias_BI, axis=0), inside)
-    places_IG = 2 * I + inputs[:, None] * G + slots[None, :]
-    tl.store(grad_weight + places_IG, tl.sum(sum_spline_BIG, axis=0), inside[:, None])
+    offsets_IG = 2 * I + inputs[:, None] * G + slots[None, :]
+    tl.store(grad_weight + offsets_IG, tl.sum(sum_spline_BIG, axis=0), inside[:, None])
     tl.store(grad_weight + (2 + G) * I + inputs, tl.sum(sum_base_BI, axis=0), inside)
 
 

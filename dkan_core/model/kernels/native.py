@@ -4,7 +4,7 @@ Each is an operation of ``torch.library``, so that autograd, ``torch.compile`` a
 by one, since ``torch.library.custom_op`` imports all of torch's compiler at its first call, which takes seconds. All
 numbers are float32; what the passes compute does not depend on the number of threads.
 
-Shape suffixes: B rows, I inputs, O outputs, G centers, K = I * G, T places of a row, V rows of a table, H its columns.
+Shape suffixes: B rows, I inputs, O outputs, G centers, K = I * G, T indices of a row, V rows of a table, H its columns.
 """
 
 import ctypes
@@ -141,22 +141,22 @@ class _RadialLinear(torch.autograd.Function):
 OPERATIONS.impl("radial_linear", _RadialLinear.apply, "Autograd")
 
 
-def table_sum(places_BT: Tensor, table_VH: Tensor) -> Tensor:
-    """Return for each row the sum of the table's rows at its places: ``embedding_bag``, whose backward does not sort.
+def table_sum(indices_BT: Tensor, table_VH: Tensor) -> Tensor:
+    """Return for each row the sum of the table's rows at its indices: ``embedding_bag``, whose backward does not sort.
 
     Shape:
         - Input: ``(B, T)`` int32, ``(V, H)``
         - Output: ``(B, H)``
 
     Raises:
-        IndexError: A place is no row of the table.
+        IndexError: An index is no row of the table.
     """
-    out_BH: Tensor = torch.ops.dkan.table_sum(places_BT, table_VH)
+    out_BH: Tensor = torch.ops.dkan.table_sum(indices_BT, table_VH)
     return out_BH
 
 
 def sum_table_rows(
-    places_BT: Tensor,
+    indices_BT: Tensor,
     table_VH: Tensor | None,
     grad_BH: Tensor | None = None,
     *,
@@ -166,24 +166,24 @@ def sum_table_rows(
 ) -> Tensor:
     """Return the sums ``(B, H)``; given their gradient and no table but its rows, the table's gradient ``(V, H)``.
 
-    The place ``empty`` counts for nothing. Where ``into_VH``, contiguous, is given, the gradient is added to it.
+    The index ``empty`` counts for nothing. Where ``into_VH``, contiguous, is given, the gradient is added to it.
     """
-    places_BT = places_BT.to(torch.int32).contiguous()
+    indices_BT = indices_BT.to(torch.int32).contiguous()
     if grad_BH is None:
         assert table_VH is not None
         table_VH = table_VH.contiguous()
-        table_rows, out = len(table_VH), table_VH.new_empty(len(places_BT), table_VH.shape[1])
+        table_rows, out = len(table_VH), table_VH.new_empty(len(indices_BT), table_VH.shape[1])
     else:
         grad_BH = grad_BH.contiguous()
         out = grad_BH.new_empty(table_rows, grad_BH.shape[1]) if into_VH is None else into_VH
         assert out.is_contiguous() and out.shape == (table_rows, grad_BH.shape[1]), "as large as the table"
     arguments = TableArguments(
-        places=places_BT.data_ptr(),
+        indices=indices_BT.data_ptr(),
         table=None if table_VH is None else table_VH.data_ptr(),
         gradient=None if grad_BH is None else grad_BH.data_ptr(),
         out=out.data_ptr(),
-        rows=len(places_BT),
-        per_row=places_BT.shape[1],
+        rows=len(indices_BT),
+        per_row=indices_BT.shape[1],
         table_rows=table_rows,
         width=out.shape[1],
         empty=empty,
@@ -192,35 +192,35 @@ def sum_table_rows(
     library = require_library()
     wrong = library.dkan_table_sum(ctypes.byref(arguments), grad_BH is not None, torch.get_num_threads())
     if wrong >= 0:
-        raise IndexError(f"place {places_BT.view(-1)[wrong].item()} of a table of {table_rows} rows")
+        raise IndexError(f"index {indices_BT.view(-1)[wrong].item()} of a table of {table_rows} rows")
     return out
 
 
 register(
-    "table_sum(Tensor places, Tensor table) -> Tensor",
-    lambda places_BT, table_VH: sum_table_rows(places_BT, table_VH),
-    lambda places_BT, table_VH: table_VH.new_empty(len(places_BT), table_VH.shape[1]),
+    "table_sum(Tensor indices, Tensor table) -> Tensor",
+    lambda indices_BT, table_VH: sum_table_rows(indices_BT, table_VH),
+    lambda indices_BT, table_VH: table_VH.new_empty(len(indices_BT), table_VH.shape[1]),
 )
 register(
-    "table_sum_backward(Tensor grad, Tensor places, SymInt table_rows) -> Tensor",
-    lambda grad_BH, places_BT, table_rows: sum_table_rows(places_BT, None, grad_BH, table_rows=table_rows),
+    "table_sum_backward(Tensor grad, Tensor indices, SymInt table_rows) -> Tensor",
+    lambda grad_BH, indices_BT, table_rows: sum_table_rows(indices_BT, None, grad_BH, table_rows=table_rows),
     lambda grad_BH, _, table_rows: grad_BH.new_empty(table_rows, grad_BH.shape[1]),
 )
 
 
 class _TableSum(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, places_BT: Tensor, table_VH: Tensor) -> Tensor:
-        ctx.save_for_backward(places_BT)
+    def forward(ctx: Any, indices_BT: Tensor, table_VH: Tensor) -> Tensor:
+        ctx.save_for_backward(indices_BT)
         ctx.table_rows = len(table_VH)
         with BelowAutograd():
-            out_BH: Tensor = torch.ops.dkan.table_sum(places_BT, table_VH)
+            out_BH: Tensor = torch.ops.dkan.table_sum(indices_BT, table_VH)
         return out_BH
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[None, Tensor]:
-        (places_BT,) = ctx.saved_tensors
-        return None, torch.ops.dkan.table_sum_backward(grads[0], places_BT, ctx.table_rows)
+        (indices_BT,) = ctx.saved_tensors
+        return None, torch.ops.dkan.table_sum_backward(grads[0], indices_BT, ctx.table_rows)
 
 
 OPERATIONS.impl("table_sum", _TableSum.apply, "Autograd")

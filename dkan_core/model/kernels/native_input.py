@@ -47,7 +47,7 @@ class OneHotGroup(NamedTuple):
     columns: Sequence[tuple[int, int]]
     """Features, and what their code is multiplied by."""
 
-    def places(self, codes_of: Callable[[int], npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    def indices(self, codes_of: Callable[[int], npt.NDArray[Any]]) -> npt.NDArray[Any]:
         """Return the rows of the table that rows of data have, given their codes of each feature."""
         joint = functools.reduce(np.add, (codes_of(feature) * np.int64(stride) for feature, stride in self.columns))
         return self.first + (np.where(joint < self.cap, joint, UNSEEN) if self.cap else joint)

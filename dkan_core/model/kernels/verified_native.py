@@ -107,12 +107,12 @@ def _exact_hidden(
 @torch.enable_grad()
 def table_sum_is_right() -> bool:
     """Return whether the sum of a table's rows and its gradient are what the formula says."""
-    places_BT = torch.randint(40, (CHECK_ROWS, 3), generator=torch.Generator().manual_seed(1))
+    indices_BT = torch.randint(40, (CHECK_ROWS, 3), generator=torch.Generator().manual_seed(1))
 
     def fused(table_VH: Tensor) -> Tensor:
-        return native.table_sum(places_BT.int(), table_VH)
+        return native.table_sum(indices_BT.int(), table_VH)
 
-    return _is_right("table sum", fused, lambda table_VH: table_VH[places_BT].sum(1), [(40, 70)])
+    return _is_right("table sum", fused, lambda table_VH: table_VH[indices_BT].sum(1), [(40, 70)])
 
 
 @functools.cache
@@ -149,11 +149,11 @@ def _exact_input(x_BD: Tensor, codes_BC: Tensor, weights: Sequence[Tensor]) -> T
     spline_OK, base_OI, bias_O, one_hot_VO, *tables = weights
     codes_B, others_B = codes_BC.long().unbind(1)
     x_BI = torch.cat([x_BD[:, [1, 0]], tables[0][codes_B], tables[1][others_B]], dim=1)
-    places_BT = torch.stack([codes_B, 9 + others_B * (others_B < 5), 14 + 9 * codes_B + others_B], dim=1)
+    indices_BT = torch.stack([codes_B, 9 + others_B * (others_B < 5), 14 + 9 * codes_B + others_B], dim=1)
     first_BO = eager.radial_linear(x_BI, spline_OK, _grid(8).to(x_BI.dtype), 0.6) + F.linear(
         F.silu(x_BI), base_OI, bias_O
     )
-    return first_BO + one_hot_VO[places_BT].sum(1)
+    return first_BO + one_hot_VO[indices_BT].sum(1)
 
 
 @functools.cache

@@ -1,7 +1,7 @@
 // What the passes are given: raw pointers to contiguous arrays, and sizes. dkan_core/native/library.py has the same
 // structures; the order of the fields is the contract between the two.
 //
-// N networks side by side, B rows, I inputs, O outputs, G centers, T places of a row in a table, V rows of the table,
+// N networks side by side, B rows, I inputs, O outputs, G centers, T indices of a row in a table, V rows of the table,
 // H columns of the table.
 
 #pragma once
@@ -65,18 +65,18 @@ struct Loss {
     float pos_weight;            // of positives
 };
 
-// The sum of some rows of a table for each row of places.
+// The sum of some rows of a table for each row of indices.
 struct TableSum {
-    const int32_t* places;  // [B, T], each below V
-    const float* table;     // [V, H]
-    const float* gradient;  // [B, H], for the backward pass alone
-    float* out;             // [B, H]; backward [V, H]
-    int64_t rows;           // B
-    int64_t per_row;        // T
-    int64_t table_rows;     // V
-    int64_t width;          // H
-    int64_t empty;          // a place that counts for nothing; -1: none does
-    int64_t adds;           // whether the backward pass adds to `out`, rather than filling it
+    const int32_t* indices;  // [B, T], each below V
+    const float* table;      // [V, H]
+    const float* gradient;   // [B, H], for the backward pass alone
+    float* out;              // [B, H]; backward [V, H]
+    int64_t rows;            // B
+    int64_t per_row;         // T
+    int64_t table_rows;      // V
+    int64_t width;           // H
+    int64_t empty;           // an index that counts for nothing; -1: none does
+    int64_t adds;            // whether the backward pass adds to `out`, rather than filling it
 };
 
 // A first layer: basis and SiLU of its inputs, the products of both with its weights, and the sum of some rows of a
@@ -159,14 +159,14 @@ struct Column {
 };
 
 // Codes of columns, to be written as the rows of records.
-struct Place {
-    const uint8_t* codes;   // [I, stride]
-    const int64_t* places;  // [B], the record of each row
-    uint8_t* out;           // the first code of record 0
-    int64_t row_bytes;      // from record to record
-    int64_t stride;         // at least B, rounded up to a multiple of 8
-    int64_t rows;           // B
-    int64_t count;          // I
+struct Scatter {
+    const uint8_t* codes;    // [I, stride]
+    const int64_t* indices;  // [B], the record of each row
+    uint8_t* out;            // the first code of record 0
+    int64_t row_bytes;       // from record to record
+    int64_t stride;          // at least B, rounded up to a multiple of 8
+    int64_t rows;            // B
+    int64_t count;           // I
 };
 
 // Rows of a logistic regression, and one of the terms that their log-odds are the sum of.
@@ -242,7 +242,7 @@ struct Passes {
     const InputPasses* input_layer;
     float (*adamw)(const AdamW&, int64_t start, int64_t stop);
     void (*encode)(const Column&, int64_t start, int64_t count);
-    void (*place)(const Place&, int64_t first, int64_t last, int64_t start, int64_t stop);
+    void (*scatter)(const Scatter&, int64_t first, int64_t last, int64_t start, int64_t stop);
     void (*mix_rows)(uint64_t first, int64_t count, uint64_t increment, uint32_t* out);
     void (*likelihood_sums)(const Likelihood&);
     void (*add_codes)(const Likelihood&);

@@ -53,8 +53,8 @@ struct Search {
 
     int64_t bucket(Number value) const {
         // Written so that NaN and what is below give 0.
-        const Number place = (value - low) * scale;
-        const Number above = place > 0 ? place : 0;
+        const Number position = (value - low) * scale;
+        const Number above = position > 0 ? position : 0;
         return static_cast<int32_t>(above < BUCKETS - 1 ? above : BUCKETS - 1);
     }
 };
@@ -128,12 +128,12 @@ void DKAN_ENCODE(const dkan::Column& column, int64_t start, int64_t count) {
     (column.is_double ? encode_column<double> : encode_column<float>)(column, start, count);
 }
 
-// Columns `first` to the one before `last` of codes [columns, stride] to the places of their rows.
-void DKAN_PLACE(const dkan::Place& a, int64_t first, int64_t last, int64_t start, int64_t stop) {
+// Columns `first` to the one before `last` of codes [columns, stride] to the records of their rows.
+void DKAN_SCATTER(const dkan::Scatter& a, int64_t first, int64_t last, int64_t start, int64_t stop) {
     for (int64_t row = start; row < stop; row += 8) {
         const int64_t rows = std::min<int64_t>(8, stop - row);
         uint8_t* to[8];
-        for (int64_t each = 0; each < rows; ++each) to[each] = a.out + a.places[row + each] * a.row_bytes;
+        for (int64_t each = 0; each < rows; ++each) to[each] = a.out + a.indices[row + each] * a.row_bytes;
         for (int64_t column = first; column < last; column += 8) {
             const int64_t size = std::min<int64_t>(8, last - column);
             uint64_t turned[8] = {};

@@ -78,20 +78,20 @@ DKAN_EXPORT int64_t dkan_gather(const Gather* a, int threads) {
     int64_t row_bytes = 0;
     for (int64_t array = 0; array < a->arrays; ++array) row_bytes += a->row_bytes[array];
     // Where each piece goes in the batch.
-    std::vector<int64_t> place(a->count + 1);
+    std::vector<int64_t> offset(a->count + 1);
     for (int64_t piece = 0; piece < a->count; ++piece) {
-        place[piece + 1] = place[piece] + a->pieces[2 * piece + 1] - a->pieces[2 * piece];
+        offset[piece + 1] = offset[piece] + a->pieces[2 * piece + 1] - a->pieces[2 * piece];
     }
-    const int64_t bytes = row_bytes * place[a->count];
+    const int64_t bytes = row_bytes * offset[a->count];
     std::atomic<int64_t> failed{-1};
     dkan::for_each_task(a->count, bytes, BYTES_PER_THREAD, threads, [&](int64_t piece) {
-        const int64_t first = a->pieces[2 * piece], rows = place[piece + 1] - place[piece];
+        const int64_t first = a->pieces[2 * piece], rows = offset[piece + 1] - offset[piece];
         const int64_t shard = std::upper_bound(a->starts, a->starts + a->shards, first) - a->starts - 1;
         const char* memory = a->memory[shard];
         for (int64_t array = 0; array < a->arrays; ++array) {
             const int64_t size = a->row_bytes[array];
             const int64_t from = a->offsets[shard * a->arrays + array] + (first - a->starts[shard]) * size;
-            char* to = a->out[array] + place[piece] * size;
+            char* to = a->out[array] + offset[piece] * size;
             if (!memory) {
                 if (!read_whole(a->handles[shard], to, rows * size, from)) failed = piece;
             } else if (bytes < STREAMED_BYTES) {

@@ -18,7 +18,7 @@ using namespace dkan;
 constexpr int64_t MIN_TASK_ROWS = 64, MAX_TASKS = 64;
 
 void add_numbers(const float* from, int64_t count, float* to) {
-    for (int64_t place = 0; place < count; ++place) to[place] += from[place];
+    for (int64_t index = 0; index < count; ++index) to[index] += from[index];
 }
 
 // `count` copies of the weights of a network, zeros at first, in one piece of memory.

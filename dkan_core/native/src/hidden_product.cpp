@@ -92,8 +92,8 @@ void go_back(const Hidden& a, const PackedProducts& w, const PackedProducts& gra
         const Float y = normed * norm_weight + load(w.norm_bias + i);
         Float grad_y = {};
         for (int64_t g = 0; g < G; ++g) {
-            const int64_t place = (1 + g) * P + i;
-            grad_y += load(grad_terms + place) * load(row.terms + place) * ((y - a.centers[g]) * a.inverse_width);
+            const int64_t index = (1 + g) * P + i;
+            grad_y += load(grad_terms + index) * load(row.terms + index) * ((y - a.centers[g]) * a.inverse_width);
         }
         grad_y *= -2 * a.inverse_width;
         const Float grad_normed = grad_y * norm_weight;

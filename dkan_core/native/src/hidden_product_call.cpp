@@ -55,7 +55,7 @@ class Copies {
     void add(int64_t to, int64_t from) {
         const float* source = memory_.data() + from * size_;
         float* target = memory_.data() + to * size_;
-        for (int64_t place = 0; place < size_; ++place) target[place] += source[place];
+        for (int64_t index = 0; index < size_; ++index) target[index] += source[index];
     }
 
     void add_gradients_to(int64_t network, int64_t index) {
@@ -72,16 +72,16 @@ class Copies {
     }
 
   private:
-    // Calls `visit` with output and term of each weight, and its place among those of the SiLU, or of the basis, else -1.
+    // Calls `visit` with output and term of each weight, and its index among those of the SiLU, or of the basis, else -1.
     template <typename Visit>
     void for_each_weight(int64_t network, const Visit& visit) {
         const int64_t I = a_.inputs, G = a_.num_centers;
         for (int64_t first = 0; first < I; first += TURNED) {
             for (int64_t o = 0; o < a_.outputs; ++o) {
                 for (int64_t i = first; i < std::min(I, first + TURNED); ++i) {
-                    const int64_t place = (network * a_.outputs + o) * I + i;
-                    visit(o, i, place, -1);
-                    for (int64_t g = 0; g < G; ++g) visit(o, (1 + g) * width_ + i, -1, place * G + g);
+                    const int64_t index = (network * a_.outputs + o) * I + i;
+                    visit(o, i, index, -1);
+                    for (int64_t g = 0; g < G; ++g) visit(o, (1 + g) * width_ + i, -1, index * G + g);
                 }
             }
         }

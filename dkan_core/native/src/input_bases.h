@@ -51,7 +51,7 @@ inline int64_t columns_of(const InputCall& call, int64_t panel) {
 
 // What a column's value is as an input: its score, or its embedding.
 inline const float* inputs_of(const InputLayer& a, const InputColumn& column, int64_t value) {
-    return (column.place < 0 ? a.byte_scores : a.embeddings[column.place]) + value * column.width;
+    return (column.embedding < 0 ? a.byte_scores : a.embeddings[column.embedding]) + value * column.width;
 }
 
 }  // namespace

@@ -59,12 +59,12 @@ struct Candidate {
 Candidate candidate_of(const InputCall& call, Entry& entry, Numbering& numbering) {
     const int64_t part = entry.parts[0];
     if (const InputColumn* column = call.column_of(part)) {
-        return {std::move(entry), call.places_of(part), static_cast<int64_t>(column->values.size())};
+        return {std::move(entry), call.indices_of(part), static_cast<int64_t>(column->values.size())};
     }
-    // The places of a group are rows of its table, most of which do not occur.
+    // The indices of a group are rows of its table, most of which do not occur.
     numbering.begin(call.groups[part].size);
     entry.joint.resize(call.a.rows);
-    for (int64_t b = 0; b < call.a.rows; ++b) entry.joint[b] = numbering.number(call.places_of(part)[b], b);
+    for (int64_t b = 0; b < call.a.rows; ++b) entry.joint[b] = numbering.number(call.indices_of(part)[b], b);
     const int32_t* values = entry.joint.data();
     return {std::move(entry), values, numbering.count()};
 }
@@ -121,15 +121,15 @@ void dkan::join_entries(InputCall& call) {
 void dkan::sort_rows(const InputCall& call, Entry& entry) {
     const int64_t B = call.a.rows, values = values_of(call, entry);
     if (!values) return;
-    const int32_t* places = entry.is_joint() ? entry.joint.data() : call.places_of(entry.parts[0]);
+    const int32_t* indices = entry.is_joint() ? entry.joint.data() : call.indices_of(entry.parts[0]);
     entry.order.resize(B);
     entry.ends.assign((B + SORTED_ROWS - 1) / SORTED_ROWS * values, 0);
     int32_t* ends = entry.ends.data();
     for (int64_t first = 0; first < B; first += SORTED_ROWS, ends += values) {
         const int64_t stop = std::min(B, first + SORTED_ROWS);
-        for (int64_t b = first; b < stop; ++b) ++ends[places[b]];
+        for (int64_t b = first; b < stop; ++b) ++ends[indices[b]];
         int32_t next = static_cast<int32_t>(first);
         for (int64_t value = 0; value < values; ++value) next += std::exchange(ends[value], next);
-        for (int64_t b = first; b < stop; ++b) entry.order[ends[places[b]]++] = static_cast<int32_t>(b);
+        for (int64_t b = first; b < stop; ++b) entry.order[ends[indices[b]]++] = static_cast<int32_t>(b);
     }
 }

@@ -71,7 +71,7 @@ void add_weight_gradient(
 void value_bases(const InputCall& call, const Block& block, const InputColumn& column) {
     float* to = block.value_bases + column.bases;
     for (const int32_t value : column.values) {
-        if (column.place < 0 && call.byte_bases) {
+        if (column.embedding < 0 && call.byte_bases) {
             memcpy(to, call.byte_bases + value * call.terms, call.terms * 4);
         } else {
             fill_bases(call.a, inputs_of(call.a, column, value), column.width, to);
@@ -100,12 +100,12 @@ void for_each_column(const InputCall& call, int64_t start, int64_t stop, const R
 
 // The table of a group or column.
 Table table_of_part(const InputCall& call, const Block& block, int64_t part, int64_t panel, float* one_hot) {
-    const int32_t* places = call.places_of(part);
+    const int32_t* indices = call.indices_of(part);
     if (const InputColumn* column = call.column_of(part)) {
-        return {table_of(call, block, *column, panel), PANEL, places, false};
+        return {table_of(call, block, *column, panel), PANEL, indices, false};
     }
     const int64_t outputs = call.a.outputs;
-    return {one_hot + call.groups[part].first * outputs + panel * PANEL, outputs, places, true};
+    return {one_hot + call.groups[part].first * outputs + panel * PANEL, outputs, indices, true};
 }
 
 std::vector<Table> tables_of_parts(
@@ -150,9 +150,9 @@ void fill_table(const InputCall& call, const Block& block, const InputColumn& co
     pack_weights(call, column.first, column.width, panel, weights);
     float* table = table_of(call, block, column, panel);
     memset(table, 0, values * PANEL * 4);
-    for (int64_t place = 0; column.one_hot >= 0 && place < values; ++place) {
-        const int64_t row = column.one_hot + column.values[place];
-        copy_some(a.one_hot + row * a.outputs + panel * PANEL, columns, table + place * PANEL);
+    for (int64_t index = 0; column.one_hot >= 0 && index < values; ++index) {
+        const int64_t row = column.one_hot + column.values[index];
+        copy_some(a.one_hot + row * a.outputs + panel * PANEL, columns, table + index * PANEL);
     }
     add_product(block.value_bases + column.bases, depth, 1, weights, PANEL, values, depth, columns, table, PANEL);
 }
@@ -280,9 +280,9 @@ void split_values(const InputCall& call, const Block& block, const InputColumn& 
     const InputLayer& a = call.a;
     const int64_t columns = columns_of(call, panel), values = column.values.size();
     const float* table = table_of(call, block, column, panel);
-    for (int64_t place = 0; column.one_hot >= 0 && place < values; ++place) {
-        float* own = a.grad_one_hot + (column.one_hot + column.values[place]) * a.outputs + panel * PANEL;
-        for (int64_t h = 0; h < columns; ++h) own[h] += table[place * PANEL + h];
+    for (int64_t index = 0; column.one_hot >= 0 && index < values; ++index) {
+        float* own = a.grad_one_hot + (column.one_hot + column.values[index]) * a.outputs + panel * PANEL;
+        for (int64_t h = 0; h < columns; ++h) own[h] += table[index * PANEL + h];
     }
     Floats memory;
     float* scratch = memory.make(PANEL * padded_terms(column.width, call.terms));
@@ -331,10 +331,10 @@ void embedding_gradient(
         add_product(table, PANEL, 1, turned + panel * PANEL * step, step, values, columns_of(call, panel), terms,
                     grad_bases, step);
     }
-    for (int64_t place = 0; place < values; ++place) {
-        const int64_t value = column.values[start + place];
-        add_x_gradient(a, inputs_of(a, column, value), column.width, bases + place * terms, grad_bases + place * step,
-                       a.grad_embeddings[column.place] + value * column.width);
+    for (int64_t index = 0; index < values; ++index) {
+        const int64_t value = column.values[start + index];
+        add_x_gradient(a, inputs_of(a, column, value), column.width, bases + index * terms, grad_bases + index * step,
+                       a.grad_embeddings[column.embedding] + value * column.width);
     }
 }
 

@@ -26,12 +26,12 @@ namespace dkan {
 
 // A column whose values have a table.
 struct InputColumn {
-    int64_t first;     // input
-    int64_t width;     // inputs
-    int64_t feature;   // stored bytes or codes
-    int64_t codes;     // 256 of bytes
-    int64_t place;     // among the embedded columns; -1: these are bytes, whose scores nobody learns
-    int64_t one_hot;   // first row of its own one-hot weights, or -1
+    int64_t first;      // input
+    int64_t width;      // inputs
+    int64_t feature;    // stored bytes or codes
+    int64_t codes;      // 256 of bytes
+    int64_t embedding;  // among the embedded columns; -1: these are bytes, whose scores nobody learns
+    int64_t one_hot;    // first row of its own one-hot weights, or -1
     std::vector<int32_t> values;  // that occur, in the order of their rows
     int64_t row;       // of the block's tables, the first of its own
     int64_t bases;     // where the basis of its values begins
@@ -104,7 +104,7 @@ struct InputCall {
     std::vector<Group> groups;
     std::vector<Entry> entries;
     std::vector<Block> blocks;
-    std::vector<int32_t> places;  // [groups + columns, B]: rows of their tables, counted from the group's or column's first
+    std::vector<int32_t> indices;  // [groups + columns, B]: rows of their tables, from the first of the group or column on
     int64_t scores = 0;     // that have no tables, and of each its input and its feature
     std::vector<int64_t> score_inputs, score_features;
     float* byte_bases = nullptr;  // of each byte, and SiLU: [256, G + 1]
@@ -117,7 +117,7 @@ struct InputCall {
     float* score_sums;      // of the gradient of their weights: [panels, PANEL, scores * (G + 1)]
     float* gradients;       // of the outputs: [panels, rows, PANEL]; in bfloat16 [panels, parts, PANEL, pairs of rows]
 
-    const int32_t* places_of(int64_t part) const { return places.data() + part * a.rows; }
+    const int32_t* indices_of(int64_t part) const { return indices.data() + part * a.rows; }
     // Null: the part is a group.
     const InputColumn* column_of(int64_t part) const {
         const int64_t index = part - static_cast<int64_t>(groups.size());

@@ -39,7 +39,7 @@ Group read_group(const int64_t*& next) {
     Group group{next[0], next[1], next[2], {}};
     const int64_t columns = next[3];
     next += 4;
-    for (int64_t place = 0; place < columns; ++place, next += 2) group.columns.emplace_back(next[0], next[1]);
+    for (int64_t index = 0; index < columns; ++index, next += 2) group.columns.emplace_back(next[0], next[1]);
     return group;
 }
 
@@ -74,51 +74,51 @@ InputCall read_layout(const InputLayer& a) {
     read_scores(call, next, scores);
     next += scores;
     const int64_t embedded = *next++;
-    for (int64_t place = 0; place < embedded; ++place, next += 5) {
-        call.columns.push_back({next[3], next[2], next[0], next[1], place, next[4], {}, 0, 0, 0});
+    for (int64_t embedding = 0; embedding < embedded; ++embedding, next += 5) {
+        call.columns.push_back({next[3], next[2], next[0], next[1], embedding, next[4], {}, 0, 0, 0});
     }
     for (int64_t groups = *next++; groups > 0; --groups) call.groups.push_back(read_group(next));
     return call;
 }
 
 // Finds the row of a group's table for all rows; returns the first row that has none.
-int64_t find_group(const InputLayer& a, const Group& group, int32_t* places) {
+int64_t find_group(const InputLayer& a, const Group& group, int32_t* indices) {
     int64_t wrong = a.rows;
     for (int64_t b = 0; b < a.rows; ++b) {
-        int64_t place = 0;
-        for (const auto& [feature, stride] : group.columns) place += a.codes[b * a.coded + feature] * stride;
-        if (group.cap && place >= group.cap) place = UNSEEN;
-        if (place < 0 || place >= group.size) wrong = std::min(wrong, b);
-        places[b] = static_cast<int32_t>(place);
+        int64_t index = 0;
+        for (const auto& [feature, stride] : group.columns) index += a.codes[b * a.coded + feature] * stride;
+        if (group.cap && index >= group.cap) index = UNSEEN;
+        if (index < 0 || index >= group.size) wrong = std::min(wrong, b);
+        indices[b] = static_cast<int32_t>(index);
     }
     return wrong;
 }
 
 // Finds the values of a column that occur, and which of them each row has; returns the first row of no value.
-int64_t find_values(const InputLayer& a, InputColumn& column, int32_t* places) {
+int64_t find_values(const InputLayer& a, InputColumn& column, int32_t* indices) {
     std::vector<int32_t> known(column.codes, -1);
     for (int64_t b = 0; b < a.rows; ++b) {
-        const int32_t value = column.place < 0 ? a.bytes[b * a.features + column.feature]
+        const int32_t value = column.embedding < 0 ? a.bytes[b * a.features + column.feature]
                                                : a.codes[b * a.coded + column.feature];
         if (value < 0 || value >= column.codes) return b;
         if (known[value] < 0) {
             known[value] = static_cast<int32_t>(column.values.size());
             column.values.push_back(value);
         }
-        places[b] = known[value];
+        indices[b] = known[value];
     }
     return a.rows;
 }
 
-// Finds the places of all groups and columns; returns the first row with a code that no table has.
-int64_t find_places(InputCall& call, int threads) {
+// Finds the indices of all groups and columns; returns the first row with a code that no table has.
+int64_t find_indices(InputCall& call, int threads) {
     const int64_t B = call.a.rows, groups = call.groups.size(), parts = groups + call.columns.size();
-    call.places.resize(B * parts);
+    call.indices.resize(B * parts);
     std::vector<int64_t> wrong(parts, B);
     for_each_task(parts, B * parts * 4, threads, [&](int64_t part) {
-        int32_t* places = call.places.data() + B * part;
-        wrong[part] = part < groups ? find_group(call.a, call.groups[part], places)
-                                    : find_values(call.a, call.columns[part - groups], places);
+        int32_t* indices = call.indices.data() + B * part;
+        wrong[part] = part < groups ? find_group(call.a, call.groups[part], indices)
+                                    : find_values(call.a, call.columns[part - groups], indices);
     });
     return parts ? *std::min_element(wrong.begin(), wrong.end()) : B;
 }
@@ -279,7 +279,7 @@ void run_embedding_gradients(const InputCall& call, const Block& block, int thre
     std::vector<Task> tasks;
     for (const int64_t index : block.columns) {
         const InputColumn& column = call.columns[index];
-        const int64_t values = column.place < 0 ? 0 : column.values.size();
+        const int64_t values = column.embedding < 0 ? 0 : column.values.size();
         for (int64_t start = 0; start < values; start += TASK_VALUES) {
             tasks.push_back({column, start, std::min(values, start + TASK_VALUES)});
         }
@@ -311,7 +311,7 @@ void run_backward(InputCall& call, int threads) {
 // Returns the first row with a code that no table has, and nothing else is done then; -1 if there is none.
 int64_t prepare(InputCall& call, bool joins, int threads) {
     const InputLayer& a = call.a;
-    const int64_t wrong = find_places(call, threads);
+    const int64_t wrong = find_indices(call, threads);
     if (wrong < a.rows) return wrong;
     list_entries(call);
     if (joins) join_entries(call);

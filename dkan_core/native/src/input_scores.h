@@ -95,8 +95,8 @@ inline void for_each_vector(const InputCall& call, const Scores& some, int64_t b
 // The terms of some scores of a row.
 template <int FIXED>
 void fill_scores(const InputCall& call, const Scores& some, int64_t b, float* to) {
-    for_each_vector<FIXED>(call, some, b, [&](int64_t place, int64_t count, Float terms) {
-        store_some(to + place, terms, count);
+    for_each_vector<FIXED>(call, some, b, [&](int64_t offset, int64_t count, Float terms) {
+        store_some(to + offset, terms, count);
     });
 }
 
@@ -105,9 +105,9 @@ template <int FIXED>
 void fill_score_parts(const InputCall& call, const Scores& some, int64_t b, float* words) {
     const int64_t step = 2 * words_of(call, some), parts = parts_of(call);
     uint16_t* to = reinterpret_cast<uint16_t*>(words);
-    for_each_vector<FIXED>(call, some, b, [&](int64_t place, int64_t count, Float terms) {
+    for_each_vector<FIXED>(call, some, b, [&](int64_t offset, int64_t count, Float terms) {
         for (int64_t part = 0; part < parts; ++part) {
-            store_halves(to + part * step + place, terms, count);
+            store_halves(to + part * step + offset, terms, count);
             terms -= rounded(terms);
         }
     });
@@ -182,9 +182,9 @@ inline void copy_weights(const InputCall& call, const Scores& some, int64_t outp
     const InputLayer& a = call.a;
     const int64_t G = a.num_centers;
     for (int64_t i = 0; i < some.count; ++i) {
-        const int64_t place = output * a.inputs + call.score_inputs[some.first + i];
-        for (int64_t g = 0; g < G; ++g) to[term_of(call, some, i, g) * step] = a.spline[place * G + g];
-        to[(G * some.count + i) * step] = a.base[place];
+        const int64_t offset = output * a.inputs + call.score_inputs[some.first + i];
+        for (int64_t g = 0; g < G; ++g) to[term_of(call, some, i, g) * step] = a.spline[offset * G + g];
+        to[(G * some.count + i) * step] = a.base[offset];
     }
 }
 
@@ -204,7 +204,7 @@ void score_weights(const InputCall& call, int64_t panel) {
                 copy_weights(call, some, output, to + j, PANEL);
                 continue;
             }
-            // As many as a vector has go to their places together.
+            // As many as a vector has are written together.
             if (!row) memset(rows, 0, LANES * 2 * words * 4);
             copy_weights(call, some, output, rows + row * 2 * words, 1);
             if (row + 1 < LANES && j + 1 < columns) continue;
@@ -252,9 +252,9 @@ void add_score_sums(const InputCall& call, const Scores& some, int64_t panel, co
     const int64_t G = a.num_centers, columns = columns_of(call, panel);
     for (int64_t j = 0; j < columns; ++j, from += padded_terms(some.count, call.terms)) {
         for (int64_t i = 0; i < some.count; ++i) {
-            const int64_t place = (panel * PANEL + j) * a.inputs + call.score_inputs[some.first + i];
-            for (int64_t g = 0; g < G; ++g) a.grad_spline[place * G + g] += from[term_of(call, some, i, g)];
-            a.grad_base[place] += from[G * some.count + i];
+            const int64_t offset = (panel * PANEL + j) * a.inputs + call.score_inputs[some.first + i];
+            for (int64_t g = 0; g < G; ++g) a.grad_spline[offset * G + g] += from[term_of(call, some, i, g)];
+            a.grad_base[offset] += from[G * some.count + i];
         }
     }
 }

@@ -15,10 +15,10 @@ using dkan::PANEL;
 struct Table {
     float* first;
     int64_t step;           // from row to row
-    const int32_t* places;  // [B]
+    const int32_t* indices;  // [B]
     bool is_far;            // no cache holds it
 
-    float* row(int64_t b) const { return first + places[b] * step; }
+    float* row(int64_t b) const { return first + indices[b] * step; }
 };
 
 // Adds a row's entries to where its sums begin.

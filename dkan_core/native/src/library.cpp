@@ -37,8 +37,8 @@ constexpr int64_t BASIS_TASK = 4096, TABLE_TASK_ROWS = 64, TABLE_TASK_COLUMNS = 
 constexpr int64_t ADAMW_TASK = 1 << 15;
 // Values of a column that are encoded at once: enough that preparing the search costs little.
 constexpr int64_t ENCODE_TASK_ROWS = 1 << 16;
-// Codes that are put in their places at once: a cache line of so many rows.
-constexpr int64_t PLACE_TASK_COLUMNS = 64, PLACE_TASK_ROWS = 1 << 13;
+// Codes that are scattered at once: a cache line of so many rows.
+constexpr int64_t SCATTER_TASK_COLUMNS = 64, SCATTER_TASK_ROWS = 1 << 13;
 
 #if defined(DKAN_MATRIX_UNIT)
 // The other passes are those of AVX-512: they have no products in bfloat16.
@@ -107,11 +107,11 @@ DKAN_EXPORT void dkan_basis(const Basis* a, int backward, int threads) {
     });
 }
 
-// Returns the first place that is no row of the table, and nothing is computed then; -1 if all are.
+// Returns the first index that is no row of the table, and nothing is computed then; -1 if all are.
 DKAN_EXPORT int64_t dkan_table_sum(const TableSum* a, int backward, int threads) {
     const int64_t count = a->rows * a->per_row;
-    for (int64_t place = 0; place < count; ++place) {
-        if (a->places[place] < 0 || a->places[place] >= a->table_rows) return place;
+    for (int64_t index = 0; index < count; ++index) {
+        if (a->indices[index] < 0 || a->indices[index] >= a->table_rows) return index;
     }
     const int64_t size = backward ? TABLE_TASK_COLUMNS : TABLE_TASK_ROWS, whole = backward ? a->width : a->rows;
     const auto pass = backward ? passes().table_backward : passes().table_forward;
@@ -151,11 +151,11 @@ DKAN_EXPORT int64_t dkan_likelihood(const Likelihood* a, int adds) {
     return -1;
 }
 
-DKAN_EXPORT void dkan_place(const Place* a, int threads) {
-    const int64_t per_stretch = ceil_div(a->count, PLACE_TASK_COLUMNS);
-    for_each_task(ceil_div(a->rows, PLACE_TASK_ROWS) * per_stretch, a->rows * a->count, threads, [&](int64_t task) {
-        const int64_t first = task % per_stretch * PLACE_TASK_COLUMNS, start = task / per_stretch * PLACE_TASK_ROWS;
-        passes().place(*a, first, std::min(a->count, first + PLACE_TASK_COLUMNS), start,
-                       std::min(a->rows, start + PLACE_TASK_ROWS));
+DKAN_EXPORT void dkan_scatter(const Scatter* a, int threads) {
+    const int64_t per_stretch = ceil_div(a->count, SCATTER_TASK_COLUMNS);
+    for_each_task(ceil_div(a->rows, SCATTER_TASK_ROWS) * per_stretch, a->rows * a->count, threads, [&](int64_t task) {
+        const int64_t first = task % per_stretch * SCATTER_TASK_COLUMNS, start = task / per_stretch * SCATTER_TASK_ROWS;
+        passes().scatter(*a, first, std::min(a->count, first + SCATTER_TASK_COLUMNS), start,
+                       std::min(a->rows, start + SCATTER_TASK_ROWS));
     });
 }

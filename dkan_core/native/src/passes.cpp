@@ -67,14 +67,14 @@ void basis_backward(const Basis& a, int64_t start, int64_t stop) {
 // Rows of the result.
 void table_forward(const TableSum& a, int64_t start, int64_t stop) {
     for (int64_t b = start; b < stop; ++b) {
-        const int32_t* places = a.places + b * a.per_row;
+        const int32_t* indices = a.indices + b * a.per_row;
         float* out = a.out + b * a.width;
         int64_t h = 0;
         for (; h + TABLE_VECTORS * LANES <= a.width; h += TABLE_VECTORS * LANES) {
             Float sums[TABLE_VECTORS] = {};
             for (int64_t t = 0; t < a.per_row; ++t) {
-                if (places[t] == a.empty) continue;
-                const float* entry = a.table + places[t] * a.width + h;
+                if (indices[t] == a.empty) continue;
+                const float* entry = a.table + indices[t] * a.width + h;
                 for (int64_t v = 0; v < TABLE_VECTORS; ++v) sums[v] += load(entry + v * LANES);
             }
             for (int64_t v = 0; v < TABLE_VECTORS; ++v) store(out + h + v * LANES, sums[v]);
@@ -82,7 +82,7 @@ void table_forward(const TableSum& a, int64_t start, int64_t stop) {
         for (; h < a.width; ++h) {
             float total = 0;
             for (int64_t t = 0; t < a.per_row; ++t) {
-                if (places[t] != a.empty) total += a.table[places[t] * a.width + h];
+                if (indices[t] != a.empty) total += a.table[indices[t] * a.width + h];
             }
             out[h] = total;
         }
@@ -93,15 +93,15 @@ void table_forward(const TableSum& a, int64_t start, int64_t stop) {
 void table_backward(const TableSum& a, int64_t start, int64_t stop) {
     for (int64_t v = 0; v < a.table_rows && !a.adds; ++v) memset(a.out + v * a.width + start, 0, 4 * (stop - start));
     for (int64_t b = 0; b < a.rows; ++b) {
-        const int32_t* places = a.places + b * a.per_row;
+        const int32_t* indices = a.indices + b * a.per_row;
         const float* gradient = a.gradient + b * a.width;
         int64_t h = start;
         for (; h + TABLE_VECTORS * LANES <= stop; h += TABLE_VECTORS * LANES) {
             Float parts[TABLE_VECTORS];
             for (int64_t v = 0; v < TABLE_VECTORS; ++v) parts[v] = load(gradient + h + v * LANES);
             for (int64_t t = 0; t < a.per_row; ++t) {
-                if (places[t] == a.empty) continue;
-                float* entry = a.out + places[t] * a.width + h;
+                if (indices[t] == a.empty) continue;
+                float* entry = a.out + indices[t] * a.width + h;
                 for (int64_t v = 0; v < TABLE_VECTORS; ++v) {
                     store(entry + v * LANES, load(entry + v * LANES) + parts[v]);
                 }
@@ -109,7 +109,7 @@ void table_backward(const TableSum& a, int64_t start, int64_t stop) {
         }
         for (; h < stop; ++h) {
             for (int64_t t = 0; t < a.per_row; ++t) {
-                if (places[t] != a.empty) a.out[places[t] * a.width + h] += gradient[h];
+                if (indices[t] != a.empty) a.out[indices[t] * a.width + h] += gradient[h];
             }
         }
     }
@@ -133,7 +133,7 @@ extern const dkan::HiddenProducts DKAN_HIDDEN_PRODUCTS;
 extern const dkan::InputPasses DKAN_INPUT_PASSES;
 float DKAN_ADAMW(const dkan::AdamW&, int64_t start, int64_t stop);
 void DKAN_ENCODE(const dkan::Column&, int64_t start, int64_t count);
-void DKAN_PLACE(const dkan::Place&, int64_t first, int64_t last, int64_t start, int64_t stop);
+void DKAN_SCATTER(const dkan::Scatter&, int64_t first, int64_t last, int64_t start, int64_t stop);
 void DKAN_MIX_ROWS(uint64_t first, int64_t count, uint64_t increment, uint32_t* out);
 void DKAN_LIKELIHOOD_SUMS(const dkan::Likelihood&);
 void DKAN_ADD_CODES(const dkan::Likelihood&);
@@ -150,7 +150,7 @@ const dkan::Passes DKAN_VARIANT = {
     &DKAN_INPUT_PASSES,
     DKAN_ADAMW,
     DKAN_ENCODE,
-    DKAN_PLACE,
+    DKAN_SCATTER,
     DKAN_MIX_ROWS,
     DKAN_LIKELIHOOD_SUMS,
     DKAN_ADD_CODES,

@@ -48,7 +48,7 @@ class Axis:
     label: str = ""
     grid: bool = True
     forward: Callable[[Array], Array] = unchanged
-    """Values to places on a scale that the axis shows evenly."""
+    """Values to positions on a scale that the axis shows evenly."""
 
     angle: float = 0.0
     """Degrees by which the texts of a horizontal axis are turned."""
@@ -120,13 +120,13 @@ class Panel:
 
     def across(self, values: Array | Sequence[float]) -> Points:
         """Return where values lie horizontally."""
-        places: Points = self.box.left + (self.box.right - self.box.left) * self.x.shares(np.asarray(values))
-        return places
+        positions: Points = self.box.left + (self.box.right - self.box.left) * self.x.shares(np.asarray(values))
+        return positions
 
     def down(self, values: Array | Sequence[float]) -> Points:
         """Return where values lie vertically."""
-        places: Points = self.box.bottom - (self.box.bottom - self.box.top) * self.y.shares(np.asarray(values))
-        return places
+        positions: Points = self.box.bottom - (self.box.bottom - self.box.top) * self.y.shares(np.asarray(values))
+        return positions
 
     def at(self, x: Array | Sequence[float], y: Array | Sequence[float]) -> Points:
         """Return where pairs of values lie on the canvas.
@@ -197,7 +197,7 @@ def even_ticks(low: float, high: float, most: int = 6, *, whole: bool = False) -
         # A hair's breadth of rounding must not lose the ends.
         first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
         if last - first <= most and (not whole or step == round(step)):
-            return [float(f"{place * step:.12g}") for place in range(first, last + 1)]
+            return [float(f"{multiple * step:.12g}") for multiple in range(first, last + 1)]
     return [low, high]
 
 

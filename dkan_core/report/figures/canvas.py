@@ -1,7 +1,7 @@
 """A figure as a list of marks, before it is an SVG or a PNG file.
 
-A figure of ours has some hundred marks in places that are known beforehand. A plotting library takes a quarter of a CPU
-second for each, and half a second to import; this takes milliseconds.
+A figure of ours has some hundred marks at known positions. A plotting library takes a quarter of a CPU second for each,
+and half a second to import; this takes milliseconds.
 
 Lengths are points, a 72nd of an inch, from the top left corner. Shape suffix: P points.
 """
@@ -27,7 +27,7 @@ HINT_LENGTH = 160
 NARROW, WIDE = frozenset("iljtfrI.,:;'|!()[] "), frozenset("mwMW%@")
 
 Points = npt.NDArray[np.float64]
-"""Places ``(P, 2)`` as x and y."""
+"""Positions ``(P, 2)`` as x and y."""
 
 Anchor = Literal["start", "middle", "end"]
 
@@ -36,7 +36,7 @@ Anchor = Literal["start", "middle", "end"]
 class Line:
     """A line through points."""
 
-    places_P2: Points
+    points_P2: Points
     color: str
     width: float
     dash: tuple[float, float] | None
@@ -47,7 +47,7 @@ class Line:
 class Area:
     """A filled polygon."""
 
-    places_P2: Points
+    points_P2: Points
     color: str
     opacity: float
     crisp: bool
@@ -107,7 +107,7 @@ class Canvas:
 
     def line(
         self,
-        places_P2: Points | Sequence[tuple[float, float]],
+        points_P2: Points | Sequence[tuple[float, float]],
         color: str,
         *,
         width: float = 1.8,
@@ -116,19 +116,19 @@ class Canvas:
     ) -> None:
         """Draw a line through points."""
         self.marks.append(
-            Line(places_P2=np.asarray(places_P2), color=color, width=width, dash=dash, opacity=opacity),
+            Line(points_P2=np.asarray(points_P2), color=color, width=width, dash=dash, opacity=opacity),
         )
 
     def area(
         self,
-        places_P2: Points | Sequence[tuple[float, float]],
+        points_P2: Points | Sequence[tuple[float, float]],
         color: str,
         *,
         opacity: float = 1.0,
         crisp: bool = False,
     ) -> None:
         """Fill a polygon."""
-        self.marks.append(Area(places_P2=np.asarray(places_P2), color=color, opacity=opacity, crisp=crisp))
+        self.marks.append(Area(points_P2=np.asarray(points_P2), color=color, opacity=opacity, crisp=crisp))
 
     def dot(self, x: float, y: float, color: str, *, radius: float = 2.75, rim: float = 0.0) -> None:
         """Draw a circle with a rim of ``rim`` points."""
@@ -138,9 +138,9 @@ class Canvas:
         self, x: float, y: float, text: str, *, size: float = FONT_SIZE, anchor: Anchor = "middle", angle: float = 0.0
     ) -> None:
         """Write one line, or several that are parted by line ends, each below the last."""
-        for place, line in enumerate(text.split("\n")):
+        for number, line in enumerate(text.split("\n")):
             self.marks.append(
-                Text(x=x, y=y + 1.2 * size * place, text=line, size=size, anchor=anchor, angle=angle),
+                Text(x=x, y=y + 1.2 * size * number, text=line, size=size, anchor=anchor, angle=angle),
             )
 
     def hint(self, left: float, top: float, right: float, bottom: float, text: str) -> None:

@@ -38,7 +38,7 @@ WIDTH, HEIGHT = 5.4 * POINTS_PER_INCH, 3.7 * POINTS_PER_INCH
 FIFTHS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 # Down to half a row: on a logarithmic axis there is no zero, and a bin of one row is to be seen.
 HALF_A_ROW = 0.5
-# Places of a curve that show their values: each is some 10 points wide, and a hundred bytes of the page.
+# Points of a curve that show their values: each is some 10 points wide, and a hundred bytes of the page.
 HOVERED = 32
 
 
@@ -139,12 +139,12 @@ def calibration_figure(labels_N: Array, scores_N: Array) -> Markup:
     y = Axis(low=0.0, high=1.02 * top, ticks=ticks, label="Observed rate")
     panel = fit(Canvas(WIDTH, HEIGHT), x, y)
     _dashed(panel, [0, top], [0, top])
-    for place, (low, high) in zip(probability, bounds, strict=True):
+    for position, (low, high) in zip(probability, bounds, strict=True):
         # Intervals may reach beyond what the bins do.
-        panel.canvas.line(panel.at([place, place], [low, min(high, 1.02 * top)]), ACCENT, width=1.2, opacity=0.5)
+        panel.canvas.line(panel.at([position, position], [low, min(high, 1.02 * top)]), ACCENT, width=1.2, opacity=0.5)
     panel.canvas.line(panel.at(probability, rate), ACCENT, width=1.2)
-    for place, share in zip(probability, rate, strict=True):
-        panel.dot(place, share, ACCENT)
+    for position, share in zip(probability, rate, strict=True):
+        panel.dot(position, share, ACCENT)
     points = zip(probability, rate, bounds, rows, strict=True)
     told = [f"predicted {p:.3f}, observed {r:.3f} (95%: {a:.3f} to {b:.3f}), {n:,} rows" for p, r, (a, b), n in points]
     panel.hover(probability, told)
@@ -168,9 +168,9 @@ def score_figure(labels_N: Array, scores_N: Array) -> Markup:
     for counts, color, name in ((positives, WARM, "positives"), (negatives, QUIET, "negatives")):
         if any(counts):
             outline_P2 = steps(np.asarray(edges), np.maximum(counts, HALF_A_ROW), HALF_A_ROW)
-            places_P2 = panel.at(outline_P2[:, 0], outline_P2[:, 1])
-            panel.canvas.area(places_P2, color, opacity=0.28)
-            panel.canvas.line(places_P2, color, width=1.4)
+            points_P2 = panel.at(outline_P2[:, 0], outline_P2[:, 1])
+            panel.canvas.area(points_P2, color, opacity=0.28)
+            panel.canvas.line(points_P2, color, width=1.4)
             right = _legend(panel, name, color, right)
     middles = [(low + high) / 2 for low, high in itertools.pairwise(edges)]
     points = zip(itertools.pairwise(edges), positives, negatives, strict=True)
@@ -195,7 +195,7 @@ def history_figure(
         mark_best: Mark the highest value of the first.
     """
     points = {
-        which: [(place, value) for place, value in zip(x, values, strict=True) if value is not None]
+        which: [(position, value) for position, value in zip(x, values, strict=True) if value is not None]
         for which, values in curves.items()
     }
     shown = [value for each in points.values() for _, value in each]
@@ -206,17 +206,17 @@ def history_figure(
         panel.canvas.line(panel.at(*zip(*each, strict=True)), color)
         # More dots would touch each other.
         if len(each) <= 40:
-            for place, value in each:
-                panel.dot(place, value, color, radius=1.75)
+            for position, value in each:
+                panel.dot(position, value, color, radius=1.75)
         if len(points) > 1:
             right = _legend(panel, which, color, right)
     first = next(iter(points.values()))
     if mark_best:
         _mark(panel, *max(first, key=lambda point: point[1]))
     told = [
-        f"{xlabel.lower()} {place:g}: "
-        + ", ".join(f"{which} {value:.4g}" for which, each in points.items() for at, value in each if at == place)
-        for place in x
+        f"{xlabel.lower()} {position:g}: "
+        + ", ".join(f"{which} {value:.4g}" for which, each in points.items() for at, value in each if at == position)
+        for position in x
     ]
     _hover(panel, x, told)
     return page_element(to_svg(panel.canvas), f"{name} by {xlabel.lower()}")
@@ -236,7 +236,7 @@ def _hover(panel: Panel, x: Sequence[float], texts: Sequence[str]) -> None:
     wanted = np.linspace(min(x), max(x), HOVERED)
     # Where x stays, the last point is the one that the curve goes on from.
     kept = np.unique(np.searchsorted(x, wanted, side="right").clip(1, len(x)) - 1)
-    panel.hover([x[place] for place in kept], [texts[place] for place in kept])
+    panel.hover([x[position] for position in kept], [texts[position] for position in kept])
 
 
 def _at(threshold: float) -> str:

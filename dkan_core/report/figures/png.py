@@ -36,11 +36,11 @@ def to_png(canvas: Canvas) -> bytes:
             _line(pen, mark)
         elif isinstance(mark, Area) and mark.crisp:
             # Its last row and column are those of the next one.
-            (left, top), (right, bottom) = (mark.places_P2.min(axis=0) * SCALE), (mark.places_P2.max(axis=0) * SCALE)
+            (left, top), (right, bottom) = (mark.points_P2.min(axis=0) * SCALE), (mark.points_P2.max(axis=0) * SCALE)
             corners = (round(left), round(top), max(round(left), round(right) - 1), max(round(top), round(bottom) - 1))
             pen.rectangle(corners, _color(mark.color, mark.opacity))
         elif isinstance(mark, Area):
-            pen.polygon(_scaled(mark.places_P2), _color(mark.color, mark.opacity))
+            pen.polygon(_scaled(mark.points_P2), _color(mark.color, mark.opacity))
         elif isinstance(mark, Dot):
             _circle(pen, mark, mark.radius + mark.rim / 2, PAPER)
             _circle(pen, mark, mark.radius - mark.rim / 2, mark.color)
@@ -52,8 +52,8 @@ def to_png(canvas: Canvas) -> bytes:
     return target.getvalue()
 
 
-def _scaled(places_P2: Points) -> list[tuple[float, float]]:
-    return [(x, y) for x, y in (places_P2 * SCALE).tolist()]
+def _scaled(points_P2: Points) -> list[tuple[float, float]]:
+    return [(x, y) for x, y in (points_P2 * SCALE).tolist()]
 
 
 def _color(color: str, opacity: float = 1.0) -> tuple[int, int, int, int]:
@@ -62,18 +62,18 @@ def _color(color: str, opacity: float = 1.0) -> tuple[int, int, int, int]:
 
 
 def _line(pen: "ImageDraw", mark: Line) -> None:
-    places = _scaled(mark.places_P2)
+    points = _scaled(mark.points_P2)
     width, color = max(1, round(mark.width * SCALE)), _color(mark.color, mark.opacity)
     if mark.dash is None:
-        pen.line(places, color, width, joint="curve")
+        pen.line(points, color, width, joint="curve")
         return
     # Dashed lines are straight ones: each dash is cut from one segment.
     on, period = mark.dash[0] * SCALE, sum(mark.dash) * SCALE
-    for (x, y), (end_x, end_y) in itertools.pairwise(places):
+    for (x, y), (end_x, end_y) in itertools.pairwise(points):
         length = math.hypot(end_x - x, end_y - y)
         across, down = ((end_x - x) / length, (end_y - y) / length) if length else (0.0, 0.0)
-        for place in range(math.ceil(length / period)):
-            start, stop = place * period, min(place * period + on, length)
+        for period_index in range(math.ceil(length / period)):
+            start, stop = period_index * period, min(period_index * period + on, length)
             pen.line([(x + start * across, y + start * down), (x + stop * across, y + stop * down)], color, width)
 
 
@@ -89,7 +89,7 @@ def _text(image: "Image", pen: "ImageDraw", mark: Text) -> None:
     if not mark.angle:
         pen.text((mark.x * SCALE, mark.baseline * SCALE), mark.text, _color(MUTED), font, anchor)
         return
-    # Turned about its place in the middle of a square of its own.
+    # Turned about its position in the middle of a square of its own.
     half = math.ceil(font.getlength(mark.text) + font.size)
     square = Image.new("L", (2 * half, 2 * half))
     ImageDraw.Draw(square).text((half, half + (mark.baseline - mark.y) * SCALE), mark.text, 255, font, anchor)

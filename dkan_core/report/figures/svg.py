@@ -64,21 +64,21 @@ def _element(mark: Mark) -> str:
         return _hint(mark)
     if isinstance(mark, Dot):
         rim = f";stroke:{PAPER};stroke-width:{_number(mark.rim)}" if mark.rim else ""
-        place = f'cx="{_number(mark.x)}" cy="{_number(mark.y)}" r="{_number(mark.radius)}"'
-        return f'<circle {place} style="fill:{mark.color}{rim}"/>'
+        position = f'cx="{_number(mark.x)}" cy="{_number(mark.y)}" r="{_number(mark.radius)}"'
+        return f'<circle {position} style="fill:{mark.color}{rim}"/>'
     if isinstance(mark, Area):
         crisp = ' shape-rendering="crispEdges"' if mark.crisp else ""
-        return f'<path d="{_path(mark.places_P2)}z" style="fill:{mark.color}{_opacity("fill", mark)}"{crisp}/>'
+        return f'<path d="{_path(mark.points_P2)}z" style="fill:{mark.color}{_opacity("fill", mark)}"{crisp}/>'
     style = f"fill:none;stroke:{mark.color};stroke-width:{_number(mark.width)}{_opacity('stroke', mark)}"
     dash = f";stroke-dasharray:{mark.dash[0]:g},{mark.dash[1]:g}" if mark.dash else ""
-    return f'<path d="{_path(mark.places_P2)}" style="{style}{dash};stroke-linecap:round"/>'
+    return f'<path d="{_path(mark.points_P2)}" style="{style}{dash};stroke-linecap:round"/>'
 
 
 def _hint(mark: Hint) -> str:
-    place = f'x="{_number(mark.left)}" y="{_number(mark.top)}"'
+    position = f'x="{_number(mark.left)}" y="{_number(mark.top)}"'
     size = f'width="{_number(mark.right - mark.left)}" height="{_number(mark.bottom - mark.top)}"'
     text = "\n".join(map(_plain, mark.text.split("\n")))
-    return f'<rect class="hint" {place} {size} fill="transparent"><title>{text}</title></rect>'
+    return f'<rect class="hint" {position} {size} fill="transparent"><title>{text}</title></rect>'
 
 
 def _plain(text: str) -> Markup:
@@ -99,8 +99,8 @@ def _opacity(which: str, mark: Line | Area) -> str:
     return f";{which}-opacity:{mark.opacity:.3g}" if mark.opacity < 1 else ""
 
 
-def _path(places_P2: Points) -> str:
-    return "M" + "L".join(f"{_number(x)},{_number(y)}" for x, y in places_P2.tolist())
+def _path(points_P2: Points) -> str:
+    return "M" + "L".join(f"{_number(x)},{_number(y)}" for x, y in points_P2.tolist())
 
 
 def _number(value: float) -> str:

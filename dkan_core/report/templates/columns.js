@@ -25,8 +25,8 @@ document.querySelectorAll("[data-columns]").forEach((tools) => {
     const value = (row) => (row.dataset[key] === "" ? -Infinity : Number(row.dataset[key]));
     const byName = (a, b) => a.dataset.name.localeCompare(b.dataset.name, "en");
     rows.sort((a, b) => (key === "name" ? byName(a, b) : value(b) - value(a) || byName(a, b)));
-    const place = new Map(rows.map((row, index) => [row.dataset.name, index]));
-    cards.sort((a, b) => place.get(a.dataset.name) - place.get(b.dataset.name));
+    const position = new Map(rows.map((row, index) => [row.dataset.name, index]));
+    cards.sort((a, b) => position.get(a.dataset.name) - position.get(b.dataset.name));
     for (const all of [rows, cards]) {
       if (all.length) all[0].parentNode.append(...all);
     }

@@ -23,42 +23,42 @@
     };
 
     // Of 1,000 rows, of which as many are positive as the reader says.
-    const rates = (place) => {
+    const rates = (index) => {
       const given = prevalence.value === prevalence.defaultValue ? NaN : number(prevalence, 0, 100, NaN) / 100;
       const positive = 1000 * (Number.isNaN(given) ? observed : given);
       const negative = 1000 - positive;
-      const found = (positive * data.true[place]) / data.positives;
-      const alarms = (negative * data.false[place]) / data.negatives;
+      const found = (positive * data.true[index]) / data.positives;
+      const alarms = (negative * data.false[index]) / data.negatives;
       const missed = positive - found;
       const cost = missed * number(miss, 0, Infinity, 1) + alarms * number(alarm, 0, Infinity, 1);
       return { found, missed, alarms, left: negative - alarms, positive, cost };
     };
     const cheapest = () => {
       let best = 0;
-      for (let place = 1; place <= last; place += 1) {
-        if (rates(place).cost < rates(best).cost) best = place;
+      for (let index = 1; index <= last; index += 1) {
+        if (rates(index).cost < rates(best).cost) best = index;
       }
       return best;
     };
 
     const update = () => {
       // To the right the threshold rises.
-      const place = last - Number(slider.value);
-      const threshold = data.thresholds[place];
+      const index = last - Number(slider.value);
+      const threshold = data.thresholds[index];
       const text = threshold === null ? "above every score" : String(Number(threshold.toPrecision(4)));
       show("threshold", text);
       slider.setAttribute("aria-valuetext", text);
-      show("found", count(data.true[place]));
-      show("missed", count(data.positives - data.true[place]));
-      show("alarms", count(data.false[place]));
-      show("left", count(data.negatives - data.false[place]));
-      const of = rates(place);
+      show("found", count(data.true[index]));
+      show("missed", count(data.positives - data.true[index]));
+      show("alarms", count(data.false[index]));
+      show("left", count(data.negatives - data.false[index]));
+      const of = rates(index);
       for (const name of ["found", "missed", "alarms", "left"]) show(`${name}-rate`, figure(of[name]));
       const alerts = of.found + of.alarms;
       show("alerts", figure(alerts));
       show("precision", share(of.found / alerts));
-      show("recall", share(data.true[place] / data.positives));
-      show("false-rate", share(data.false[place] / data.negatives));
+      show("recall", share(data.true[index] / data.positives));
+      show("false-rate", share(data.false[index] / data.negatives));
       show("f1", share((2 * of.found) / (alerts + of.positive)));
       show("cost", figure(of.cost));
       const best = cheapest();
@@ -67,8 +67,8 @@
       show("cheapest", `${figure(rates(best).cost)} at ${where}`);
     };
 
-    const go = (place) => {
-      slider.value = String(last - place);
+    const go = (index) => {
+      slider.value = String(last - index);
       update();
     };
     slider.max = String(last);

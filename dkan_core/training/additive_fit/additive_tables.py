@@ -56,10 +56,10 @@ def count_codes(model: AdditiveFastKAN, reader: RowReader) -> tuple[Float64, flo
     count_V, rows = np.zeros(model.layout.size), 0
     for batch in all_batches(FirstRows(reader, COUNTED_ROWS), BATCH_ROWS):
         stored = {name: torch.from_numpy(batch[name]) for name in ("numeric", "categorical") if name in batch}
-        places_NT = model.places(stored.get("numeric"), stored.get("categorical")).numpy()
-        weight_N = batch.get("weight", np.ones(len(places_NT), np.float32))
-        weight_NT = np.broadcast_to(weight_N[:, None], places_NT.shape)
-        count_V += np.bincount(places_NT.ravel(), weight_NT.ravel(), len(count_V))
+        indices_NT = model.indices(stored.get("numeric"), stored.get("categorical")).numpy()
+        weight_N = batch.get("weight", np.ones(len(indices_NT), np.float32))
+        weight_NT = np.broadcast_to(weight_N[:, None], indices_NT.shape)
+        count_V += np.bincount(indices_NT.ravel(), weight_NT.ravel(), len(count_V))
         rows += int(np.count_nonzero(weight_N))
     # Every row has one code of each term.
     total = count_V.sum() / len(model.layout.terms)
@@ -68,7 +68,7 @@ def count_codes(model: AdditiveFastKAN, reader: RowReader) -> tuple[Float64, flo
 
 @dataclass(frozen=True)
 class _Found:
-    place: int
+    index: int
     terms: AdditiveTerms
 
 
@@ -99,13 +99,13 @@ class TableMaker:
         # Purified before: what a pair says of one feature alone is that curve's, and not to be shrunk.
         terms, mean_weight = self._trained_terms(model)
         curves = self._best([smoothed(terms, penalty) for penalty in CURVE_PENALTIES], config)
-        choice: TableChoice = {"tables": SMOOTHED, "curve_penalty": CURVE_PENALTIES[curves.place]}
+        choice: TableChoice = {"tables": SMOOTHED, "curve_penalty": CURVE_PENALTIES[curves.index]}
         terms = curves.terms
         if terms.layout.pairs:
             pairs = self._best([with_smooth_pairs(terms, penalty) for penalty in PAIR_PENALTIES], config)
-            choice |= {"pair_penalty": PAIR_PENALTIES[pairs.place]}
+            choice |= {"pair_penalty": PAIR_PENALTIES[pairs.index]}
             terms = pairs.terms
-        if fitted is not None and self._best([terms, fitted], config).place:
+        if fitted is not None and self._best([terms, fitted], config).index:
             return fitted, {"tables": FITTED}
         return _weighted(terms, mean_weight), choice
 
@@ -141,8 +141,8 @@ class TableMaker:
             mean_log_loss(each.labels_NL, each.log_odds_NL.astype(np.float64) - prior, each.weight_N) for each in scored
         ]
         # The least of numbers that hold a NaN is a NaN.
-        place = int(np.argmin(np.nan_to_num(losses, nan=np.inf)))
-        return _Found(place, candidates[place])
+        index = int(np.argmin(np.nan_to_num(losses, nan=np.inf)))
+        return _Found(index, candidates[index])
 
 
 def _weighted(terms: AdditiveTerms, mean_weight: float) -> AdditiveTerms:

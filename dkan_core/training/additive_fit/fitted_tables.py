@@ -218,7 +218,7 @@ def without_idle_pairs(terms: AdditiveTerms) -> AdditiveTerms:
 def _read(model: AdditiveFastKAN, reader: RowReader, seed: int) -> _Rows:
     """Return all rows of a split, with the codes of the terms of single features."""
     mains = model.layout.mains
-    slots = [model.place_features.index(term.features) for term in mains]
+    slots = [model.index_features.index(term.features) for term in mains]
     firsts_T = torch.tensor([term.first for term in mains], dtype=torch.int32)
     codes_TN = np.empty((len(mains), reader.rows), np.uint16)
     labels, weights, start = [], [], 0
@@ -226,8 +226,8 @@ def _read(model: AdditiveFastKAN, reader: RowReader, seed: int) -> _Rows:
         stop = start + len(batch["labels"])
         if mains:
             stored = {name: torch.from_numpy(batch[name]) for name in ("numeric", "categorical") if name in batch}
-            places_BT = model.main_places(stored.get("numeric"), stored.get("categorical"))[:, slots]
-            codes_TN[:, start:stop] = (places_BT - firsts_T).T.numpy()
+            indices_BT = model.main_indices(stored.get("numeric"), stored.get("categorical"))[:, slots]
+            codes_TN[:, start:stop] = (indices_BT - firsts_T).T.numpy()
         labels.append(batch["labels"])
         weights.append(batch.get("weight", np.ones(stop - start, np.float32)).astype(np.float64))
         start = stop

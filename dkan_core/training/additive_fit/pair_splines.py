@@ -151,8 +151,8 @@ def hat_functions(cuts: Cuts, max_knots: int = KNOTS) -> Float64:
         return np.eye(bins + 1)
     edges = np.array([*cuts, SCORE_CODES])
     center = (edges[:-1] + edges[1:]) / 2
-    place = np.arange(bins) / (bins - 1) + (center - center[0]) / (center[-1] - center[0])
-    at = np.unique(np.abs(place[:, None] - np.linspace(0, 2, max_knots)).argmin(axis=0))
+    position = np.arange(bins) / (bins - 1) + (center - center[0]) / (center[-1] - center[0])
+    at = np.unique(np.abs(position[:, None] - np.linspace(0, 2, max_knots)).argmin(axis=0))
     hats = np.zeros((bins + 1, len(at) + 1))
     hats[0, 0] = 1
     hats[1:, 1:] = np.stack([np.interp(center, center[at], unit) for unit in np.eye(len(at))], axis=1)

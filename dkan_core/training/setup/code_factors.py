@@ -228,9 +228,9 @@ def _write(model: TabularModel, pair: tuple[int, int], found: Factorization) -> 
     size_2K = np.stack([np.sqrt(np.square(each).mean(0)) for each in (one_CK, other_CK)])
     size_2K = np.maximum(size_2K, np.finfo(np.float32).tiny)
     common_K = np.sqrt(size_2K.prod(0))
-    places = [model.config.inputs.embedded.index(index) for index in pair]
-    for place, factors_CK, size_K in zip(places, (one_CK, other_CK), size_2K, strict=True):
+    indices = [model.config.inputs.embedded.index(index) for index in pair]
+    for index, factors_CK, size_K in zip(indices, (one_CK, other_CK), size_2K, strict=True):
         scaled_CK = factors_CK * (common_K / size_K) * (EMBEDDING_STD / common_K.max())
-        table_CE = model.get_parameter(f"{EMBEDDINGS}{place}.weight")
+        table_CE = model.get_parameter(f"{EMBEDDINGS}{index}.weight")
         with torch.no_grad():
             table_CE[:, :FACTORS] = torch.from_numpy(scaled_CK[:, : table_CE.shape[1]])

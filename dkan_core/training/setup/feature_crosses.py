@@ -171,10 +171,10 @@ class Residuals:
 
     def gain(self, column: CodedColumn) -> float:
         """Return the log-likelihood that the effects of one half save in the other, to second order."""
-        places_N = self._places(column)
-        gradient_2C, curvature_2C = _by_half(self.own, places_N, column)
+        indices_N = self._indices(column)
+        gradient_2C, curvature_2C = _by_half(self.own, indices_N, column)
         effect_of_other_2C = _effects(gradient_2C, curvature_2C)[::-1]
-        unseen_2C, _ = _by_half(self.unseen, places_N, column)
+        unseen_2C, _ = _by_half(self.unseen, indices_N, column)
         # A half has about the same curvature by either model.
         return float((effect_of_other_2C * unseen_2C - 0.5 * effect_of_other_2C**2 * curvature_2C).sum())
 
@@ -185,20 +185,20 @@ class Residuals:
 
     def absorb(self, column: CodedColumn, share: float = 1.0) -> None:
         """Let the additive models have the effects of a column."""
-        places_N = self._places(column)
-        effect_2C = share * _effects(*_by_half(self.own, places_N, column))
-        self.own.add(places_N, effect_2C.ravel())
-        self.unseen.add(places_N, effect_2C[::-1].ravel())
+        indices_N = self._indices(column)
+        effect_2C = share * _effects(*_by_half(self.own, indices_N, column))
+        self.own.add(indices_N, effect_2C.ravel())
+        self.unseen.add(indices_N, effect_2C[::-1].ravel())
 
-    def _places(self, column: CodedColumn) -> UInt16:
+    def _indices(self, column: CodedColumn) -> UInt16:
         """Return the codes of the rows in the first half, those in the other one after them."""
         assert 2 * column.size <= MAX_CODES
         return column.codes + np.uint16(column.size) * self.half_N
 
 
-def _by_half(rows: LogisticLikelihood, places_N: UInt16, column: CodedColumn) -> tuple[Float64, Float64]:
+def _by_half(rows: LogisticLikelihood, indices_N: UInt16, column: CodedColumn) -> tuple[Float64, Float64]:
     """Return each half's gradient and curvature by the effect of each code, ``(2, C)`` each."""
-    gradient, curvature = rows.sums(places_N, 2 * column.size)
+    gradient, curvature = rows.sums(indices_N, 2 * column.size)
     return gradient.reshape(2, -1), curvature.reshape(2, -1)
 
 

@@ -85,13 +85,13 @@ class _Rises:
         return np.concatenate(self.losses)
 
     def useless(self, folds: Sequence[int]) -> list[int]:
-        """Return the places of the columns that do not lower the loss of the rows of some folds."""
+        """Return the indices of the columns that do not lower the loss of the rows of some folds."""
         rows = sum(len(self.losses[fold]) for fold in folds)
         rise_C, square_C = self.sum_FC[[*folds]].sum(0), self.square_FC[[*folds]].sum(0)
         # The loss of the other rows, whose values do not change, does not rise.
         error_C = np.sqrt(np.maximum(square_C - rise_C**2 / rows, 0))
-        places: list[int] = np.flatnonzero(rise_C <= USEFUL * error_C).tolist()
-        return places
+        indices: list[int] = np.flatnonzero(rise_C <= USEFUL * error_C).tolist()
+        return indices
 
 
 def select_features(
@@ -128,9 +128,9 @@ def select_features(
         fewer_N, least = _losses([fewer] * FOLDS, parts, prepared, config), MIN_IMPROVEMENT
         if improves(found.loss_N, fewer_N, least):
             others = [found.useless([other for other in range(FOLDS) if other != fold]) for fold in range(FOLDS)]
-            of_folds = [_without(places, columns, architecture) for places in others]
+            of_folds = [_without(indices, columns, architecture) for indices in others]
             fewer_N, least = _losses(of_folds, parts, prepared, config), MIN_UNBIASED_IMPROVEMENT
-    change = f"ignoring {some_of([columns[place].name for place in useless], MAX_NAMED)}"
+    change = f"ignoring {some_of([columns[index].name for index in useless], MAX_NAMED)}"
     weight = mean_weight(sample, config)
     has_less = helps(change, found.loss_N, fewer_N, least, constant=math.inf, weight=weight)
     return fewer if has_less else architecture
@@ -140,8 +140,8 @@ def _without(useless: Sequence[int], columns: Sequence[Column], whole: ModelConf
     """Return the architecture of a network without some columns; the whole one where there are none, or no others."""
     if not useless or (len(useless) == len(columns) and not whole.sparse):
         return whole
-    places = [each for place in useless for each in columns[place].places]
-    return ignoring(whole, [index if name == "numeric" else whole.num_numeric + index for name, index in places])
+    indices = [each for index in useless for each in columns[index].indices]
+    return ignoring(whole, [index if name == "numeric" else whole.num_numeric + index for name, index in indices])
 
 
 def _losses(
@@ -186,9 +186,9 @@ def _measured(
     found, (sum_FC, square_FC) = [], np.zeros((2, len(parts), len(columns)))
     for fold, (model, unseen, loss_M) in enumerate(_trials([architecture] * FOLDS, parts, prepared, config)):
         found.append(loss_M)
-        for place, rise_M in enumerate(_rises(model, columns, unseen, config)):
-            sum_FC[fold, place] = rise_M.sum()
-            square_FC[fold, place] = np.square(rise_M).sum()
+        for index, rise_M in enumerate(_rises(model, columns, unseen, config)):
+            sum_FC[fold, index] = rise_M.sum()
+            square_FC[fold, index] = np.square(rise_M).sum()
     return _Rises(found, sum_FC, square_FC)
 
 

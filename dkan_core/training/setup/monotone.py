@@ -14,22 +14,22 @@ SIGNS: dict[str, Literal[-1, 1]] = {"+": 1, "-": -1}
 
 
 def parse_monotone(settings: Sequence[str], numeric: Sequence[str]) -> tuple[tuple[int, Literal[-1, 1]], ...]:
-    """Return the places of the numeric features that are to be monotone, each with 1 for rising or -1 for falling.
+    """Return the indices of the numeric features that are to be monotone, each with 1 for rising or -1 for falling.
 
     Raises:
         ConfigError: A setting names no numeric column, or one twice.
     """
-    places = {name: place for place, name in enumerate(numeric)}
+    indices = {name: index for index, name in enumerate(numeric)}
     found: dict[int, Literal[-1, 1]] = {}
     for text in settings:
         name, _, sign = text.rpartition(":")
-        if name not in places:
+        if name not in indices:
             raise ConfigError(
-                f"monotone: {name!r} is not a numeric column of the data; {hint(name, places, sorted(places))}"
+                f"monotone: {name!r} is not a numeric column of the data; {hint(name, indices, sorted(indices))}"
             )
-        if places[name] in found:
+        if indices[name] in found:
             raise ConfigError(f"monotone: column {name!r} is named twice")
-        found[places[name]] = SIGNS[sign]
+        found[indices[name]] = SIGNS[sign]
     return tuple(sorted(found.items()))
 
 

@@ -45,11 +45,11 @@ def widened_architecture(
         config: Resolved settings.
     """
     before, after = _coded_keys(encoding, encoding), _coded_keys(prepared.preprocessor, encoding)
-    places = {key: after.index(key) for key in before if key in after}
+    indices = {key: after.index(key) for key in before if key in after}
     known_groups = [[before[index] for index in group] for group in known.one_hot_groups]
-    groups = [tuple(places[key] for key in group) for group in known_groups if {*group} <= {*places}]
-    missing = [places[before[index]] for index in known.missing if before[index] in places]
-    is_new = [key not in places for key in after]
+    groups = [tuple(indices[key] for key in group) for group in known_groups if {*group} <= {*indices}]
+    missing = [indices[before[index]] for index in known.missing if before[index] in indices]
+    is_new = [key not in indices for key in after]
     groups += [group for group in chosen.one_hot_groups if any(is_new[index] for index in group)]
     missing += [index for index in chosen.missing if is_new[index]]
     return ModelConfig.for_data(prepared, config, one_hot_groups=groups, missing=missing)
@@ -92,8 +92,8 @@ def transferred_state(
         if known is None:
             continue
         axes = zip(before.axes(known, tensor.dim()), after.axes(name, tensor.dim()), strict=True)
-        places = [_common(*pair, size) for pair, size in zip(axes, tensor.shape, strict=True)]
-        froms, intos = zip(*places, strict=True)
+        indices = [_common(*pair, size) for pair, size in zip(axes, tensor.shape, strict=True)]
+        froms, intos = zip(*indices, strict=True)
         tensor.numpy()[np.ix_(*intos)] = source[known].numpy()[np.ix_(*froms)]
     return target
 
@@ -115,7 +115,7 @@ class _Meaning:
         inputs = config.inputs
         widths = [embedding_width(config.cardinalities[index], config.embedding_dim) for index in inputs.embedded]
         columns = zip(inputs.embedded, widths, strict=True)
-        embedded = [(self.coded[index], place) for index, width in columns for place in range(width)]
+        embedded = [(self.coded[index], unit) for index, width in columns for unit in range(width)]
         self.inputs: list[Hashable] = [*(numeric[index] for index in inputs.curved), *embedded]
         # By column and id, whatever other ids it has; those that share a code do so only among as many codes.
         self.ids: list[Hashable] = [None]
@@ -127,8 +127,8 @@ class _Meaning:
         self.first = "network.first." if is_ensemble else "network.layers.0."
         last = len(config.hidden)
         self.last = f"network.rest.{last - 1}." if is_ensemble else f"network.layers.{last}."
-        # Of an embedding by its column: its place among the embeddings may be another.
-        embeddings = {f"encoder.embeddings.{place}.weight": self.coded[at] for place, at in enumerate(inputs.embedded)}
+        # Of an embedding by its column: its index among the embeddings may be another.
+        embeddings = {f"encoder.embeddings.{index}.weight": self.coded[at] for index, at in enumerate(inputs.embedded)}
         self.names: dict[str, Hashable] = {name: embeddings.get(name, name) for name in model.state_dict()}
         self.tensors = {meaning: name for name, meaning in self.names.items()}
 
@@ -200,7 +200,7 @@ def _common(before: Keys | None, after: Keys | None, size: int) -> tuple[npt.NDA
     """Return where along an axis the same is meant: in the old tensor, and in the new one."""
     if before is None or after is None:
         return np.arange(size), np.arange(size)
-    places = {key: place for place, key in enumerate(before)}
-    pairs = [(places[key], place) for place, key in enumerate(after) if key in places]
+    indices = {key: index for index, key in enumerate(before)}
+    pairs = [(indices[key], index) for index, key in enumerate(after) if key in indices]
     froms, intos = np.array(pairs, np.int64).reshape(-1, 2).T
     return froms, intos

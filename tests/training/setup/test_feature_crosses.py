@@ -102,9 +102,9 @@ def test_missing_values_keep_weights_where_exact_values_do_not_pay() -> None:
     preprocessor = fit_preprocessor(table, ["gappy", "full"], [], "uint8", "rows")
     sample = {**preprocessor.transform(table, "rows"), "labels": rng.integers(0, 2, (ROWS, 1)).astype(np.uint8)}
     one_hot_groups = choose_one_hot_groups(preprocessor, sample, ROWS)
-    place = [feature.name for feature in preprocessor.coded].index("gappy")
-    assert one_hot_groups == () and choose_missing(preprocessor, sample, one_hot_groups) == (place,)
-    assert choose_missing(preprocessor, sample, [(place,)]) == ()
+    index = [feature.name for feature in preprocessor.coded].index("gappy")
+    assert one_hot_groups == () and choose_missing(preprocessor, sample, one_hot_groups) == (index,)
+    assert choose_missing(preprocessor, sample, [(index,)]) == ()
 
 
 def test_codes_with_rows_in_plenty_are_kept_anyhow() -> None:

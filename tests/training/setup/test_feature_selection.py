@@ -257,11 +257,11 @@ def test_architecture_that_cannot_be_is_refused(changes: dict[str, Any], message
 def test_missing_values_of_ignored_columns_count_again() -> None:
     rows = pa.table({"m": [1.0, None, 2.0, 3.0] * 50, "k": ["a", "b"] * 100})
     encoding = fit_preprocessor(rows, ("m",), ("k",), "uint8", "rows")
-    (place,) = [index for index, feature in enumerate(encoding.coded) if feature.name == "m"]
-    whole = changed(CONFIG, **{**features_of(encoding, "auto"), "indicators": (), "missing": (place,)})
-    model = TabularFastKAN(ignoring(whole, (0, whole.num_numeric + place))).eval()
+    (missing,) = [index for index, feature in enumerate(encoding.coded) if feature.name == "m"]
+    whole = changed(CONFIG, **{**features_of(encoding, "auto"), "indicators": (), "missing": (missing,)})
+    model = TabularFastKAN(ignoring(whole, (0, whole.num_numeric + missing))).eval()
     again = reading_all(model, encoding)
-    assert model.config.missing == () and again.config.missing == (place,)
+    assert model.config.missing == () and again.config.missing == (missing,)
     codes = torch.zeros((3, len(whole.cardinalities)), dtype=torch.int32)
     numeric = torch.tensor([[0], [10], [200]], dtype=torch.uint8)
     torch.testing.assert_close(again(numeric, codes), model(numeric, codes))
