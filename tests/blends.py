@@ -12,7 +12,7 @@ def blend_for(preprocessor: Preprocessor, weight: float = 0.3) -> Blend:
     numeric, coded = len(preprocessor.numeric), len(preprocessor.coded)
     binary = sum(len(feature.knots) <= MAX_BINARY_KNOTS for feature in preprocessor.numeric)
     sizes = {numeric + index: feature.cardinality for index, feature in enumerate(preprocessor.coded)}
-    curved = [place for place, feature in enumerate(preprocessor.numeric) if len(feature.knots) > MAX_BINARY_KNOTS]
+    curved = [index for index, feature in enumerate(preprocessor.numeric) if len(feature.knots) > MAX_BINARY_KNOTS]
     cuts: dict[int, tuple[int, ...]] = dict.fromkeys(curved, (1, 70, 128, 190))
     cuts |= {feature: tuple(range(1, min(size, 4))) for feature, size in sizes.items()}
     ends = sorted(cuts)[:2] + sorted(cuts)[-2:]

@@ -263,9 +263,9 @@ def test_values_that_the_model_does_not_know_are_counted_by_column(
 ) -> None:
     predict(trained.model, write(table, tmp_path / "known", 2), tmp_path / "known.parquet")
     assert "does not know" not in caplog.text
-    place = table.column_names.index("site")
+    index = table.column_names.index("site")
     sites = ["elsewhere", "nowhere"] * 50 + table["site"].to_pylist()[100:]
-    moved = write(table.set_column(place, "site", pa.array(sites)), tmp_path / "moved", 2)
+    moved = write(table.set_column(index, "site", pa.array(sites)), tmp_path / "moved", 2)
     predict(trained.model, moved, tmp_path / "moved.parquet")
     (text,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     share = f"100 of {len(table)} rows ({100 / len(table):.2%})"

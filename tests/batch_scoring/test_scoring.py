@@ -129,8 +129,8 @@ def test_rows_of_training_are_stable_and_shifted_ones_are_not(
     limits = {"number": 0.05, "category": 0.05, "score": 0.2}
     assert all(column.psi is not None and column.psi < limits[column.kind] for column in known.columns)
     rows = pq.read_table(source)
-    place = rows.schema.get_field_index("mean_area")
-    shifted = rows.set_column(place, "mean_area", pc.multiply(rows["mean_area"], 3.0))
+    index = rows.schema.get_field_index("mean_area")
+    shifted = rows.set_column(index, "mean_area", pc.multiply(rows["mean_area"], 3.0))
     pq.write_table(shifted, tmp_path / "shifted.parquet")
     drift = measure_drift(trained.model, tmp_path / "shifted.parquet")
     assert drift.columns[0].name == "mean_area" and (drift.columns[0].psi or 0) > 1

@@ -43,8 +43,8 @@ def documented_command(image: Image, folder: Path) -> tuple[list[str], list[str]
         assert old in line, f"the line has no {old}"
         line = line.replace(old, new)
     words = shlex.split(line)
-    place = words.index(image.tag) + 1
-    return words[:place], words[place:]
+    position = words.index(image.tag) + 1
+    return words[:position], words[position:]
 
 
 def run(image: Image, folder: Path, *command: str) -> str:

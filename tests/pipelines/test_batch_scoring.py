@@ -26,8 +26,8 @@ FILES = ("a.parquet", "b.parquet", "c.parquet")
 def shifted(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three files in whose rows one column is twice what it was."""
     folder, rows = tmp_path_factory.mktemp("shifted"), pq.read_table(source)
-    place = rows.schema.get_field_index("mean_area")
-    rows = rows.set_column(place, "mean_area", pc.multiply(rows["mean_area"], pa.scalar(2.0)))
+    index = rows.schema.get_field_index("mean_area")
+    rows = rows.set_column(index, "mean_area", pc.multiply(rows["mean_area"], pa.scalar(2.0)))
     for name, start, stop in zip(FILES, (0, 50, 300), (50, 300, 569), strict=True):
         pq.write_table(rows.slice(start, stop - start), folder / name)
     return folder

@@ -23,6 +23,6 @@ def server(trained: TrainResult, tmp_path_factory: pytest.TempPathFactory) -> It
 def table(source: Path) -> pa.Table:
     """Return 40 rows, among them missing values and a category that training did not see."""
     rows = pq.read_table(source).drop_columns("label").slice(0, 40)
-    place = rows.schema.get_field_index("site")
+    index = rows.schema.get_field_index("site")
     sites = ["nowhere", *rows["site"].to_pylist()[1:]]
-    return rows.set_column(place, "site", pa.array(sites, pa.string()))
+    return rows.set_column(index, "site", pa.array(sites, pa.string()))

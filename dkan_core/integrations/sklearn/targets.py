@@ -134,7 +134,7 @@ def encode_labels(y: Any, classes: Array, names: Sequence[str], where: str = "y"
 
 
 def _order(given: Sequence[str], names: Sequence[str], where: str) -> list[int]:
-    """Return where each of some labels is among those given; by their places if no name is the same."""
+    """Return where each of some labels is among those given; by their positions if no name is the same."""
     if not {*given} & {*names}:
         return [*range(len(names))]
     if {*given} != {*names}:

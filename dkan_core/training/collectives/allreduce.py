@@ -45,7 +45,7 @@ def ring_all_reduce(buffer_N: Tensor, rank: int, size: int, exchange: Exchange) 
 
     Args:
         buffer_N: One rank's numbers.
-        rank: Its place in the ring.
+        rank: Its position in the ring.
         size: Ranks of the ring.
         exchange: How it talks to its neighbours.
     """

@@ -59,13 +59,13 @@ class ModelParallelism(Strategy):
         (step,) = inputs.steps
         arrays = self.batches.get(step, self.process_group.rank)
         with torch.no_grad():
-            for _, own, whole in self._places(torch.from_numpy(inputs.state_KP[0])):
+            for _, own, whole in self._slices(torch.from_numpy(inputs.state_KP[0])):
                 own.copy_(whole)
         self.part.gradients_P.zero_()
         with self.process_group.exit_on_peer_loss():
             own_totals = self.add_gradient(arrays)
         self.update_N.zero_()
-        for name, own, whole in self._places(self.update_N):
+        for name, own, whole in self._slices(self.update_N):
             if self.part_index == 0 or not name.startswith(self.repeated):
                 whole.copy_(own.grad)  # type: ignore[arg-type]
         self.write_tail(RoundTotals.for_round(inputs, *own_totals))
@@ -75,8 +75,8 @@ class ModelParallelism(Strategy):
             self.update_N.div_(totals.weight)
         return totals
 
-    def _places(self, flat_P: Tensor) -> "Iterator[tuple[str, Tensor, Tensor]]":
-        """Yield name and value of each parameter of this rank, and its place in an array of all parameters."""
+    def _slices(self, flat_P: Tensor) -> "Iterator[tuple[str, Tensor, Tensor]]":
+        """Yield name and value of each parameter of this rank, and its slice of an array of all parameters."""
         own = {name: each for name, each in self.part.model.named_parameters() if each.requires_grad}
         start = 0
         for name, shape in self._shapes.items():
@@ -86,7 +86,7 @@ class ModelParallelism(Strategy):
                 yield name, own[name], divided(whole, own[name].shape, self.part_index)
 
 
-def divided(whole: Tensor, shape: torch.Size, place: int) -> Tensor:
+def divided(whole: Tensor, shape: torch.Size, index: int) -> Tensor:
     """Return the view of a tensor that a rank has: the whole, or an even share along one dimension.
 
     >>> divided(torch.arange(8).view(2, 4), torch.Size([2, 2]), 1).tolist()
@@ -94,5 +94,5 @@ def divided(whole: Tensor, shape: torch.Size, place: int) -> Tensor:
     """
     for dim, (size, own) in enumerate(zip(whole.shape, shape, strict=True)):
         if size != own:
-            return whole.narrow(dim, place * own, own)
+            return whole.narrow(dim, index * own, own)
     return whole

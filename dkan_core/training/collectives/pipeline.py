@@ -97,7 +97,7 @@ class Stage(nn.Module):
 
     Args:
         model: The model, changed.
-        place: Of these layers among the stages.
+        stage: Of these layers among the stages.
         stages: How many there are.
         precision: "fp32" or "bf16", of matrix products.
 
@@ -106,14 +106,14 @@ class Stage(nn.Module):
         - Output: ``(M, B, O)``, of the last stage ``(B, M, L)``
     """
 
-    def __init__(self, model: TabularFastKAN, place: int, stages: int, precision: str) -> None:
+    def __init__(self, model: TabularFastKAN, stage: int, stages: int, precision: str) -> None:
         super().__init__()
         self.model, self.precision = model, precision
-        self.is_first, self.is_last = place == 0, place == stages - 1
+        self.is_first, self.is_last = stage == 0, stage == stages - 1
         network = model.network
         self.is_ensemble = not isinstance(network, FastKAN)
         layers = [*network.layers] if isinstance(network, FastKAN) else [network.first, *network.rest]
-        start, stop = (len(layers) * edge // stages for edge in (place, place + 1))
+        start, stop = (len(layers) * edge // stages for edge in (stage, stage + 1))
         self.edges = [index for index in (start, stop) if 0 < index < len(layers)]
         self.layers = [(network.dropouts[index - 1], layers[index]) for index in range(max(1, start), stop)]
         owned = [*layers[start:stop], *([model.encoder] if self.is_first else [])]

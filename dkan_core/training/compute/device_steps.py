@@ -1,7 +1,7 @@
 """Steps taken on a GPU without the host: parameters, moments and rows lie there, and a step is one CUDA graph.
 
-The host tells the device some steps' learning rates and places in the stream of rows, replays the graph once per step,
-and reads the losses at the end. A step's numbers are those of ``HostSteps``, but for the order of sums.
+The host tells the device some steps' learning rates and positions in the stream of rows, replays the graph once per
+step, and reads the losses at the end. A step's numbers are those of ``HostSteps``, but for the order of sums.
 
 Shape suffixes: P trainable parameters, S steps that the device is told of at once.
 """
@@ -79,7 +79,7 @@ class DeviceSteps(LocalSteps):
             if self.rate_P is not None:
                 self.rate_P[start:stop] = factor
         self.factors_S3 = torch.zeros(PLANNED_STEPS, 3, device=self.device)
-        self.places_S = torch.zeros(PLANNED_STEPS, dtype=torch.int64, device=self.device)
+        self.positions_S = torch.zeros(PLANNED_STEPS, dtype=torch.int64, device=self.device)
         self.epoch = torch.zeros(1, dtype=torch.int64, device=self.device)
         self.cursor = torch.zeros(1, dtype=torch.int64, device=self.device)
         self.totals_2 = torch.zeros(2, dtype=torch.float64, device=self.device)
@@ -184,13 +184,13 @@ class DeviceSteps(LocalSteps):
 
     def _take_round(self, steps: range, slice_index: int, lr_scale: float) -> int:
         """Take steps; return the rows of their slices."""
-        places = [self._slice_of(step, slice_index) for step in steps]
+        positions = [self._slice_of(step, slice_index) for step in steps]
         for start in range(0, len(steps), PLANNED_STEPS):
             planned = slice(start, start + PLANNED_STEPS)
-            self._plan(steps[planned], [first for first, _ in places[planned]], lr_scale)
-            for step, (first, stop) in zip(steps[planned], places[planned], strict=True):
+            self._plan(steps[planned], [first for first, _ in positions[planned]], lr_scale)
+            for step, (first, stop) in zip(steps[planned], positions[planned], strict=True):
                 self._take_one(step, slice_index, stop - first)
-        return sum(stop - first for first, stop in places)
+        return sum(stop - first for first, stop in positions)
 
     def _slice_of(self, step: int, slice_index: int) -> tuple[int, int]:
         """Return the positions of a slice in its epoch's stream of rows."""
@@ -204,7 +204,7 @@ class DeviceSteps(LocalSteps):
             weights=config.slice_weights,
         )
 
-    def _plan(self, steps: range, places: list[int], lr_scale: float) -> None:
+    def _plan(self, steps: range, positions: list[int], lr_scale: float) -> None:
         """Give the device what it needs to know of the steps to come."""
         schedule = self.rules.schedule
         epoch = steps.start // self.rules.work_plan.steps_per_epoch
@@ -216,7 +216,7 @@ class DeviceSteps(LocalSteps):
             for step, count in zip(steps, counts, strict=True)
         ]
         self.factors_S3[: len(steps)].copy_(torch.tensor(factors))
-        self.places_S[: len(steps)].copy_(torch.tensor(places))
+        self.positions_S[: len(steps)].copy_(torch.tensor(positions))
         self.epoch.fill_(epoch)
         self.cursor.zero_()
 
@@ -241,7 +241,7 @@ class DeviceSteps(LocalSteps):
         """Return the rows of a slice: those on the device at the cursor, or those of the loader."""
         if self.resident is None:
             return to_tensors(self.batches.get(step, slice_index), self.device)
-        return self.resident.gather(self.places_S[self.cursor], self.epoch, rows)
+        return self.resident.gather(self.positions_S[self.cursor], self.epoch, rows)
 
     def _step(self, batch: dict[str, Tensor]) -> None:
         """Take a step as the host has set it; nothing here waits for the device."""

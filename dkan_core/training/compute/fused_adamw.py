@@ -20,27 +20,27 @@ def _step(
     values, gradients, exp_avg, exp_avg_sq, decay, rates, factors, share, clip, size,
     BETA1: tl.constexpr, BETA2: tl.constexpr, EPSILON: tl.constexpr, RATES: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    places = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    inside = places < size
+    offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = offsets < size
     part = tl.load(share)
     learned = part
     if RATES:
-        rate = tl.load(rates + places, inside, 0.0)
+        rate = tl.load(rates + offsets, inside, 0.0)
         learned = tl.where(rate > 0, part, 0.0)
     lr = tl.load(factors) * part
-    gradient = tl.load(gradients + places, inside, 0.0) * tl.load(clip)
-    first = tl.load(exp_avg + places, inside, 0.0)
-    second = tl.load(exp_avg_sq + places, inside, 0.0)
+    gradient = tl.load(gradients + offsets, inside, 0.0) * tl.load(clip)
+    first = tl.load(exp_avg + offsets, inside, 0.0)
+    second = tl.load(exp_avg_sq + offsets, inside, 0.0)
     first += (gradient - first) * (learned * (1 - BETA1))
     second += (gradient * gradient - second) * (learned * (1 - BETA2))
     change = lr / tl.load(factors + 1) * first / (tl.sqrt(second) / tl.load(factors + 2) + EPSILON)
     if RATES:
         change *= rate
-    value = tl.load(values + places, inside, 0.0)
-    value = value * (1 - lr * tl.load(decay + places, inside, 0.0)) - change
-    tl.store(values + places, value, inside)
-    tl.store(exp_avg + places, first, inside)
-    tl.store(exp_avg_sq + places, second, inside)
+    value = tl.load(values + offsets, inside, 0.0)
+    value = value * (1 - lr * tl.load(decay + offsets, inside, 0.0)) - change
+    tl.store(values + offsets, value, inside)
+    tl.store(exp_avg + offsets, first, inside)
+    tl.store(exp_avg_sq + offsets, second, inside)
 
 
 def take_step(

@@ -129,16 +129,16 @@ class ResidentRows:
         self.order_N += torch.arange(self.rows, device=self.device)
         self._epoch = epoch
 
-    def gather(self, place: Tensor, epoch: Tensor, count: int) -> dict[str, Tensor]:
+    def gather(self, position: Tensor, epoch: Tensor, count: int) -> dict[str, Tensor]:
         """Return the rows of an epoch from a position in its stream on.
 
         Args:
-            place: Of the first row, ``(1,)`` int64 on the device.
+            position: Of the first row, ``(1,)`` int64 on the device.
             epoch: Which epoch, ``(1,)`` int64 on the device.
             count: How many rows, B.
         """
         keys = KeyRule(salted(self.seed, "dropout"), self.keep_keys)
-        rows_B, key_B = look_up(self.order_N, place, epoch, count, keys)
+        rows_B, key_B = look_up(self.order_N, position, epoch, count, keys)
         batch = {name: array.index_select(0, rows_B) for name, array in self.arrays.items()}
         return {**batch, "dropout_key": key_B}
 

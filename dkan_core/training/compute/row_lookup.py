@@ -12,12 +12,12 @@ from dkan_core.model.kernels.verified import is_right
 from dkan_core.training.compute.row_keys import KeyRule, mix_keys
 
 
-def look_up(order_N: Tensor, place: Tensor, epoch: Tensor, count: int, rule: KeyRule) -> tuple[Tensor, Tensor]:
+def look_up(order_N: Tensor, position: Tensor, epoch: Tensor, count: int, rule: KeyRule) -> tuple[Tensor, Tensor]:
     """Return the rows at consecutive positions of an epoch, and their keys.
 
     Args:
         order_N: Rows in the order of the epoch, int64.
-        place: Of the first row, ``(1,)`` int64.
+        position: Of the first row, ``(1,)`` int64.
         epoch: Which epoch, ``(1,)`` int64.
         count: How many rows, B.
         rule: Of the keys.
@@ -28,15 +28,15 @@ def look_up(order_N: Tensor, place: Tensor, epoch: Tensor, count: int, rule: Key
     if order_N.is_cuda and count and fused_is_right(order_N.device):
         from dkan_core.training.compute import fused_lookup
 
-        return fused_lookup.look_up(order_N, place, epoch, count, rule)
-    return plain_look_up(order_N, place, epoch, count, rule)
+        return fused_lookup.look_up(order_N, position, epoch, count, rule)
+    return plain_look_up(order_N, position, epoch, count, rule)
 
 
-def plain_look_up(order_N: Tensor, place: Tensor, epoch: Tensor, count: int, rule: KeyRule) -> tuple[Tensor, Tensor]:
+def plain_look_up(order_N: Tensor, position: Tensor, epoch: Tensor, count: int, rule: KeyRule) -> tuple[Tensor, Tensor]:
     """Return the same as ``look_up`` by one operation of torch after the other."""
-    places_B = place + torch.arange(count, device=order_N.device)
-    rows_B = order_N[places_B]
-    keyed_B = rows_B if rule.of_row else epoch * len(order_N) + places_B
+    positions_B = position + torch.arange(count, device=order_N.device)
+    rows_B = order_N[positions_B]
+    keyed_B = rows_B if rule.of_row else epoch * len(order_N) + positions_B
     return rows_B, (mix_keys(keyed_B, seed=rule.seed) >> 32).to(torch.int32)
 
 
@@ -48,10 +48,10 @@ def fused_is_right(device: torch.device) -> bool:
         from dkan_core.training.compute import fused_lookup
 
         order_N = torch.arange(3000, device=device).flip(0)
-        place, epoch = torch.tensor([7], device=device), torch.tensor([1 << 40], device=device)
+        position, epoch = torch.tensor([7], device=device), torch.tensor([1 << 40], device=device)
         wrong = []
         for rule in (KeyRule(3, of_row=False), KeyRule(1 << 63, of_row=True)):
-            arguments = (order_N, place, epoch, 2500, rule)
+            arguments = (order_N, position, epoch, 2500, rule)
             pairs = zip(fused_lookup.look_up(*arguments), plain_look_up(*arguments), strict=True)
             wrong += [float((found != expected).sum()) for found, expected in pairs]
         return wrong

@@ -134,5 +134,5 @@ def _layers_beyond(most: float, layers: Sequence[int], config: ResolvedTrainConf
 
 
 def _largest_stage(layers: Sequence[int], stages: int) -> int:
-    edges = [len(layers) * place // stages for place in range(stages + 1)]
+    edges = [len(layers) * stage // stages for stage in range(stages + 1)]
     return max(sum(layers[start:stop]) for start, stop in pairwise(edges))

@@ -184,7 +184,7 @@ class DeviceRounds(RankUpdates):
     def _take(self, count: int) -> RoundTotals:
         """Take so many rounds from the state that counts on; return what is summed over the ranks."""
         plan, done = self.store.rules.work_plan, self.store.ledger.units_done
-        rounds = [plan.steps_of_unit(done + place * plan.workers) for place in range(count)]
+        rounds = [plan.steps_of_unit(done + index * plan.workers) for index in range(count)]
         inputs = self._inputs(range(rounds[0].start, rounds[-1].stop))
         started = time.perf_counter()
         np.copyto(self._state_3P, inputs.state_KP[:3])

@@ -164,8 +164,8 @@ class WorkPlan:
         >>> [WorkPlan(2, 10, 4, 2).steps_of_unit(index) for index in (4, 5, 6)]
         [range(8, 10), range(8, 10), range(10, 14)]
         """
-        epoch, place = divmod(unit // self.workers, self.sync_rounds_per_epoch)
-        first = place * self.interval
+        epoch, round_index = divmod(unit // self.workers, self.sync_rounds_per_epoch)
+        first = round_index * self.interval
         before = epoch * self.steps_per_epoch
         return range(before + first, before + min(first + self.interval, self.steps_per_epoch))
 

@@ -97,14 +97,14 @@ def rows_after_units(plan: WorkPlan, done: int, *, rows: int, batch_size: int, w
     begun = plan.steps_of_unit(done)
     epochs, step = divmod(begun.start, plan.steps_per_epoch)
     share = 0
-    for place in range(step, step + len(begun)):
+    for at_step in range(step, step + len(begun)):
         first, _ = slice_of(
             rows,
-            place,
+            at_step,
             batch_size=batch_size,
             rank=done % plan.workers,
             workers=plan.workers,
             weights=weights,
         )
-        share += first - place * batch_size
+        share += first - at_step * batch_size
     return epochs * rows + min(step * batch_size, rows) + share

@@ -122,10 +122,10 @@ def test_stages_have_each_parameter_once(architecture: ModelConfig, stages: int)
     config = changed(architecture, hidden=(4, 6, 5))
     whole = {name: each.shape for name, each in build_model(config).named_parameters() if each.requires_grad}
     found: list[str] = []
-    for place in range(stages):
+    for stage in range(stages):
         model = build_model(config)
         assert isinstance(model, TabularFastKAN)
-        Stage(model, place, stages, "fp32")
+        Stage(model, stage, stages, "fp32")
         own = {name: each.shape for name, each in model.named_parameters() if each.requires_grad}
         assert own.items() <= whole.items()
         assert not sum(each.numel() for name, each in model.named_parameters() if name in whole.keys() - own.keys())

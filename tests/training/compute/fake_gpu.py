@@ -90,15 +90,15 @@ def backward(loss: Tensor) -> None:
         while ready:
             node = ready.pop()
             found = _apply(node, grads.pop(node, {}))
-            for (after, place), grad in zip(node.next_functions, found, strict=False):
+            for (after, input_index), grad in zip(node.next_functions, found, strict=False):
                 if after is None:
                     continue
                 if grad is not None:
                     # As the engine does: some operations leave it to that to undo what they have repeated and cast.
-                    expected = after._input_metadata[place]
+                    expected = after._input_metadata[input_index]
                     grad = grad.sum_to_size(expected.shape).to(expected.dtype)
-                    earlier = grads[after].get(place)
-                    grads[after][place] = grad if earlier is None else earlier + grad
+                    earlier = grads[after].get(input_index)
+                    grads[after][input_index] = grad if earlier is None else earlier + grad
                 waiting[after] -= 1
                 if waiting[after] == 0:
                     ready.append(after)
@@ -129,6 +129,6 @@ def _apply(node: Any, grads: dict[int, Tensor]) -> tuple[Tensor | None, ...]:
         else:
             leaf.grad += grads[0]
         return ()
-    given = [grads.get(place) for place in range(max(grads) + 1)]
+    given = [grads.get(input_index) for input_index in range(max(grads) + 1)]
     found = node.apply(*given) if hasattr(node, "apply") else node(*given)
     return found if isinstance(found, tuple) else (found,)

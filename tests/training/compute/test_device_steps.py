@@ -112,8 +112,8 @@ def test_rows_order_and_keys_are_those_of_the_loader(device: str, *, weighted: b
     for epoch in (0, 1, 0):
         resident.begin_epoch(epoch)
         for step, expected in enumerate(train_batches(reader, seed=config.seed, epoch=epoch, batch_size=128)):
-            place = torch.tensor([step * 128], device=device)
-            batch = resident.gather(place, torch.tensor([epoch], device=device), len(expected["labels"]))
+            position = torch.tensor([step * 128], device=device)
+            batch = resident.gather(position, torch.tensor([epoch], device=device), len(expected["labels"]))
             assert batch.keys() == expected.keys()
             for name, array in expected.items():
                 np.testing.assert_array_equal(batch[name].cpu().numpy(), array, strict=True)

@@ -21,7 +21,7 @@ OPTIONS = ["--model", "fastkan", "--hidden", "4", "--device", "cpu", "--batch-si
 
 def trials(*scores: tuple[float | None, ...]) -> list[Trial]:
     """Return one a rate, around the middle one."""
-    factors = [2.0 ** (place - len(scores) // 2) for place in range(len(scores))]
+    factors = [2.0 ** (index - len(scores) // 2) for index in range(len(scores))]
     return [
         Trial(learning_rate=0.01 * factor, factor=factor, average_precision=found, log_loss=found)
         for factor, found in zip(factors, scores, strict=True)
