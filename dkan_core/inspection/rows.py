@@ -31,7 +31,7 @@ from dkan_core.data.source.column_types import is_number
 from dkan_core.data.source.columns import read_sources
 from dkan_core.data.source.folders import folder_values
 from dkan_core.data.source.partition import whole_files
-from dkan_core.data.source.roles import assign_roles, is_feature, wanted_columns
+from dkan_core.data.source.roles import assign_roles, column_requirements, is_feature
 from dkan_core.data.source.splits import SplitBatch, read_split_batches
 from dkan_core.errors import DataError
 from dkan_core.evaluation.metrics import NOT_MEASURED
@@ -133,7 +133,7 @@ def read_raw(sources: Sequence[str], config: PrepareConfig) -> InspectedRows:
     Raises:
         DataError: The sources are not what was expected; the message names file and column.
     """
-    found = read_sources(sources, wanted_columns(config))
+    found = read_sources(sources, column_requirements(config))
     files, types, footers = found.files, found.types, found.footers
     where, shown = describe_files(files), {name: str(kind) for name, kind in types.items()}
     roles = {name: role for name, role in _roles(config).items() if name in shown}

@@ -15,16 +15,16 @@ from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.data.encoding.source_check import check_features, integer_categories
 from dkan_core.data.format.manifest import MANIFEST, manifest_text, parse_manifest
 from dkan_core.data.preparation.label_columns import positive_in
+from dkan_core.data.source.column_requirements import ColumnRequirements
 from dkan_core.data.source.positive import differing_positive
 from dkan_core.data.source.roles import (
     Schema,
     check_not_empty,
     check_roles,
+    column_requirements,
     feature_columns,
     special_columns,
-    wanted_columns,
 )
-from dkan_core.data.source.wanted import Wanted
 from dkan_core.errors import ConfigError, DataError
 from dkan_core.utils.file_names import CONFIG, MODEL_FOLDER, PREPROCESSOR
 from dkan_core.utils.hints import listed_names
@@ -104,9 +104,9 @@ class Reference:
                     f"--categorical {name} with --like"
                 )
 
-    def wanted(self, config: PrepareConfig) -> Wanted:
+    def column_requirements(self, config: PrepareConfig) -> ColumnRequirements:
         """Return which columns the source files must have, for settings as ``complete`` returns them."""
-        roles = wanted_columns(config)
+        roles = column_requirements(config)
         needed = {*roles.needed, *self.preprocessor.columns}
         categories = {*config.categorical, *integer_categories(self.preprocessor)}
         types = self.preprocessor.source_types

@@ -17,7 +17,7 @@ from dkan_core.data.source.columns import Footer, SourceFile, read_sources
 from dkan_core.data.source.files import source_paths
 from dkan_core.data.source.folders import FOLDER_TEXT, folder_values
 from dkan_core.data.source.partition import Fragment
-from dkan_core.data.source.roles import Schema, assign_roles, split_keys, wanted_columns
+from dkan_core.data.source.roles import Schema, assign_roles, column_requirements, split_keys
 from dkan_core.data.source.split_hints import find_split_hints
 from dkan_core.data.source.time_split import TimeBounds, find_time_bounds
 from dkan_core.errors import ConfigError
@@ -102,7 +102,7 @@ def find_task(
     reference = None if config.like is None else read_reference(config.like)
     if reference is not None:
         config = reference.complete(config)
-    found = read_sources(chosen, reference.wanted(config) if reference else wanted_columns(config))
+    found = read_sources(chosen, reference.column_requirements(config) if reference else column_requirements(config))
     files, types, footers = found.files, found.types, found.footers
     where = describe_files(files)
     hints = {}

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 from pydantic import Field
 
 from dkan_core.data.decimals import to_float64
+from dkan_core.data.source.column_requirements import ColumnRequirements
 from dkan_core.data.source.column_types import (
     column_types,
     common_type,
@@ -28,7 +29,6 @@ from dkan_core.data.source.folders import FOLDER_TEXT, add_folder_columns, folde
 from dkan_core.data.source.footer_checks import check_footer
 from dkan_core.data.source.parquet_files import footer_digest, open_in_order, open_parquet, open_stamped
 from dkan_core.data.source.row_groups import has_large_groups, runs_to_fetch, small_runs, whole_groups
-from dkan_core.data.source.wanted import Wanted
 from dkan_core.errors import DataError, UnreadableError
 from dkan_core.utils import schemas
 from dkan_core.utils.hints import drop_advice, first_line
@@ -93,33 +93,33 @@ class Footer:
     """From ``footer_digest``."""
 
 
-def read_sources(sources: Sequence[str], wanted: Wanted | None = None) -> Sources:
+def read_sources(sources: Sequence[str], requirements: ColumnRequirements | None = None) -> Sources:
     """Read every footer and check that all files have the same columns, of types that one type can hold.
 
     Args:
         sources: Files and folders.
-        wanted: What columns are for; those that are not used are not compared. Default: all may be features.
+        requirements: What columns are for; those that are not used are not compared. Default: all may be features.
 
     Raises:
         DataError: A file is missing, broken or empty of columns, or differs from the first in a column.
     """
-    wanted = wanted or Wanted()
+    requirements = requirements or ColumnRequirements()
     files, footers = list[SourceFile](), list[Footer]()
     reference, reference_path, differing = dict[str, pa.DataType](), "", set[str]()
     unnamed, empty_texts, partial, empty = set[str](), set[str](), set[str](), set[str]()
     found = find_partitioned(sources)
     opened = open_in_order(open_stamped, [*found], next(iter(found)))
     for (path, folders), (parquet, size, modified) in zip(found.items(), opened, strict=True):
-        types, texts = _types_of(path, parquet, folders, wanted)
+        types, texts = _types_of(path, parquet, folders, requirements)
         empty_texts |= texts
         unnamed.update(name for name in types if UNNAMED_INDEX.fullmatch(name))
         types = {name: kind for name, kind in types.items() if name not in unnamed}
         if not reference_path:
             reference, reference_path = types, path
-        _check_names(path, types, reference_path, reference, wanted)
+        _check_names(path, types, reference_path, reference, requirements)
         partial |= {*types} ^ {*reference}
         reference |= {name: kind for name, kind in types.items() if name not in reference}
-        here = [name for name, kind in types.items() if kind != reference[name] and wanted.uses(name)]
+        here = [name for name, kind in types.items() if kind != reference[name] and requirements.uses(name)]
         differing.update(here)
         types |= dict.fromkeys(_empty_floats([path], types, reference, here), pa.null())
         earlier = (file.path for file in files)
@@ -131,11 +131,11 @@ def read_sources(sources: Sequence[str], wanted: Wanted | None = None) -> Source
                 reference[name],
                 path,
                 reference_path,
-                zone=wanted.zone(name),
-                is_label=name in wanted.labels,
+                zone=requirements.zone(name),
+                is_label=name in requirements.labels,
             )
         metadata = parquet.metadata
-        check_footer(path, metadata, wanted.roles)
+        check_footer(path, metadata, requirements.roles)
         empty = without_values(metadata, empty if files else {*types})
         files.append(SourceFile(path=path, rows=metadata.num_rows, bytes=size, modified=modified))
         groups = [metadata.row_group(index).num_rows for index in range(metadata.num_row_groups)]
@@ -144,7 +144,7 @@ def read_sources(sources: Sequence[str], wanted: Wanted | None = None) -> Source
     if sum(file.rows for file in files) == 0:
         raise DataError(f"{files[0].path}: no rows in any source file")
     in_folders = [name for name, kind in reference.items() if kind == FOLDER_TEXT]
-    reference |= _folder_types(list(found), in_folders, wanted.categories)
+    reference |= _folder_types(list(found), in_folders, requirements.categories)
     for name in sorted(unnamed):
         logger.info("column %r is the index of a pandas frame, without a name, and is left out", name)
     for name in sorted(differing):
@@ -154,16 +154,16 @@ def read_sources(sources: Sequence[str], wanted: Wanted | None = None) -> Source
 
 
 def _types_of(
-    path: str, parquet: pq.ParquetFile, folders: Sequence[str], wanted: Wanted
+    path: str, parquet: pq.ParquetFile, folders: Sequence[str], requirements: ColumnRequirements
 ) -> tuple[dict[str, pa.DataType], set[str]]:
     """Return the types of a file's columns, and the names of those that are read as text though they are not.
 
     These are categories that are whole numbers, or have no values.
     """
     types = column_types(path, parquet.schema_arrow)
-    expected = {**wanted.types, **dict.fromkeys(wanted.categories, pa.string())}
+    expected = {**requirements.types, **dict.fromkeys(requirements.categories, pa.string())}
     texts = {name for name, kind in value_types(path, parquet, expected).items() if kind != types[name]}
-    for name in sorted({*wanted.categories} & {*types} - texts):
+    for name in sorted({*requirements.categories} & {*types} - texts):
         if is_whole(types[name]):
             texts.add(name)
         elif is_number(types[name]):
@@ -172,8 +172,8 @@ def _types_of(
                 "(Int64 in pandas, where some are missing), strings or booleans"
             )
     types |= dict.fromkeys(texts, pa.string())
-    # Above a source, folders have what is known to be wanted alone: elsewhere their names may mean anything.
-    read = {*folders, *wanted.types, *wanted.needed}
+    # Above a source, folders have only what is known to be wanted: elsewhere their names may mean anything.
+    read = {*folders, *requirements.types, *requirements.needed}
     return {name: kind for name, kind in types.items() if kind != FOLDER_TEXT or name in read}, texts
 
 
@@ -201,14 +201,18 @@ def _folder_types(paths: Sequence[str], names: Sequence[str], categories: Collec
 
 
 def _check_names(
-    path: str, types: dict[str, pa.DataType], first: str, expected: dict[str, pa.DataType], wanted: Wanted
+    path: str,
+    types: dict[str, pa.DataType],
+    first: str,
+    expected: dict[str, pa.DataType],
+    requirements: ColumnRequirements,
 ) -> None:
     """Raise DataError where one of two files lacks a column of the other."""
     for lacking, having, columns in ((path, first, expected), (first, path, types)):
         for name in columns:
-            if (name in types and name in expected) or not wanted.uses(name):
+            if (name in types and name in expected) or not requirements.uses(name):
                 continue
-            advice = "" if name in wanted.needed else f", or {drop_advice([name])}"
+            advice = "" if name in requirements.needed else f", or {drop_advice([name])}"
             raise DataError(
                 f"{lacking}: column {name!r} is missing; {having} has it: write it to all files, with nulls where it "
                 f"has no values{advice}"

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from dkan_core.config.prepare import PrepareConfig
+from dkan_core.data.source.column_requirements import ColumnRequirements
 from dkan_core.data.source.column_types import is_bytes, is_number, is_sparse, is_text, is_uuid
 from dkan_core.data.source.times import is_duration, is_time, time_parts
-from dkan_core.data.source.wanted import Wanted
 from dkan_core.errors import DataError
 from dkan_core.utils.hints import SHOWN, Advice, drop_advice, hint, listed_names
 
@@ -124,10 +124,10 @@ def special_columns(config: PrepareConfig) -> dict[str, Any]:
     return {role: getattr(config, role) for role in ROLES}
 
 
-def wanted_columns(config: PrepareConfig) -> Wanted:
+def column_requirements(config: PrepareConfig) -> ColumnRequirements:
     """Return which columns the source files must have, and which are left out."""
     roles = {role: name for role, name in special_columns(config).items() if name is not None}
-    return Wanted(
+    return ColumnRequirements(
         needed={*config.label, *roles.values()},
         labels=config.label,
         dropped=config.drop,

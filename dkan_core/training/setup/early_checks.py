@@ -5,11 +5,11 @@ from pathlib import Path
 
 from dkan_core.config import PrepareConfig, ResolvedStrategy, TrainConfig
 from dkan_core.config.loading import separated
+from dkan_core.data.source.column_requirements import ColumnRequirements
 from dkan_core.data.source.column_types import is_number
 from dkan_core.data.source.columns import read_sources
 from dkan_core.data.source.files import split_sources
 from dkan_core.data.source.times import is_duration, is_time, time_parts
-from dkan_core.data.source.wanted import Wanted
 from dkan_core.errors import ConfigError
 from dkan_core.training.setup.model_parallel_checks import check_model_parallel_settings
 from dkan_core.training.setup.monotone import parse_monotone
@@ -101,7 +101,7 @@ def _known_workers(config: TrainConfig) -> int | None:
 def _numeric_columns(sources: str | Path | Sequence[str | Path]) -> list[str]:
     """Return what may become numeric features; which of the columns have a role or are left out is not asked."""
     names: list[str] = []
-    for name, kind in read_sources(split_sources(sources), Wanted(others=False)).types.items():
+    for name, kind in read_sources(split_sources(sources), ColumnRequirements(others=False)).types.items():
         if is_time(kind):
             names += [part.name for part in time_parts(name, kind)]
         elif is_number(kind) or is_duration(kind):

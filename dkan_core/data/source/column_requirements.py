@@ -7,7 +7,7 @@ import pyarrow as pa
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
+class ColumnRequirements:
     """What the columns of the source files are for, as far as that is known before these are read."""
 
     needed: Collection[str] = ()
