@@ -108,7 +108,7 @@ def fingerprint() -> str:
         model_summary={"members": 1},
     )
     templates = resources.files("dkan_core.report").joinpath("templates")
-    names = ("explanation.html.j2", "explanation_notes.html.j2", "learned.html.j2", "macros.html.j2")
+    names = ("explanation.html.j2", "explanation_notes.html.j2", "explanation_section.html.j2", "macros.html.j2")
     others = [templates.joinpath(name).read_text(encoding="utf-8") for name in names]
     # Where a curve lies and what it shows differ in the last digits from one processor to the next.
     plain = re.sub(r'\bd="[^"]*"|data-counts="[^"]*"|[\d.,]+', "#", page)

@@ -22,8 +22,8 @@ from dkan_core.evaluation.page import read_run_history, render_page
 from dkan_core.evaluation.result import Evaluation
 from dkan_core.evaluation.slices import TOP_COLUMNS, find_columns, slice_metrics
 from dkan_core.evaluation.worst_errors import ERRORS, find_worst_errors
-from dkan_core.explanation.against import compare_explanations
 from dkan_core.explanation.columns import Column
+from dkan_core.explanation.comparison import compare_explanations
 from dkan_core.explanation.explain import QUICK, QUICK_ROWS, quick_explanation
 from dkan_core.explanation.labels import Explanation
 from dkan_core.model.model_folder import naming_swapped

@@ -14,12 +14,12 @@ from dkan_core.data.format.manifest import PreparedData, open_prepared
 from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.data.loading.loader import all_batches, open_split
 from dkan_core.errors import ConfigError, DataError, redact
-from dkan_core.explanation.against import check_earlier, compare_explanations
+from dkan_core.explanation.comparison import check_earlier, compare_explanations
 from dkan_core.explanation.figures.curves import draw_curve
 from dkan_core.explanation.figures.heatmaps import draw_map
 from dkan_core.explanation.figures.importance import MAX_BARS, Drawing, draw_importance
+from dkan_core.explanation.label_explanation import Effort, LabelExplanation
 from dkan_core.explanation.labels import Explanation, explain_labels
-from dkan_core.explanation.learned import Effort, LabelExplanation
 from dkan_core.explanation.section import LabelDrawings, render_explanation, render_section
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.scoring.prepared import check_match, known_split
@@ -138,7 +138,7 @@ def quick_explanation(saved: SavedModel, arrays: Arrays, labels: Sequence[str], 
     return explain_labels(saved, arrays, labels, split=split, effort=effort, seed=0)
 
 
-def learned_section(found: LabelExplanation, rows: int) -> Markup:
+def explanation_section(found: LabelExplanation, rows: int) -> Markup:
     """Return a report's section on what the model learned about a label.
 
     Args:

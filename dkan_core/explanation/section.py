@@ -12,8 +12,8 @@ from dkan_core.explanation.figures.curves import departing_marks
 from dkan_core.explanation.figures.heatmaps import MapCell, cells_of, with_error
 from dkan_core.explanation.figures.importance import MAX_BARS, Drawing, percent, short
 from dkan_core.explanation.interactions import ROUNDING, PairMap
+from dkan_core.explanation.label_explanation import LabelExplanation
 from dkan_core.explanation.labels import Explanation
-from dkan_core.explanation.learned import LabelExplanation
 from dkan_core.explanation.term_tables import TermTable
 from dkan_core.report.figures.canvas import HINT_LENGTH
 from dkan_core.report.figures.svg import page_element
@@ -150,7 +150,7 @@ def render_section(
     """
     cards = [_importance_card(found, importance, bars), *_curve_cards(found, curves)]
     return render_html(
-        "learned",
+        "explanation_section",
         label=found.label,
         additive=found.intercept is not None,
         rows=rows,

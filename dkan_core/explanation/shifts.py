@@ -54,7 +54,7 @@ class RowShift:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Against:
+class ExplanationComparison:
     """What an earlier model had learned, as the explanation of a newer one holds it."""
 
     model: str

@@ -14,8 +14,8 @@ from dkan_core.explanation.figures.heatmaps import draw_map
 from dkan_core.explanation.figures.importance import draw_importance
 from dkan_core.explanation.importance import Importance
 from dkan_core.explanation.interactions import Interaction, PairAxis, PairMap
+from dkan_core.explanation.label_explanation import LabelExplanation
 from dkan_core.explanation.labels import Explanation
-from dkan_core.explanation.learned import LabelExplanation
 from dkan_core.explanation.section import LabelDrawings, render_explanation
 from dkan_core.report.figures.canvas import ACCENT
 from docs.chromium import PROGRAM, Chromium

@@ -24,10 +24,10 @@ from dkan_core.explanation.contributions import explainer_of
 from dkan_core.explanation.grid import written_value
 from dkan_core.explanation.importance import Importance
 from dkan_core.explanation.inverse_transform import inverse_transform
+from dkan_core.explanation.label_explanation import Effort, LabelExplanation, read_label
 from dkan_core.explanation.labels import Explanation
-from dkan_core.explanation.learned import Effort, LabelExplanation, read_label
 from dkan_core.explanation.model_answers import LARGEST
-from dkan_core.explanation.shifts import LEAST_CHANGE, Against, ColumnShift, ContributionShift, RowShift
+from dkan_core.explanation.shifts import LEAST_CHANGE, ColumnShift, ContributionShift, ExplanationComparison, RowShift
 from dkan_core.model.calibration import sigmoid
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.scoring.probabilities import log_odds
@@ -100,7 +100,7 @@ def compare_explanations(
             continue
         shown = [curve.name for curve in ours_found.curves]
         before = read_label(earlier, given, split=found.split, label=label, effort=quick, seed=found.seed, drawn=shown)
-        against = Against(
+        against = ExplanationComparison(
             model=where,
             only_here=only_here,
             only_there=only_there,

@@ -19,7 +19,7 @@ from dkan_core.explanation.ids import ListedIds, read_ids
 from dkan_core.explanation.importance import Advance, Importance, add_precision_drops, first_effects, rank_by_effect
 from dkan_core.explanation.interactions import Interaction, PairMap, find_interactions, is_varied, map_pair
 from dkan_core.explanation.model_answers import ModelAnswers
-from dkan_core.explanation.shifts import Against
+from dkan_core.explanation.shifts import ExplanationComparison
 from dkan_core.explanation.slopes import add_slopes, measure_slopes
 from dkan_core.explanation.term_tables import TermTable, pairs_of, term_tables
 from dkan_core.model.additive import AdditiveFastKAN
@@ -101,7 +101,7 @@ class LabelExplanation:
     terms: list[TermTable] | None = field(default=None, repr=False)
     """All terms of an additive model, the strongest first."""
 
-    against: Against | None = field(default=None, repr=False)
+    against: ExplanationComparison | None = field(default=None, repr=False)
     """What an earlier model had learned, where one is given."""
 
     @property
