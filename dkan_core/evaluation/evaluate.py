@@ -91,12 +91,12 @@ def evaluate(
     """
     if worst_errors < 0:
         raise ConfigError(f"worst_errors must be 0 or more, got {worst_errors}")
-    places = source_paths(data)
+    sources = source_paths(data)
     columns = [label] if isinstance(label, str) else list(label)
     # Other programs write files of this name, too.
     check_file_is_ours(f"{out}/{METRICS}", beginning=b"{", mark=b'"average_precision"')
     with staged_folder(out, names=OUTPUTS, overwrite=overwrite) as folder:
-        with naming_swapped(places), local_copy(model) as model_folder:
+        with naming_swapped(sources), local_copy(model) as model_folder:
             saved = SavedModel(model_folder)
         if saved.preprocessor.sparse:
             worst_errors = 0
@@ -104,7 +104,7 @@ def evaluate(
         # Before the rows are scored: what is wrong is said at once.
         sliced = find_columns(saved, slices)
         history = read_run_history(model)
-        with open_evaluation_data(saved, places, split, columns) as rows:
+        with open_evaluation_data(saved, sources, split, columns) as rows:
             if save_predictions:
                 _check_prediction_columns(rows.labels)
             evaluation, sample, many = _score(saved, rows, QUICK_ROWS if explain else leakage.ROWS)
@@ -123,7 +123,7 @@ def evaluate(
                 columns=column_summary.describe_columns(saved.preprocessor, many),
                 comparison=comparison,
                 model=model,
-                places=places,
+                sources=sources,
                 options=_options(split, columns, previous, slices),
                 history=history,
             )

@@ -260,7 +260,7 @@ def open_evaluation_data(
     """
     if not data:
         raise ConfigError("name prepared data or raw Parquet to evaluate on")
-    prepared = [place for place in data if manifest_text(place) is not None]
+    prepared = [source for source in data if manifest_text(source) is not None]
     if not prepared:
         yield _open_raw(saved, data, split, label)
         return

@@ -35,7 +35,7 @@ def render_page(
     columns: Mapping[str, Any] | None,
     comparison: Comparison | None,
     model: str | Path,
-    places: Sequence[str],
+    sources: Sequence[str],
     options: Sequence[str],
     history: Sequence[Mapping[str, Any]],
 ) -> str:
@@ -50,7 +50,7 @@ def render_page(
         columns: The columns, from ``describe_columns``.
         comparison: An earlier model on the same rows.
         model: Where the model lies.
-        places: Where the rows lie.
+        sources: Where the rows lie.
         options: The other arguments that the command line would have.
         history: Of the run that the model is from.
     """
@@ -63,7 +63,7 @@ def render_page(
         thresholds=saved.thresholds,
         history=history,
         split=data.split,
-        provenance=_provenance(saved, data, [redact(str(each)) for each in (model, *places, *options)], len(places)),
+        provenance=_provenance(saved, data, [redact(str(each)) for each in (model, *sources, *options)], len(sources)),
         data_summary=data.summary(),
         model_summary=_model_summary(saved),
         compared=comparison_section(evaluation.metrics, comparison) if comparison is not None else None,
@@ -75,14 +75,14 @@ def render_page(
     )
 
 
-def _provenance(saved: SavedModel, data: EvaluationData, words: Sequence[str], places: int) -> dict[str, Any]:
+def _provenance(saved: SavedModel, data: EvaluationData, words: Sequence[str], sources: int) -> dict[str, Any]:
     """Return what made a report, which is the same to the byte where SOURCE_DATE_EPOCH says what the time is.
 
     Args:
         saved: The model.
         data: The rows.
         words: Of the command: where the model lies, where the rows lie, and options.
-        places: How many of them say where the rows lie.
+        sources: How many of them say where the rows lie.
     """
     origin = saved.metrics.get("origin") or {}
     stamp = os.environ.get("SOURCE_DATE_EPOCH")
@@ -92,7 +92,7 @@ def _provenance(saved: SavedModel, data: EvaluationData, words: Sequence[str], p
         "dkan": dkan_core.__version__,
         "model": words[0],
         "model of epoch, step": f"{saved.metrics['epoch']:.2f}, {saved.metrics['step']:,}",
-        "data": words[1 : 1 + places],
+        "data": words[1 : 1 + sources],
         "rows": data.name,
         "seed of the model's data": origin.get("seed"),
         "encoding": saved.preprocessor.digest[:12],

@@ -148,7 +148,7 @@ def inspect_data(sources: str | Path | Sequence[str | Path], config: PrepareConf
         DataError: The data are not what was expected; the message names file and column.
     """
     chosen = source_paths(sources)
-    prepared = [place for place in chosen if manifest_text(place) is not None]
+    prepared = [source for source in chosen if manifest_text(source) is not None]
     if prepared:
         if len(chosen) > 1 or config is not None:
             raise ConfigError(f"{prepared[0]}: is prepared data, which is inspected alone and without settings")
