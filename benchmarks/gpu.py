@@ -37,7 +37,7 @@ from dkan_core.training.setup.architecture import choose_architecture
 from dkan_core.training.setup.defaults import resolve, resolve_for
 from dkan_core.training.setup.model_parts import learning_rate_factors
 from dkan_core.training.state.adamw import AdamState
-from dkan_core.training.state.parameter_store import Rules
+from dkan_core.training.state.parameter_store import UpdateRules
 
 Result = dict[str, Any]
 Model = Literal["auto", "fastkan"]
@@ -190,7 +190,7 @@ def measure_prepared(folder: Path, batch_size: int | None, precision: Precision,
 def measure_steps(reader: RowReader, model: TabularModel, config: ResolvedTrainConfig, steps: int) -> Result:
     """Take steps as a run with strategy "single" does, from the second epoch on, after some that are not counted."""
     rates = learning_rate_factors(model, config, reader.rows)
-    rules = Rules.from_config(config, reader.rows, decayed_ranges(model, config, reader.rows), rates)
+    rules = UpdateRules.from_config(config, reader.rows, decayed_ranges(model, config, reader.rows), rates)
     state = AdamState.starting_at(flatten(model).numpy())
     started = time.perf_counter()
     taker = DeviceSteps(Replica(model, CUDA), SliceBatches(reader, config, 0), rules)

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from dkan_core import DataError, PrepareConfig
 from dkan_core.config.prepare import SPLITS
 from dkan_core.data.source.columns import read_sources
-from dkan_core.data.source.roles import Schema, assign_roles
+from dkan_core.data.source.roles import ColumnRoles, assign_roles
 from dkan_core.data.source.splits import assign_splits
 from dkan_core.evaluation.metrics import NOT_MEASURED
 from dkan_core.utils.storage.files import write_json
@@ -163,7 +163,7 @@ def _split(table: pa.Table, config: PrepareConfig, where: str) -> npt.NDArray[np
     return np.concatenate(parts)
 
 
-def _plain(table: pa.Table, schema: Schema) -> pa.Table:
+def _plain(table: pa.Table, schema: ColumnRoles) -> pa.Table:
     """Return features and labels in plain types: strings, numbers without decimals."""
     columns: dict[str, pa.ChunkedArray] = {}
     for name in schema.numeric:

@@ -33,7 +33,7 @@ from dkan_core.training.roles.process_spec import ProcessSpec
 from dkan_core.training.roles.startup import ComputeProcess
 from dkan_core.training.roles.worker import Worker
 from dkan_core.training.state.aggregation import LossTotals
-from dkan_core.training.state.parameter_store import Rules
+from dkan_core.training.state.parameter_store import UpdateRules
 from dkan_core.training.state.stopwatch import Stopwatch
 
 RATE = 1e-3
@@ -115,7 +115,7 @@ def work(handed: Handed, seat: Seat) -> None:
     process = ComputeProcess(
         memory=memory,
         heartbeat=Heartbeat(memory, spec.role, spec.rank),
-        rules=Rules.from_config(spec.config, spec.train_rows, spec.decayed, spec.rates),
+        rules=UpdateRules.from_config(spec.config, spec.train_rows, spec.decayed, spec.rates),
         replica=_Given(seat.model(), torch.device("cpu")),  # type: ignore[arg-type]
         batches=_Gated(seat),  # type: ignore[arg-type]
     )

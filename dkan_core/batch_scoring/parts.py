@@ -19,7 +19,7 @@ from dkan_core.batch_scoring.plan import (
 from dkan_core.data.source.files import stamp, whole_second
 from dkan_core.errors import ConfigError, DataError
 from dkan_core.evaluation.drift.counting import CountsSchema
-from dkan_core.evaluation.drift.scored_files import Found, counted_batches
+from dkan_core.evaluation.drift.scored_files import ScoredRows, counted_batches
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.scoring.raw import copied_folder_types, output_batch
 from dkan_core.utils.hints import counted
@@ -69,7 +69,7 @@ def score_part(output_uri: str | Path, part: int) -> int:
     # The plan's own copy: all parts score with the model that was planned, whatever is published meanwhile.
     with local_copy(f"{output.uri}/{plan.model_folder}") as folder:
         saved = SavedModel(folder)
-    found, written = Found(), []
+    found, written = ScoredRows(), []
     folder_types = copied_folder_types(saved, [file.source for file in plan.files])
     with progress("scoring", rows, "rows") as advance:
         for file in files:
@@ -91,7 +91,7 @@ def _score_file(
     saved: SavedModel,
     file: PlannedFile,
     folder_types: Mapping[str, str],
-    found: Found,
+    found: ScoredRows,
     on_rows: Callable[[int], None],
 ) -> ScoredFile:
     size, modified = stamp(file.source)

@@ -48,7 +48,7 @@ class PlannedFile(Schema):
     modified: str
 
 
-class Replaced(Schema):
+class ReplacedOutputs(Schema):
     """Outputs and work of an earlier scoring, which are to be removed."""
 
     names: list[str]
@@ -238,10 +238,10 @@ def _claim(output: SharedFolder, plan: ScoringPlan, *, overwrite: bool) -> None:
         stale = {name for names in earlier.values() for name in names} - {file.output for file in plan.files}
         folders = {f"{WORK}/{name}" for name in earlier if name != plan.id}
         # Before the plan: once that is written, nobody knows any more what the earlier one left.
-        output.write_json(REPLACED, Replaced(names=sorted(stale | folders)).model_dump())
+        output.write_json(REPLACED, ReplacedOutputs(names=sorted(stale | folders)).model_dump())
         output.write_json(PLAN, json.loads(plan.model_dump_json()))
     output.remove(DONE)
-    replaced = output.read(Replaced, REPLACED)
+    replaced = output.read(ReplacedOutputs, REPLACED)
     # None where an earlier call got as far as the end of this.
     for name in [] if replaced is None else replaced.names:
         output.remove(name)

@@ -8,7 +8,7 @@ from dkan_core.utils.hints import counted, some_of
 if TYPE_CHECKING:
     from dkan_core.config import PrepareConfig, ResolvedTrainConfig, TrainConfig
     from dkan_core.data.format.manifest import PreparedData
-    from dkan_core.data.source.roles import Schema
+    from dkan_core.data.source.roles import ColumnRoles
     from dkan_core.training.communication.rendezvous import TorchRun
 
 # Columns of each kind.
@@ -50,7 +50,7 @@ def _label_text(name: str, positive: Mapping[str, str]) -> str:
     return f"{name} (1 where it is {positive[name]!r})" if name in positive else name
 
 
-def _feature_lines(schema: "Schema") -> list[str]:
+def _feature_lines(schema: "ColumnRoles") -> list[str]:
     """Return the names of the features by kind; dates, times and IDs are named only where there are some."""
     kinds = {"numeric features": schema.numeric, "categorical features": schema.categorical}
     rarer = {"dates and times": schema.times, "lists of IDs": schema.sparse}

@@ -6,7 +6,7 @@ from typing import Any
 from dkan_core.data.encoding.histograms import count_values
 from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.data.format.shard_writer import Arrays
-from dkan_core.evaluation.drift.counting import DriftCounts, Reference
+from dkan_core.evaluation.drift.counting import DriftCounts, TrainingDistribution
 from dkan_core.evaluation.drift.measures import LARGE, MODERATE, ColumnDrift, measure, psi_beyond_chance, verdict
 from dkan_core.explanation.columns import EXACT_KNOTS
 from dkan_core.explanation.inverse_transform import inverse_transform
@@ -36,7 +36,7 @@ def describe_columns(encoding: Preprocessor, sample: Arrays) -> dict[str, Any] |
     counts = DriftCounts(
         rows=rows, columns=count_values(inverse_transform(inputs, encoding), encoding, "rows to describe")
     )
-    found = measure(counts, Reference(preprocessor=encoding, scores={}))
+    found = measure(counts, TrainingDistribution(preprocessor=encoding, scores={}))
     distinct = _distinct(encoding)
     trained = encoding.counts or {}
     return {

@@ -30,7 +30,7 @@ from dkan_core.data.source.columns import SourceFile, batches_of, open_file
 from dkan_core.data.source.files import find_in_order
 from dkan_core.data.source.parquet_files import open_in_order, open_stamped
 from dkan_core.data.source.positive import other_values, with_nulls
-from dkan_core.data.source.roles import Schema
+from dkan_core.data.source.roles import ColumnRoles
 from dkan_core.data.source.split_hints import describe_split, split_warnings
 from dkan_core.errors import ConfigError, DataError, redact
 from dkan_core.explanation.inverse_transform import inverse_transform
@@ -208,7 +208,9 @@ class RawRows:
 
     def batches(self, encoding: Preprocessor) -> Iterator[Arrays]:
         """Yield all rows in the order of the files."""
-        schema = Schema(numeric=(), categorical=(), labels=self.columns, group=None, split_column=None, weight=None)
+        schema = ColumnRoles(
+            numeric=(), categorical=(), labels=self.columns, group=None, split_column=None, weight=None
+        )
         needed = list(dict.fromkeys([*encoding.columns, *self.columns]))
         for path in self.paths:
             file = open_file(path, folder_types=encoding.folder_types)

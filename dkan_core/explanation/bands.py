@@ -47,7 +47,7 @@ LEVEL_PRECISION = 1e-3
 
 
 @dataclass(frozen=True)
-class Measured:
+class LabelSample:
     """A label of the rows that curves are read on."""
 
     labels_N: Array
@@ -61,7 +61,7 @@ class Measured:
     """Rows of the training split."""
 
 
-def standard_errors(curves: Sequence[ReadCurve], measured: Measured) -> list[Float64]:
+def standard_errors(curves: Sequence[ReadCurve], measured: LabelSample) -> list[Float64]:
     """Return the standard error of each curve at its points; none where no row of either class was measured.
 
     Args:
@@ -102,7 +102,7 @@ class _Smoother:
     """That factor's inverse, as the curve that was learned has it."""
 
 
-def _group_errors(group: Sequence[ReadCurve], measured: Measured, kept_N: npt.NDArray[np.int64]) -> list[Float64]:
+def _group_errors(group: Sequence[ReadCurve], measured: LabelSample, kept_N: npt.NDArray[np.int64]) -> list[Float64]:
     information_KK, score_K = _information(group, measured, kept_N)
     starts = np.cumsum([0, *(len(curve.mean_P) for curve in group)]).tolist()
     smoothers = [each for curve, start in zip(group, starts, strict=False) for each in _smoothers(curve, start)]
@@ -123,7 +123,7 @@ def _group_errors(group: Sequence[ReadCurve], measured: Measured, kept_N: npt.ND
 
 
 def _information(
-    group: Sequence[ReadCurve], measured: Measured, kept_N: npt.NDArray[np.int64]
+    group: Sequence[ReadCurve], measured: LabelSample, kept_N: npt.NDArray[np.int64]
 ) -> tuple[Float64, Float64]:
     """Return the Fisher information of the rows about each point, and the slope of their likelihood."""
     probability_N = sigmoid(measured.log_odds_N[kept_N])

@@ -12,7 +12,7 @@ from dkan_core.data.encoding.preprocessor import Float64
 from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.evaluation.metrics import Array, macro_average_precision
 from dkan_core.explanation.additive import AdditiveCurves
-from dkan_core.explanation.bands import Measured, standard_errors
+from dkan_core.explanation.bands import LabelSample, standard_errors
 from dkan_core.explanation.columns import Column, listed_columns, source_columns
 from dkan_core.explanation.curves import Curve, ReadCurve, describe_curve, read_curve, read_term
 from dkan_core.explanation.ids import ListedIds, read_ids
@@ -332,7 +332,7 @@ class _LabelReader:
         for column in columns:
             read.append(read_curve(self.answers, column, rows=self.effort.curve_rows, cells=cells))
             self.advance(1)
-        measured = Measured(self.labels_NL[:, 0], self.answers.log_odds_NL[:, 0], self.weight_N, train_rows)
+        measured = LabelSample(self.labels_NL[:, 0], self.answers.log_odds_NL[:, 0], self.weight_N, train_rows)
         errors: Sequence[Float64 | None] = standard_errors(read, measured) if train_rows else []
         return list(zip(read, errors or [None] * len(read), strict=True))
 

@@ -17,7 +17,7 @@ from dkan_core.data.encoding.histograms import count_values, quantile_knots
 from dkan_core.data.encoding.preprocessor import CategoryFeature, NumericFeature, Preprocessor, category_codes
 from dkan_core.data.encoding.raw_columns import column_named
 from dkan_core.data.preparation.label_values import doubtful_zeros
-from dkan_core.evaluation.drift.counting import DriftCounts, Reference
+from dkan_core.evaluation.drift.counting import DriftCounts, TrainingDistribution
 from dkan_core.evaluation.drift.measures import LARGE, measure, psi_beyond_chance
 from dkan_core.evaluation.leakage import MIN_CLASS_ROWS, SUSPECT_COLUMN
 from dkan_core.evaluation.metrics import NOT_MEASURED, compute_metrics, positive_rates
@@ -39,7 +39,7 @@ def find_drift(encoding: Preprocessor, train: pa.Table, valid: pa.Table) -> dict
     if len(valid) < MIN_ROWS:
         return {}
     counts = {name: rows.tolist() for name, rows in count_values(train, encoding, "train").items()}
-    reference = Reference(preprocessor=encoding.model_copy(update={"counts": counts}), scores={})
+    reference = TrainingDistribution(preprocessor=encoding.model_copy(update={"counts": counts}), scores={})
     found = measure(DriftCounts(rows=len(valid), columns=count_values(valid, encoding, "valid")), reference)
     return {column.name: psi_beyond_chance(column, counts[column.name], len(valid)) for column in found.columns}
 

@@ -13,7 +13,7 @@ from dkan_core import ConfigError, DataError, PrepareConfig, prepare
 from dkan_core.config.prepare import SPLITS
 from dkan_core.data.format.manifest import read_manifest
 from dkan_core.data.source import time_split
-from dkan_core.data.source.time_split import ValueCounts, time_keys
+from dkan_core.data.source.time_split import KeyCounts, time_keys
 from tests.data.stages import run
 from tests.data.tables import ROWS, contents, make_rows, row_numbers, write
 
@@ -113,7 +113,7 @@ def test_counts_of_many_values_do_not_depend_on_their_order(order: list[int]) ->
         patch.setattr(time_split, "MAX_VALUES", 64)
         found = []
         for places in (list(range(8)), order):
-            counts = ValueCounts()
+            counts = KeyCounts()
             for place in places:
                 counts.add(values[place::8])
             found.append(counts.sorted())

@@ -12,7 +12,7 @@ from dkan_core.data.encoding.fitting import fit_preprocessor
 from dkan_core.data.encoding.histograms import count_values
 from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.errors import GateError
-from dkan_core.evaluation.drift.counting import CountsSchema, DriftCounts, Reference, count_rows
+from dkan_core.evaluation.drift.counting import CountsSchema, DriftCounts, TrainingDistribution, count_rows
 from dkan_core.evaluation.drift.measures import Drift, measure
 from dkan_core.evaluation.drift.unseen import UnseenValues
 
@@ -35,12 +35,12 @@ def encoding() -> Preprocessor:
     return fit_preprocessor(make_rows(0), ["smooth", "coarse"], ["city", "flag"], "uint8", "rows")
 
 
-def counted(rows: pa.Table, reference: Reference) -> DriftCounts:
+def counted(rows: pa.Table, reference: TrainingDistribution) -> DriftCounts:
     return count_rows(rows, np.zeros((len(rows), 0), np.float32), [], reference, "rows")
 
 
 def drift_of(rows: pa.Table, encoding: Preprocessor) -> tuple[Drift, dict[str, Any]]:
-    reference = Reference(preprocessor=encoding, scores={})
+    reference = TrainingDistribution(preprocessor=encoding, scores={})
     drift = measure(counted(rows, reference), reference)
     return drift, {column.name: column for column in drift.columns}
 
@@ -118,7 +118,7 @@ def test_new_rare_values_are_as_many_as_rare_values_of_training_let_expect(value
 def test_scores_whose_distribution_is_not_known_are_named(
     encoding: Preprocessor, caplog: pytest.LogCaptureFixture
 ) -> None:
-    reference = Reference.from_model(encoding, {"labels": {"late": {"threshold": 0.5}}})
+    reference = TrainingDistribution.from_model(encoding, {"labels": {"late": {"threshold": 0.5}}})
     drift = measure(counted(make_rows(1), reference), reference)
     (score,) = [column for column in drift.columns if column.kind == "score"]
     assert (score.name, score.psi) == ("late", None) and Drift.from_dict(drift.to_dict()) == drift
@@ -127,7 +127,9 @@ def test_scores_whose_distribution_is_not_known_are_named(
 
 
 def test_counts_of_parts_add_up_in_any_order(encoding: Preprocessor) -> None:
-    reference = Reference(preprocessor=encoding, scores={"late": {"knots": [0.2, 0.4], "rows": [0, 5, 5, 5]}})
+    reference = TrainingDistribution(
+        preprocessor=encoding, scores={"late": {"knots": [0.2, 0.4], "rows": [0, 5, 5, 5]}}
+    )
     rows = make_rows(1, city=[f"new {number % 40}" for number in range(ROWS)])
     probabilities_NL = np.random.default_rng(0).random((ROWS, 1), dtype=np.float32)
 

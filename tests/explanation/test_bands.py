@@ -10,7 +10,7 @@ from dkan_core.data.encoding.preprocessor import Float64
 from dkan_core.data.format.manifest import PreparedData
 from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.explanation import bands
-from dkan_core.explanation.bands import Measured, standard_errors
+from dkan_core.explanation.bands import LabelSample, standard_errors
 from dkan_core.explanation.columns import Column, read_values, source_columns
 from dkan_core.explanation.curves import HALF_WIDTHS, ReadCurve, read_curve
 from dkan_core.explanation.response import Answers
@@ -52,7 +52,7 @@ def draw_labels(known_sum: Known, seed: int) -> Float64:
 def coverage_and_width(known_sum: Known, factor: float, seed: int) -> tuple[float, float]:
     curves = read(known_sum, factor)
     labels, answered = draw_labels(known_sum, seed), log_odds(known_sum, known_sum[1], factor)
-    errors = standard_errors(curves, Measured(labels, answered, None, train_rows=8 * len(labels)))
+    errors = standard_errors(curves, LabelSample(labels, answered, None, train_rows=8 * len(labels)))
     covered = [
         curve.grid.weights_P @ (np.abs(curve.mean_P - curve.mean_P / factor) <= HALF_WIDTHS * error_P)
         for curve, error_P in zip(curves, errors, strict=True)
@@ -73,10 +73,10 @@ def test_bands_cover_the_truth_and_are_wider_where_the_model_is_off(known_sum: K
 def test_bands_narrow_with_training_rows_and_hold_the_members_spread(known_sum: Known) -> None:
     curves, labels = read(known_sum, 1.0), draw_labels(known_sum, 0)
     answered = log_odds(known_sum, known_sum[1], 1.0)
-    few, many = (standard_errors(curves, Measured(labels, answered, None, rows)) for rows in (10**3, 10**7))
+    few, many = (standard_errors(curves, LabelSample(labels, answered, None, rows)) for rows in (10**3, 10**7))
     assert all((one > other).all() for one, other in zip(few, many, strict=True))
     spread = [replace(curve, member_spread_P=np.full(len(curve.mean_P), 4.0), members=4) for curve in curves]
-    for error_P, wider_P in zip(many, standard_errors(spread, Measured(labels, answered, None, 10**7)), strict=True):
+    for error_P, wider_P in zip(many, standard_errors(spread, LabelSample(labels, answered, None, 10**7)), strict=True):
         np.testing.assert_allclose(wider_P, np.sqrt(np.square(error_P) + 4), rtol=1e-12)
 
 
@@ -84,20 +84,20 @@ def test_rows_that_were_not_measured_do_not_count(known_sum: Known) -> None:
     curves, labels = read(known_sum, 1.0), draw_labels(known_sum, 0)
     answered = log_odds(known_sum, known_sum[1], 1.0)
     hidden = np.arange(len(labels)) % 3 == 0
-    weighed = standard_errors(curves, Measured(labels, answered, (~hidden).astype(np.float32), 10**4))
-    masked = standard_errors(curves, Measured(np.where(hidden, 255, labels), answered, None, 10**4))
+    weighed = standard_errors(curves, LabelSample(labels, answered, (~hidden).astype(np.float32), 10**4))
+    masked = standard_errors(curves, LabelSample(np.where(hidden, 255, labels), answered, None, 10**4))
     # Weights keep the number of rows, which is what training rows are counted against.
     assert all(np.isfinite(each).all() and (each > 0).all() for each in weighed + masked)
     garbage = np.where(hidden, 1e3, answered)
-    again = standard_errors(curves, Measured(np.where(hidden, 255, labels), garbage, None, 10**4))
+    again = standard_errors(curves, LabelSample(np.where(hidden, 255, labels), garbage, None, 10**4))
     for one, other in zip(masked, again, strict=True):
         np.testing.assert_array_equal(one, other)
-    assert standard_errors(curves, Measured(np.zeros_like(labels), answered, None, 10**4)) == []
+    assert standard_errors(curves, LabelSample(np.zeros_like(labels), answered, None, 10**4)) == []
 
 
 def test_many_columns_are_solved_a_few_at_a_time(known_sum: Known, monkeypatch: pytest.MonkeyPatch) -> None:
     curves, labels = read(known_sum, 1.0), draw_labels(known_sum, 0)
-    measured = Measured(labels, log_odds(known_sum, known_sum[1], 1.0), None, 10**4)
+    measured = LabelSample(labels, log_odds(known_sum, known_sum[1], 1.0), None, 10**4)
     together = standard_errors(curves, measured)
     monkeypatch.setattr(bands, "MOST_POINTS", 1)
     alone = standard_errors(curves, measured)

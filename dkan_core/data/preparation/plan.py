@@ -19,7 +19,7 @@ from dkan_core.data.preparation.task import PreparationTask
 from dkan_core.data.source.columns import SourceFile
 from dkan_core.data.source.files import stamp, whole_second
 from dkan_core.data.source.partition import Fragment
-from dkan_core.data.source.roles import Schema
+from dkan_core.data.source.roles import ColumnRoles
 from dkan_core.data.source.time_split import TimeBounds
 from dkan_core.errors import DataError, OutputError
 from dkan_core.utils.hints import some_of
@@ -79,7 +79,7 @@ class PreparationPlan:
         task = PreparationTask(
             config=config,
             files=[SourceFile(**file) for file in plain["files"]],
-            schema=Schema(**roles),
+            schema=ColumnRoles(**roles),
             encoding=None if encoding is None else Preprocessor.from_dict(encoding),
             bounds=None if bounds is None else TimeBounds(**{**bounds, "stretches": tuple(bounds["stretches"])}),
             grouped=config.has_groups,

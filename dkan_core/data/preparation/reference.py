@@ -18,7 +18,7 @@ from dkan_core.data.preparation.label_columns import positive_in
 from dkan_core.data.source.column_requirements import ColumnRequirements
 from dkan_core.data.source.positive import differing_positive
 from dkan_core.data.source.roles import (
-    Schema,
+    ColumnRoles,
     check_not_empty,
     check_roles,
     column_requirements,
@@ -44,7 +44,7 @@ class _Labels(BaseModel):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reference:
+class ReferenceEncoding:
     """Whose encoding is taken."""
 
     uri: str
@@ -114,7 +114,7 @@ class Reference:
 
     def assign_roles(
         self, types: dict[str, pa.DataType], config: PrepareConfig, where: str, empty: Collection[str] = ()
-    ) -> Schema:
+    ) -> ColumnRoles:
         """Give every column its role, and name in the log what is ignored, or with ``extend`` is added to the features.
 
         Args:
@@ -128,7 +128,7 @@ class Reference:
         """
         check_features(self.preprocessor, types, where, because=f"{self.uri} was made with")
         check_roles(types, config, where)
-        schema = Schema(
+        schema = ColumnRoles(
             numeric=tuple(feature.name for feature in self.preprocessor.numeric if feature.time is None),
             times=tuple(self.preprocessor.times),
             categorical=tuple(feature.name for feature in self.preprocessor.coded if feature.kind == "category"),
@@ -154,7 +154,7 @@ class Reference:
         return schema
 
 
-def read_reference(uri: str) -> Reference:
+def read_reference(uri: str) -> ReferenceEncoding:
     """Read the encoding and the labels of a model or of prepared data; of a remote one nothing else is downloaded.
 
     Args:
@@ -167,7 +167,7 @@ def read_reference(uri: str) -> Reference:
     manifest = manifest_text(root)
     if manifest is not None:
         prepared = parse_manifest(manifest, f"{root}/{MANIFEST}")
-        return Reference(
+        return ReferenceEncoding(
             uri=uri,
             preprocessor=prepared.preprocessor,
             labels=tuple(prepared.labels),
@@ -179,7 +179,7 @@ def read_reference(uri: str) -> Reference:
         if encoding is not None and config is not None:
             found = read_json(_Labels, config, f"{folder}/{CONFIG}")
             preprocessor = read_json(Preprocessor, encoding, f"{folder}/{PREPROCESSOR}")
-            return Reference(uri=uri, preprocessor=preprocessor, labels=found.labels, positive=found.positive)
+            return ReferenceEncoding(uri=uri, preprocessor=preprocessor, labels=found.labels, positive=found.positive)
     raise DataError(
         f"{uri}: neither a model ({PREPROCESSOR}) nor prepared data ({MANIFEST}) there; "
         "expected a folder that `dkan train` or `dkan prepare` wrote"

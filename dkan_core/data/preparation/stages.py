@@ -31,7 +31,7 @@ from dkan_core.utils.storage.shared_folder import SharedFolder
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fitted:
+class SurveyResult:
     """Encoding and counts from the survey of all parts."""
 
     preprocessor: Preprocessor
@@ -43,7 +43,7 @@ def fitted_file(plan: PreparationPlan) -> str:
     return f"{plan.folder}/fitted.json"
 
 
-def read_fitted(folder: SharedFolder, plan: PreparationPlan) -> Fitted:
+def read_fitted(folder: SharedFolder, plan: PreparationPlan) -> SurveyResult:
     """Read what was fitted.
 
     Raises:
@@ -57,13 +57,13 @@ def read_fitted(folder: SharedFolder, plan: PreparationPlan) -> Fitted:
 
 # One process may take many parts through two stages, and of wide data this is 10 MB of text.
 @lru_cache(maxsize=1)
-def _parse_fitted(text: str, where: str) -> Fitted:
+def _parse_fitted(text: str, where: str) -> SurveyResult:
     plain = parse_json(text, where)
     preprocessor = Preprocessor.from_dict(plain["preprocessor"])
-    return Fitted(preprocessor=preprocessor, counts=Counts.from_dict(plain["counts"]))
+    return SurveyResult(preprocessor=preprocessor, counts=Counts.from_dict(plain["counts"]))
 
 
-def shard_paths(plan: PreparationPlan, fitted: Fitted) -> list[str]:
+def shard_paths(plan: PreparationPlan, fitted: SurveyResult) -> list[str]:
     """Return the path of every shard in the prepared data, in the order of the manifest."""
     record = _record(plan, fitted)
     paths = []
@@ -73,7 +73,7 @@ def shard_paths(plan: PreparationPlan, fitted: Fitted) -> list[str]:
     return paths
 
 
-def _record(plan: PreparationPlan, fitted: Fitted) -> np.dtype[Any]:
+def _record(plan: PreparationPlan, fitted: SurveyResult) -> np.dtype[Any]:
     return record_type(layout_of(fitted.preprocessor, plan.task))
 
 

@@ -24,7 +24,7 @@ from dkan_core.data.preparation.label_values import listed_others, not_binary
 from dkan_core.data.preparation.sampling import BottomK, Sample, smallest_keys_limit
 from dkan_core.data.source.partition import Fragment
 from dkan_core.data.source.positive import other_values
-from dkan_core.data.source.roles import Schema
+from dkan_core.data.source.roles import ColumnRoles
 from dkan_core.data.source.splits import SplitBatch, read_split_batches, split_of_keys
 from dkan_core.data.source.time_split import TimeBounds
 from dkan_core.errors import DataError
@@ -107,7 +107,7 @@ def _counters(plain: Mapping[str, Sequence[Sequence[int]]]) -> dict[str, list[Co
     return {name: [counter(counts) for counts in splits] for name, splits in plain.items()}
 
 
-def merge_counts(parts: Sequence[Counts], schema: Schema) -> Counts:
+def merge_counts(parts: Sequence[Counts], schema: ColumnRoles) -> Counts:
     """Add up the counts of parts; the result does not depend on how rows were cut into them."""
     labels = _added([part.labels for part in parts])
     excluded = _added([part.excluded for part in parts])
@@ -148,7 +148,7 @@ def sample_rows(columns: int) -> int:
     return max(MIN_SAMPLE_ROWS, min(SAMPLE_ROWS, SAMPLE_BYTES // (8 * columns)))
 
 
-def sample_limit(rows: int, schema: Schema, config: PrepareConfig) -> np.uint64 | None:
+def sample_limit(rows: int, schema: ColumnRoles, config: PrepareConfig) -> np.uint64 | None:
     """Return the largest key of a row in the sample, or None where that is not known before the rows are read.
 
     Args:
@@ -183,7 +183,7 @@ class Statistics(NamedTuple):
 
 def collect_statistics(
     fragments: Sequence[Fragment],
-    schema: Schema,
+    schema: ColumnRoles,
     config: PrepareConfig,
     on_rows: Callable[[int], None],
     bounds: TimeBounds | None = None,
@@ -226,7 +226,7 @@ def collect_statistics(
     return Statistics(counts, sample.sample(), value_counts)
 
 
-def _no_labels(schema: Schema) -> dict[str, list[Counter[object]]]:
+def _no_labels(schema: ColumnRoles) -> dict[str, list[Counter[object]]]:
     return {name: [Counter() for _ in SPLITS] for name in schema.labels}
 
 
@@ -241,7 +241,9 @@ def _count_weights(counts: Counts, batch: SplitBatch, name: str) -> None:
             _count_values(counters[index], batch.rows.column(label).filter(pc.and_(mask, without)))
 
 
-def _counted(blocks: Iterable[pa.RecordBatch], counts: Counts, schema: Schema, path: str) -> Iterator[pa.RecordBatch]:
+def _counted(
+    blocks: Iterable[pa.RecordBatch], counts: Counts, schema: ColumnRoles, path: str
+) -> Iterator[pa.RecordBatch]:
     """Yield blocks of features whose invalid values were counted, and the ids of the longest row."""
     numeric, sparse = set(schema.numeric), set(schema.sparse)
     for block in blocks:
@@ -323,7 +325,7 @@ def check_values(counts: Counts, where: str, *, advice: str | None = None) -> No
             raise not_binary(name, counters, where, advice)
 
 
-def check_counts(counts: Counts, schema: Schema, where: str) -> None:
+def check_counts(counts: Counts, schema: ColumnRoles, where: str) -> None:
     """Raise DataError unless some row of each split has a weight, and every label has both classes where it must.
 
     One label needs both classes in every split that has rows. Of several labels, each needs both in train and
@@ -348,7 +350,7 @@ def check_counts(counts: Counts, schema: Schema, where: str) -> None:
             raise _one_class(lacking[0], counts, split, schema, where)
 
 
-def _one_class(name: str, counts: Counts, split: str, schema: Schema, where: str) -> DataError:
+def _one_class(name: str, counts: Counts, split: str, schema: ColumnRoles, where: str) -> DataError:
     """Describe a label that has one class only in a split, and say what may help."""
     counters, index = counts.labels[name], SPLITS.index(split)
     found = [(value, count) for value, count in counts.weighted(name, index).items() if value is not None]
@@ -369,7 +371,7 @@ def _one_class(name: str, counts: Counts, split: str, schema: Schema, where: str
     return DataError(f"{where}: label column {name!r} has one class only in {split}{among}: {seen}{hint}")
 
 
-def _split_advice(schema: Schema, split: str, what: str) -> str:
+def _split_advice(schema: ColumnRoles, split: str, what: str) -> str:
     """Return how ``what``, such as some rows, gets into a split."""
     if schema.split_column is not None:
         return f"let column {schema.split_column!r} hold {split!r} in {what}, or leave out --split-column"

@@ -31,7 +31,7 @@ from dkan_core.data.preparation.statistics import Counts, Statistics, check_coun
 from dkan_core.data.preparation.task import PreparationTask
 from dkan_core.data.source.groups import group_numbers
 from dkan_core.data.source.partition import Fragment
-from dkan_core.data.source.roles import Schema
+from dkan_core.data.source.roles import ColumnRoles
 from dkan_core.data.source.split_hints import split_warnings
 from dkan_core.data.source.splits import SplitBatch, read_split_batches
 from dkan_core.errors import DataError, redact
@@ -62,7 +62,7 @@ def fit(task: PreparationTask, statistics: Statistics) -> Preprocessor:
     return with_room(encoding, counts)
 
 
-def log_labels(counts: Counts, schema: Schema) -> None:
+def log_labels(counts: Counts, schema: ColumnRoles) -> None:
     """Log of labels that are not 0 and 1 which values count as what."""
     for name, value in schema.positive.items():
         ones, zeros = (sum(each[key] for each in counts.labels[name]) for key in (1, 0))
@@ -225,7 +225,7 @@ def log_unseen(unseen: Mapping[str, int], rows: int) -> None:
 
 
 def encode_rows(
-    batch: pa.RecordBatch, preprocessor: Preprocessor, schema: Schema, path: str
+    batch: pa.RecordBatch, preprocessor: Preprocessor, schema: ColumnRoles, path: str
 ) -> dict[str, npt.NDArray[Any]]:
     """Encode a batch's features, labels (N, L) with 255 for null, and weight (N,) where asked for.
 

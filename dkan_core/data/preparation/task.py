@@ -17,7 +17,7 @@ from dkan_core.data.source.columns import Footer, SourceFile, read_sources
 from dkan_core.data.source.files import source_paths
 from dkan_core.data.source.folders import FOLDER_TEXT, folder_values
 from dkan_core.data.source.partition import Fragment
-from dkan_core.data.source.roles import Schema, assign_roles, column_requirements, split_keys
+from dkan_core.data.source.roles import ColumnRoles, assign_roles, column_requirements, split_keys
 from dkan_core.data.source.split_hints import find_split_hints
 from dkan_core.data.source.time_split import TimeBounds, find_time_bounds
 from dkan_core.errors import ConfigError
@@ -33,7 +33,7 @@ class PreparationTask:
 
     config: PrepareConfig
     files: list[SourceFile]
-    schema: Schema
+    schema: ColumnRoles
     encoding: Preprocessor | None = None
     """To be taken as it is; None is to be fitted."""
     bounds: TimeBounds | None = None
@@ -123,7 +123,7 @@ def find_task(
     return task(schema=_with_keys(schema, types, config), encoding=reference.preprocessor), footers
 
 
-def _with_keys(schema: Schema, types: dict[str, pa.DataType], config: PrepareConfig) -> Schema:
+def _with_keys(schema: ColumnRoles, types: dict[str, pa.DataType], config: PrepareConfig) -> ColumnRoles:
     return replace(schema, **split_keys(types, config, schema.features))
 
 

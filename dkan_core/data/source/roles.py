@@ -18,7 +18,7 @@ ROLES = ("group", "split_column", "split_by_time", "weight")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Schema:
+class ColumnRoles:
     """Roles of the columns."""
 
     numeric: tuple[str, ...]
@@ -75,7 +75,7 @@ class Schema:
 
 def assign_roles(
     types: dict[str, pa.DataType], config: PrepareConfig, where: str, empty: Collection[str] = ()
-) -> Schema:
+) -> ColumnRoles:
     """Give every column its role.
 
     Args:
@@ -92,7 +92,9 @@ def assign_roles(
     features = feature_columns({name: kind for name, kind in types.items() if name not in taken}, where)
     _check_split_by_content(features.sparse, config, where)
     check_not_empty([name for name in types if name in empty and name not in taken], where)
-    return Schema(**features._asdict(), **special_columns(config), labels=config.label, positive=config.positive_values)
+    return ColumnRoles(
+        **features._asdict(), **special_columns(config), labels=config.label, positive=config.positive_values
+    )
 
 
 def check_not_empty(useless: Sequence[str], where: str) -> None:
@@ -104,7 +106,7 @@ def check_not_empty(useless: Sequence[str], where: str) -> None:
 
 
 def split_keys(types: dict[str, pa.DataType], config: PrepareConfig, features: Sequence[str]) -> dict[str, Any]:
-    """Return the fields of ``Schema`` about the keys by which rows are split, for columns of these types."""
+    """Return the fields of ``ColumnRoles`` about the keys by which rows are split, for columns of these types."""
     if config.split_column is not None or config.split_by_time is not None:
         return {}
     if config.group is not None:

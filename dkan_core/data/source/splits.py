@@ -19,7 +19,7 @@ from dkan_core.data.source.groups import group_keys
 from dkan_core.data.source.parquet_files import open_in_order
 from dkan_core.data.source.partition import Fragment
 from dkan_core.data.source.positive import with_nulls, with_positive
-from dkan_core.data.source.roles import Schema
+from dkan_core.data.source.roles import ColumnRoles
 from dkan_core.data.source.time_split import TimeBounds, time_keys
 from dkan_core.errors import DataError
 from dkan_core.utils.hints import counted
@@ -48,7 +48,7 @@ class SplitBatch:
 
 def read_split_batches(
     fragments: Sequence[Fragment],
-    schema: Schema,
+    schema: ColumnRoles,
     config: PrepareConfig,
     on_rows: Callable[[int], None],
     bounds: TimeBounds | None,
@@ -81,11 +81,11 @@ def read_split_batches(
             raise source_changed(fragment.path)
 
 
-def _open(fragment: Fragment, schema: Schema) -> OpenFile:
+def _open(fragment: Fragment, schema: ColumnRoles) -> OpenFile:
     return open_file(fragment.path, fragment.groups, fragment.footer, folder_types=schema.folders, common=schema.common)
 
 
-def _features_of(rows: pa.RecordBatch, schema: Schema) -> Iterator[pa.RecordBatch]:
+def _features_of(rows: pa.RecordBatch, schema: ColumnRoles) -> Iterator[pa.RecordBatch]:
     yield rows.select(schema.features)
 
 

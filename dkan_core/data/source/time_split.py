@@ -144,7 +144,7 @@ def find_time_bounds(
     Raises:
         DataError: A value is missing, or there are fewer different values than splits.
     """
-    values, kind = ValueCounts(), pa.null()
+    values, kind = KeyCounts(), pa.null()
 
     def open_one(fragment: Fragment) -> OpenFile:
         return open_file(fragment.path, fragment.groups, fragment.footer, folder_types=folder_types, common=common)
@@ -185,7 +185,7 @@ def _nearest(before: npt.NDArray[np.float64], share: float, first: int, stop: in
     return first + int(np.argmin(np.abs(before[first:stop] - share)))
 
 
-class ValueCounts:
+class KeyCounts:
     """How often each value occurs; of more than ``MAX_VALUES``, those that differ in low bits alone count as one."""
 
     def __init__(self) -> None:

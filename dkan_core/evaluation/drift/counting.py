@@ -72,7 +72,7 @@ class DriftCounts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reference:
+class TrainingDistribution:
     """The distribution of columns and scores that a model was trained with."""
 
     preprocessor: Preprocessor
@@ -122,7 +122,7 @@ def count_rows(
     rows: pa.RecordBatch | pa.Table,
     probabilities_NL: npt.NDArray[np.float32],
     labels: Iterable[str],
-    reference: Reference,
+    reference: TrainingDistribution,
     where: str,
 ) -> DriftCounts:
     """Count rows and their scores.

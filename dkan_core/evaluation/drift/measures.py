@@ -17,7 +17,7 @@ import numpy.typing as npt
 from dkan_core.data.encoding.histograms import Int64
 from dkan_core.data.encoding.preprocessor import FIRST_CODE, MISSING, UNSEEN, CategoryFeature, Preprocessor
 from dkan_core.errors import ConfigError, GateError
-from dkan_core.evaluation.drift.counting import EXAMPLES, DriftCounts, Reference, expected_counts
+from dkan_core.evaluation.drift.counting import EXAMPLES, DriftCounts, TrainingDistribution, expected_counts
 from dkan_core.utils.hints import some_of
 
 # Tenths are what the limits below were made for: more bins give a larger index to the same difference.
@@ -151,7 +151,7 @@ def verdict(psi: float | None) -> str:
     return "stable" if psi < MODERATE else "moderate" if psi < LARGE else "large"
 
 
-def measure(counts: DriftCounts, reference: Reference) -> Drift:
+def measure(counts: DriftCounts, reference: TrainingDistribution) -> Drift:
     """Return how far counted rows are from training, the column with the largest PSI first."""
     old = reference.preprocessor.counts or {}
     columns = [
@@ -177,7 +177,7 @@ def measure_since_training(counts: DriftCounts, preprocessor: Preprocessor, metr
     """Return how far counted rows are from a model's training; columns that have no drift are logged."""
     if ids := [feature.name for feature in preprocessor.sparse]:
         logger.warning("drift is not measured of columns of IDs: %s", ", ".join(ids))
-    return measure(counts, Reference.from_model(preprocessor, metrics))
+    return measure(counts, TrainingDistribution.from_model(preprocessor, metrics))
 
 
 def _number(name: str, kind: str, new: Int64, old: list[int] | None) -> ColumnDrift:

@@ -15,7 +15,7 @@ from dkan_core.data.preparation.label_columns import positive_of_columns, with_b
 from dkan_core.data.preparation.steps import label_values
 from dkan_core.data.source.files import find_parquet, split_sources
 from dkan_core.errors import DataError
-from dkan_core.evaluation.drift.counting import DriftCounts, Reference, count_rows
+from dkan_core.evaluation.drift.counting import DriftCounts, TrainingDistribution, count_rows
 from dkan_core.evaluation.drift.measures import Drift, measure_since_training
 from dkan_core.model.model_folder import naming_swapped
 from dkan_core.model.saved_model import SavedModel
@@ -26,7 +26,7 @@ from dkan_core.utils.torch_resources import best_device
 
 
 @dataclass
-class Found:
+class ScoredRows:
     """Result of scoring rows: counts, and labels (N, L) with probabilities (N, L) where labels are there."""
 
     counts: DriftCounts = field(default_factory=DriftCounts)
@@ -39,7 +39,7 @@ def counted_batches(
     path: str,
     columns: Sequence[str],
     labels: Sequence[str],
-    found: Found,
+    found: ScoredRows,
     on_rows: Callable[[int], None],
     folder_types: Mapping[str, str] | None = None,
 ) -> Iterator[tuple[pa.RecordBatch, npt.NDArray[np.float32]]]:
@@ -56,7 +56,7 @@ def counted_batches(
     """
     device = best_device()
     saved.module.to(device)
-    reference = Reference.from_model(saved.preprocessor, saved.metrics)
+    reference = TrainingDistribution.from_model(saved.preprocessor, saved.metrics)
     empty = np.empty((0, len(saved.config.labels)))
     # So that a part without a row can be put together with others, too.
     found.labels.append(empty.astype(np.uint8))
@@ -96,7 +96,7 @@ def measure_files(model: str | Path, paths: Sequence[str]) -> Drift:
     rows = sum(output_schema(saved, paths, ())[1])
     if not rows:
         raise DataError(f"{paths[0]}: no rows in any source file")
-    found = Found()
+    found = ScoredRows()
     with progress("scoring", rows, "rows") as advance:
         for path in paths:
             for _ in counted_batches(saved, path, (), (), found, advance):

@@ -25,7 +25,7 @@ from dkan_core.training.roles.in_process import SingleResult, train_single
 from dkan_core.training.setup.architecture import settled
 from dkan_core.training.setup.defaults import resolve_for
 from dkan_core.training.setup.initial_model import InitialModel, check_transfer, settings_from, warn_of_kept_shape
-from dkan_core.training.state.refit_choices import Choices, may_refit
+from dkan_core.training.state.refit_choices import RefitChoices, may_refit
 from dkan_core.utils.storage.remote import local_copy
 
 # What messages call a model to continue: ``init_model`` of ``fit``, or in ``partial_fit`` the classifier's own.
@@ -152,7 +152,7 @@ def _refit(
     initial: InitialModel | None,
 ) -> SingleResult:
     """Train once more, on all rows; the history stays that of the first training."""
-    choices = Choices.of(first.metrics, first.history, first.architecture.ignored_features)
+    choices = RefitChoices.of(first.metrics, first.history, first.architecture.ignored_features)
     others = dict(valid)
     if "weight" in train:
         # Rows of an eval_set may have none: each counts as much as the others do in the mean.

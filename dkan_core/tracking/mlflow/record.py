@@ -13,7 +13,7 @@ RUN_ID = "MLFLOW_RUN_ID"
 """Variable of MLflow's own that names a run to log to."""
 
 
-class Record(Schema):
+class RunRecord(Schema):
     """Contents of ``mlflow.json``."""
 
     run_id: str
@@ -23,7 +23,7 @@ class Record(Schema):
     """Of its experiment."""
 
 
-def write_record(folder: str | Path, record: Record) -> None:
+def write_record(folder: str | Path, record: RunRecord) -> None:
     """Write a record into a folder, local or remote."""
     with staged_file(f"{folder}/{RECORD}") as aside:
         aside.write_text(json_text(record.model_dump()), encoding="utf-8")
@@ -40,5 +40,5 @@ def known_run(*folders: str | Path) -> str | None:
     for folder in folders:
         where = f"{folder}/{RECORD}"
         if text := read_if_there(where):
-            return read_json(Record, text, where).run_id
+            return read_json(RunRecord, text, where).run_id
     return None

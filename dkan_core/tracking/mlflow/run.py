@@ -14,7 +14,7 @@ from dkan_core.errors import redact
 from dkan_core.evaluation.metrics import finite_numbers
 from dkan_core.tracking.mlflow import sweep
 from dkan_core.tracking.mlflow.model import log_model
-from dkan_core.tracking.mlflow.record import RUN_ID, Record, known_run, write_record
+from dkan_core.tracking.mlflow.record import RUN_ID, RunRecord, known_run, write_record
 from dkan_core.tracking.tracker import Progress, RunEnd, TrackedRun, Tracker
 from dkan_core.training.history import HISTORY
 from dkan_core.utils.file_names import MODEL_FOLDER
@@ -59,7 +59,7 @@ class MlflowTracker(Tracker):
             self._open()
         self._join_sweep()
         self._log_settings()
-        record = Record(run_id=self._run_id, experiment_id=self._experiment_id)
+        record = RunRecord(run_id=self._run_id, experiment_id=self._experiment_id)
         write_record(run.folder, record)
         if not lies_in(run.checkpoints, str(run.folder)):
             # A pod that takes the place of this one finds nothing else.

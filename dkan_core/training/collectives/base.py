@@ -15,7 +15,7 @@ from dkan_core.data.loading.loader import SliceBatches
 from dkan_core.training.communication.process_group import ProcessGroup
 from dkan_core.training.compute.flat_model import Replica
 from dkan_core.training.state.adamw import Float32
-from dkan_core.training.state.parameter_store import Rules
+from dkan_core.training.state.parameter_store import UpdateRules
 
 # float32 counts exactly to 2**24: so split, rows are exact up to 2**36.
 ROWS_UNIT = 1 << 12
@@ -126,7 +126,9 @@ class Strategy(ABC):
     arrays = 1
     """How many times P numbers a round aggregates."""
 
-    def __init__(self, process_group: ProcessGroup, replica: Replica, batches: SliceBatches, rules: Rules) -> None:
+    def __init__(
+        self, process_group: ProcessGroup, replica: Replica, batches: SliceBatches, rules: UpdateRules
+    ) -> None:
         self.process_group = process_group
         self.replica = replica
         self.batches = batches
@@ -162,7 +164,9 @@ class Strategy(ABC):
 class GradientStrategy(Strategy):
     """One gradient a step: that of the global batch, the mean over its measured labels."""
 
-    def __init__(self, process_group: ProcessGroup, replica: Replica, batches: SliceBatches, rules: Rules) -> None:
+    def __init__(
+        self, process_group: ProcessGroup, replica: Replica, batches: SliceBatches, rules: UpdateRules
+    ) -> None:
         super().__init__(process_group, replica, batches, rules)
         if replica.device == process_group.device:
             replica.bind_gradients(self.update_N)

@@ -16,13 +16,15 @@ from dkan_core.training.collectives.base import RoundInputs, RoundTotals, Strate
 from dkan_core.training.communication.process_group import ProcessGroup
 from dkan_core.training.compute.flat_model import Replica
 from dkan_core.training.compute.gradient import cell_weights, part_loss, to_tensors
-from dkan_core.training.state.parameter_store import Rules
+from dkan_core.training.state.parameter_store import UpdateRules
 
 
 class DistributedDataParallelism(Strategy):
     """Gradients are averaged by hooks, in buckets, while the rest is still being computed."""
 
-    def __init__(self, process_group: ProcessGroup, replica: Replica, batches: SliceBatches, rules: Rules) -> None:
+    def __init__(
+        self, process_group: ProcessGroup, replica: Replica, batches: SliceBatches, rules: UpdateRules
+    ) -> None:
         super().__init__(process_group, replica, batches, rules)
         self.model = DdpModel(process_group, replica, rules.config)
 

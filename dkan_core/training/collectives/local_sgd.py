@@ -16,7 +16,7 @@ from dkan_core.training.communication.process_group import ProcessGroup
 from dkan_core.training.compute.device_steps import make_local_steps
 from dkan_core.training.compute.flat_model import Replica
 from dkan_core.training.state.adamw import AdamState
-from dkan_core.training.state.parameter_store import Rules
+from dkan_core.training.state.parameter_store import UpdateRules
 
 
 class LocalSGD(Strategy):
@@ -24,7 +24,9 @@ class LocalSGD(Strategy):
 
     arrays = 3
 
-    def __init__(self, process_group: ProcessGroup, replica: Replica, batches: SliceBatches, rules: Rules) -> None:
+    def __init__(
+        self, process_group: ProcessGroup, replica: Replica, batches: SliceBatches, rules: UpdateRules
+    ) -> None:
         super().__init__(process_group, replica, batches, rules)
         self.local_steps = make_local_steps(replica, batches, rules, lambda: self.on_step())
         self.state_3P = np.zeros((self.arrays, replica.values_P.numel()), np.float32)

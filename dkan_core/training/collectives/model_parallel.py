@@ -21,7 +21,7 @@ from dkan_core.training.collectives.base import RoundInputs, RoundTotals, Strate
 from dkan_core.training.communication.process_group import ProcessGroup
 from dkan_core.training.compute.flat_model import Replica
 from dkan_core.training.state.aggregation import LossTotals
-from dkan_core.training.state.parameter_store import Rules
+from dkan_core.training.state.parameter_store import UpdateRules
 
 
 class ModelParallelism(Strategy):
@@ -30,7 +30,9 @@ class ModelParallelism(Strategy):
     repeated: tuple[str, ...] = ()
     """What the names of parameters begin with that all ranks of a copy have, with the same gradient."""
 
-    def __init__(self, process_group: ProcessGroup, replica: Replica, batches: SliceBatches, rules: Rules) -> None:
+    def __init__(
+        self, process_group: ProcessGroup, replica: Replica, batches: SliceBatches, rules: UpdateRules
+    ) -> None:
         super().__init__(process_group, replica, batches, rules)
         self.per_copy = self.config.workers_per_copy
         self.part_index = process_group.rank % self.per_copy

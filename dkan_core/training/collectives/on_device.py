@@ -23,7 +23,7 @@ from dkan_core.training.communication.process_group import ProcessGroup
 from dkan_core.training.compute.flat_model import Replica
 from dkan_core.training.compute.gradient import cell_weights
 from dkan_core.training.compute.step_exchange import StepExchange
-from dkan_core.training.state.parameter_store import Rules
+from dkan_core.training.state.parameter_store import UpdateRules
 
 MIXING = "NCCL_GRAPH_MIXING_SUPPORT"
 """Variable by which NCCL is told that sums are launched and replayed side by side."""
@@ -41,7 +41,7 @@ class DeviceExchange(StepExchange):
         rules: What changes of the parameters depend on.
     """
 
-    def __init__(self, process_group: ProcessGroup, replica: Replica, rules: Rules) -> None:
+    def __init__(self, process_group: ProcessGroup, replica: Replica, rules: UpdateRules) -> None:
         super().__init__(replica, rules.config)
         self.process_group = process_group
 
@@ -95,7 +95,7 @@ class DeviceExchange(StepExchange):
 class GradientExchange(DeviceExchange):
     """``allreduce``: the gradient of a step is that of the global batch."""
 
-    def __init__(self, process_group: ProcessGroup, replica: Replica, rules: Rules) -> None:
+    def __init__(self, process_group: ProcessGroup, replica: Replica, rules: UpdateRules) -> None:
         super().__init__(process_group, replica, rules)
         # The weight lies behind the gradient: one exchange sums both.
         self.buffer_N = torch.zeros(replica.values_P.numel() + 1, device=replica.device)
@@ -125,7 +125,7 @@ class RingExchange(GradientExchange):
 class DdpExchange(DeviceExchange):
     """``ddp``: the gradient is averaged by DDP's hooks."""
 
-    def __init__(self, process_group: ProcessGroup, replica: Replica, rules: Rules) -> None:
+    def __init__(self, process_group: ProcessGroup, replica: Replica, rules: UpdateRules) -> None:
         super().__init__(process_group, replica, rules)
         self.model = DdpModel(process_group, replica, rules.config)
 
@@ -147,7 +147,7 @@ class AveragingExchange(DeviceExchange):
 
     ends_rounds = True
 
-    def __init__(self, process_group: ProcessGroup, replica: Replica, rules: Rules) -> None:
+    def __init__(self, process_group: ProcessGroup, replica: Replica, rules: UpdateRules) -> None:
         super().__init__(process_group, replica, rules)
         self.buffer_N = torch.zeros(3 * replica.values_P.numel() + 1, device=replica.device)
 

@@ -25,11 +25,11 @@ from dkan_core.training.compute.gradient import to_tensors
 from dkan_core.training.compute.local_steps import HostSteps, LocalSteps
 from dkan_core.training.compute.resident_rows import rows_on_device
 from dkan_core.training.compute.step_compilation import compile_step
-from dkan_core.training.compute.step_exchange import Alone, StepExchange
+from dkan_core.training.compute.step_exchange import NoExchange, StepExchange
 from dkan_core.training.compute.step_graph import StepGraph
 from dkan_core.training.state.adamw import BETA1, BETA2, AdamState
 from dkan_core.training.state.aggregation import LossTotals
-from dkan_core.training.state.parameter_store import Rules
+from dkan_core.training.state.parameter_store import UpdateRules
 
 PLANNED_STEPS = 256
 """Steps that are sent to the device at once: their learning rates and positions are a few kilobytes."""
@@ -55,13 +55,13 @@ class DeviceSteps(LocalSteps):
         self,
         replica: Replica,
         batches: SliceBatches,
-        rules: Rules,
+        rules: UpdateRules,
         on_step: Callable[[], None] = lambda: None,
         exchange: StepExchange | None = None,
     ) -> None:
         super().__init__(replica, batches, rules, on_step)
         self.device = replica.device
-        self.exchange = exchange or Alone(replica, rules.config)
+        self.exchange = exchange or NoExchange(replica, rules.config)
         self.resident = rows_on_device(batches.reader, rules.config, self.device, on_step)
         if self.resident is None:
             place_on_host(batches.reader, rules.config)
@@ -279,7 +279,7 @@ class DeviceSteps(LocalSteps):
 
 
 def make_local_steps(
-    replica: Replica, batches: SliceBatches, rules: Rules, on_step: Callable[[], None] = lambda: None
+    replica: Replica, batches: SliceBatches, rules: UpdateRules, on_step: Callable[[], None] = lambda: None
 ) -> LocalSteps:
     """Return what takes steps where the replica is: on the CPU in the arrays of the state itself."""
     return (DeviceSteps if replica.device.type == "cuda" else HostSteps)(replica, batches, rules, on_step)

@@ -14,7 +14,7 @@ from dkan_core.data.loading.loader import SliceBatches
 from dkan_core.training.compute.flat_model import Replica
 from dkan_core.training.state.adamw import AdamState
 from dkan_core.training.state.aggregation import LossTotals, clip_factor, mean_into
-from dkan_core.training.state.parameter_store import Rules
+from dkan_core.training.state.parameter_store import UpdateRules
 
 
 class LocalSteps(ABC):
@@ -28,7 +28,7 @@ class LocalSteps(ABC):
     """
 
     def __init__(
-        self, replica: Replica, batches: SliceBatches, rules: Rules, on_step: Callable[[], None] = lambda: None
+        self, replica: Replica, batches: SliceBatches, rules: UpdateRules, on_step: Callable[[], None] = lambda: None
     ) -> None:
         self.replica = replica
         self.batches = batches
@@ -51,7 +51,7 @@ class HostSteps(LocalSteps):
     """Steps on the host, in the arrays of the state itself."""
 
     def __init__(
-        self, replica: Replica, batches: SliceBatches, rules: Rules, on_step: Callable[[], None] = lambda: None
+        self, replica: Replica, batches: SliceBatches, rules: UpdateRules, on_step: Callable[[], None] = lambda: None
     ) -> None:
         super().__init__(replica, batches, rules, on_step)
         self._optimizer = rules.optimizer(torch.get_num_threads())

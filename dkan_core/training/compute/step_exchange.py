@@ -80,7 +80,7 @@ class StepExchange:
         event.synchronize()
 
 
-class Alone(StepExchange):
+class NoExchange(StepExchange):
     """No other processes."""
 
     has_peers = False

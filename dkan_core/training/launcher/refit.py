@@ -26,7 +26,7 @@ from dkan_core.training.setup.initial_model import InitialModel
 from dkan_core.training.state.checkpoint_file import Checkpoint
 from dkan_core.training.state.checkpoint_store import OWN_CHECKPOINTS, clear_checkpoints
 from dkan_core.training.state.ledger import ENDINGS
-from dkan_core.training.state.refit_choices import Choices
+from dkan_core.training.state.refit_choices import RefitChoices
 from dkan_core.utils.file_names import MODEL_FOLDER
 from dkan_core.utils.hints import counted
 from dkan_core.utils.storage.files import remove
@@ -50,7 +50,9 @@ def refit(start: RunStart, first: Outcome, fork_server: Callable[[], ForkServer]
         ConfigError: The first training's model is of an earlier version; or it started from a model that is gone.
     """
     model = SavedModel(start.folder / MODEL_FOLDER)
-    second = _second_start(start, Choices.of(model.metrics, first.history, model.config.ignored_features), model.config)
+    second = _second_start(
+        start, RefitChoices.of(model.metrics, first.history, model.config.ignored_features), model.config
+    )
     folder, config, checkpoint = second.folder, second.config, second.checkpoint
     if checkpoint is None:
         check_initial(config, start.initial)
@@ -73,7 +75,7 @@ def refit(start: RunStart, first: Outcome, fork_server: Callable[[], ForkServer]
     return first
 
 
-def _second_start(first: RunStart, choices: Choices, architecture: ModelConfig) -> RunStart:
+def _second_start(first: RunStart, choices: RefitChoices, architecture: ModelConfig) -> RunStart:
     """Return what the second training starts from: all rows, and what the first one has chosen."""
     config = settled(choices.settings(first.config), architecture)
     joined, checkpoints = first.manifest.with_valid_in_train(), f"{first.checkpoints}/{REFIT}/{choices.digest}"

@@ -8,7 +8,7 @@ from dkan_core.data.format.manifest import PreparedData
 from dkan_core.training.launcher.torchrun import Ranks
 from dkan_core.training.setup.initial_model import InitialModel
 from dkan_core.training.state.checkpoint_file import Checkpoint
-from dkan_core.training.state.refit_choices import Choices
+from dkan_core.training.state.refit_choices import RefitChoices
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ class RunStart:
     ranks: Ranks | None = None
     """The other launchers, under torchrun."""
 
-    choices: Choices | None = None
+    choices: RefitChoices | None = None
     """Those of the first training, where this is a refit."""
 
     @property

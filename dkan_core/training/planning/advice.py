@@ -103,7 +103,7 @@ class Device:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Case:
+class SweepCase:
     """Settings that are fixed while batch sizes are compared."""
 
     machine: Machine
@@ -203,7 +203,7 @@ def advise(
         choose(predictions, most_workers, machine.schemes, near) for near in (NEAR, NEAR - MARGIN, NEAR + MARGIN)
     )
     scheme = next(scheme for scheme in machine.schemes if scheme.name == chosen.scheme)
-    case = Case(
+    case = SweepCase(
         machine=machine,
         scheme=scheme,
         workers=chosen.workers,
@@ -242,7 +242,7 @@ def advise(
     )
 
 
-def _notes(case: Case, before: int, after: int) -> list[str]:
+def _notes(case: SweepCase, before: int, after: int) -> list[str]:
     """Return warnings and hints about the recommendation."""
     notes = []
     steps = case.steps(before)
@@ -261,7 +261,7 @@ def _notes(case: Case, before: int, after: int) -> list[str]:
     return notes
 
 
-def _close_calls(chosen: Prediction, others: Sequence[Prediction], case: Case, before: int) -> list[str]:
+def _close_calls(chosen: Prediction, others: Sequence[Prediction], case: SweepCase, before: int) -> list[str]:
     """Return what may be recommended when the same is measured again.
 
     Args:

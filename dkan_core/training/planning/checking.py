@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Checked:
+class PlanCheck:
     """One line of a plan, and what a run did."""
 
     scheme: str
@@ -33,7 +33,7 @@ class Checked:
 
 def check_plan(
     data: Path, config: ResolvedTrainConfig, interval: int, predictions: Sequence[Prediction], most: int
-) -> list[Checked]:
+) -> list[PlanCheck]:
     """Train shortly wherever this machine has the devices for it.
 
     Args:
@@ -70,7 +70,7 @@ def check_plan(
         )
         measured = rows_per_second(data, settings)
         checked.append(
-            Checked(scheme=scheme.name, workers=each.workers, predicted=each.rows_per_second, measured=measured)
+            PlanCheck(scheme=scheme.name, workers=each.workers, predicted=each.rows_per_second, measured=measured)
         )
         logger.info("%s, %d workers: %.0f rows/s", scheme.name, each.workers, measured)
     return checked

@@ -102,7 +102,7 @@ def server_exchange(workers: int, size: float, copy_bandwidth: float, arrays: in
     return 2 * arrays * size / copy_bandwidth + 3 * workers * arrays * size / HOST_BANDWIDTH + SERVER_LATENCY
 
 
-class Curve:
+class ScalingCurve:
     """Seconds by number of workers: measured at some, a line between and beyond; more workers never cost less.
 
     >>> Curve({1: 1.0, 2: 2.0, 4: 3.0}).at(3), Curve({1: 1.0, 2: 2.0, 4: 3.0}).at(8)

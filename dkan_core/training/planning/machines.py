@@ -8,9 +8,9 @@ from dkan_core.training.planning.formulas import (
     ADAMW_ARRAYS,
     DEVICE_BANDWIDTH,
     GPU_SCHEMES,
-    Curve,
     Link,
     Machine,
+    ScalingCurve,
     Scheme,
     StepCost,
     server_exchange,
@@ -25,7 +25,7 @@ class Cores(Machine):
     steps: Mapping[int, StepCost]
     """By how many workers were measured at once, each with an even share of the cores."""
 
-    exchanges: Mapping[str, Curve]
+    exchanges: Mapping[str, ScalingCurve]
     """By scheme."""
 
     def step(self, scheme: Scheme, workers: int, rows: float) -> float:

@@ -24,13 +24,13 @@ from dkan_core.training.planning.formulas import (
     LINKS,
     LOCAL_SGD,
     SYNC,
-    Curve,
     Machine,
+    ScalingCurve,
     StepCost,
     fit_step,
 )
 from dkan_core.training.planning.machines import Cores, Gpus
-from dkan_core.training.planning.probes.gradient import Probed
+from dkan_core.training.planning.probes.gradient import WorkerMeasurement
 from dkan_core.training.planning.probes.processes import ProbeProcesses, close_handles
 from dkan_core.training.roles.process_spec import ProcessSpec
 from dkan_core.training.setup.architecture import choose_architecture
@@ -50,12 +50,12 @@ ROUNDS = 2
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
+class Measurements:
     """What was measured on this machine."""
 
     parameters: int
     train_rows: int
-    probes: dict[int, Probed]
+    probes: dict[int, WorkerMeasurement]
     """By how many workers computed at once."""
 
     exchanges: dict[str, dict[int, float]]
@@ -102,7 +102,7 @@ class Measured:
             return Cores(
                 cores=self.cores,
                 steps=costs,
-                exchanges={name: Curve(seconds) for name, seconds in self.exchanges.items()},
+                exchanges={name: ScalingCurve(seconds) for name, seconds in self.exchanges.items()},
                 update_seconds=one.update,
                 feed_rows=one.feed,
             )
@@ -125,7 +125,7 @@ class Measured:
 
 def measure(
     data: Path, manifest: PreparedData, config: ResolvedTrainConfig, counts: Sequence[int], *, cpu_workers: bool
-) -> Measured:
+) -> Measurements:
     """Measure one device, and where workers are to share the cores also several at once and their exchanges.
 
     Args:
@@ -149,15 +149,17 @@ def measure(
                 for count in together:
                     found = _probe_each(spec, [spec.device] * count, cores // count, fork_server, folder)
                     # A step lasts until the slowest worker is done.
-                    probes[count] = max(found, key=Probed.seconds)
+                    probes[count] = max(found, key=WorkerMeasurement.seconds)
                 size = 4 * spec.shape.parameters
                 rounds.append((probes, _exchanges(size, max(counts), fork_server, folder) if cpu_workers else {}))
     finally:
         close_handles(spec)
-    return Measured(
+    return Measurements(
         parameters=spec.shape.parameters,
         train_rows=spec.train_rows,
-        probes={count: min((probes[count] for probes, _ in rounds), key=Probed.seconds) for count in together},
+        probes={
+            count: min((probes[count] for probes, _ in rounds), key=WorkerMeasurement.seconds) for count in together
+        },
         exchanges={
             name: {count: min(found[name][count] for _, found in rounds) for count in seconds}
             for name, seconds in rounds[0][1].items()
@@ -200,7 +202,7 @@ def _process_spec(data: Path, manifest: PreparedData, config: ResolvedTrainConfi
 
 def _probe_each(
     spec: ProcessSpec, devices: Sequence[str], threads: int, fork_server: ForkServer, folder: Path
-) -> list[Probed]:
+) -> list[WorkerMeasurement]:
     """Return what processes find that measure at the same time, one on each device, with even slices."""
     config = replace(spec.config, batch_size=max(1, spec.config.batch_size // len(devices)))
     with ProbeProcesses(fork_server, folder) as processes:
@@ -210,15 +212,15 @@ def _probe_each(
     return [_as_probed(report) for report in reports]
 
 
-def _as_probed(report: dict[str, Any]) -> Probed:
+def _as_probed(report: dict[str, Any]) -> WorkerMeasurement:
     # JSON has no tuples.
     facts: dict[str, Any] = {
         key: tuple(value) if isinstance(value, list) else value for key, value in report.items() if key != "kind"
     }
-    return Probed(**facts)
+    return WorkerMeasurement(**facts)
 
 
-def measure_devices(data: Path, manifest: PreparedData, config: ResolvedTrainConfig) -> list[Probed]:
+def measure_devices(data: Path, manifest: PreparedData, config: ResolvedTrainConfig) -> list[WorkerMeasurement]:
     """Measure each worker's device while the others compute, too.
 
     Args:
@@ -235,7 +237,7 @@ def measure_devices(data: Path, manifest: PreparedData, config: ResolvedTrainCon
             ]
     finally:
         close_handles(spec)
-    return [min(found, key=Probed.seconds) for found in zip(*rounds, strict=True)]
+    return [min(found, key=WorkerMeasurement.seconds) for found in zip(*rounds, strict=True)]
 
 
 def _exchanges(size: int, most: int, fork_server: ForkServer, folder: Path) -> dict[str, dict[int, float]]:

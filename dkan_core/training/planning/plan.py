@@ -12,7 +12,7 @@ from dkan_core.data.loading.loader import open_split
 from dkan_core.errors import ConfigError
 from dkan_core.training.planning.advice import Advice, Device, advise
 from dkan_core.training.planning.bench import describe_device
-from dkan_core.training.planning.checking import Checked, check_plan
+from dkan_core.training.planning.checking import PlanCheck, check_plan
 from dkan_core.training.planning.device_memory import why_rows_are_sent
 from dkan_core.training.planning.formulas import (
     ASSUMED_COPY_BANDWIDTH,
@@ -24,7 +24,7 @@ from dkan_core.training.planning.formulas import (
     Prediction,
     predict,
 )
-from dkan_core.training.planning.measuring import Measured, measure
+from dkan_core.training.planning.measuring import Measurements, measure
 from dkan_core.training.planning.model_parallel import ModelParallelPlan, model_parallel_plans, model_parallel_table
 from dkan_core.training.planning.sizes import parse_size, show_size
 from dkan_core.training.setup.architecture import settle_architecture
@@ -48,7 +48,7 @@ COLUMNS = ("strategy", "workers", "step ms", "rows/s", "speedup", "efficiency", 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class DeviceAssumptions:
     """What a plan is told about devices that it cannot measure."""
 
     gpus: int | None = None
@@ -86,7 +86,7 @@ class Plan:
     why_sent: str
     """Why GPUs are sent every batch, with any strategy; empty where all rows lie on each GPU."""
 
-    asked: Asked
+    asked: DeviceAssumptions
     """What the plan was told instead of measuring it."""
 
     batch_size: int
@@ -94,13 +94,13 @@ class Plan:
     interval: int
     """Steps between two exchanges of the strategies that average parameters."""
 
-    measured: Measured
+    measured: Measurements
     predictions: tuple[Prediction, ...] = field(repr=False)
     divided: tuple[ModelParallelPlan, ...] = field(repr=False)
     """What strategies that divide the model would mean, which are no matter of speed."""
 
     advice: Advice
-    checked: tuple[Checked, ...] = field(repr=False)
+    checked: tuple[PlanCheck, ...] = field(repr=False)
     """What short runs measured of the predictions, where they were asked for."""
 
     def to_dict(self) -> dict[str, Any]:
@@ -199,7 +199,7 @@ class Plan:
         return lines
 
 
-def checked_table(checked: Sequence[Checked]) -> list[str]:
+def checked_table(checked: Sequence[PlanCheck]) -> list[str]:
     """Return Markdown: what was predicted and what short runs did."""
     lines = [
         "| strategy | workers | predicted rows/s | measured | measured / predicted |",
@@ -247,7 +247,7 @@ def plan(
         if device_memory
         else None
     )
-    asked = Asked(gpus=gpus, link=link, device_memory=memory, rows_per_second=rows_per_second)
+    asked = DeviceAssumptions(gpus=gpus, link=link, device_memory=memory, rows_per_second=rows_per_second)
     if rows_per_second is not None and check:
         raise ConfigError("check: a plan with a given rows_per_second is for GPUs elsewhere; run it where they are")
     config = config or TrainConfig()
@@ -256,7 +256,7 @@ def plan(
         return _plan_on(data, manifest, with_architecture(config, manifest, prepared), asked, check=check)
 
 
-def _plan_on(data: Path, manifest: PreparedData, config: TrainConfig, asked: Asked, *, check: bool) -> Plan:
+def _plan_on(data: Path, manifest: PreparedData, config: TrainConfig, asked: DeviceAssumptions, *, check: bool) -> Plan:
     """Measure, predict and advise, for prepared data in a local folder and settings with an architecture."""
     interval = config.sync_interval or DEFAULT_INTERVAL
     here = (visible_gpus() if config.device != "cpu" else 0) or available_cores()
@@ -292,7 +292,7 @@ def _plan_on(data: Path, manifest: PreparedData, config: TrainConfig, asked: Ask
     )
 
 
-def _device(measured: Measured, asked: Asked, *, on_cpu: bool) -> Device:
+def _device(measured: Measurements, asked: DeviceAssumptions, *, on_cpu: bool) -> Device:
     """Return what a worker has: of a GPU that is not there nothing is known but what was given."""
     one = measured.probes[1]
     is_here = on_cpu or one.copy_bandwidth is not None

@@ -26,12 +26,12 @@ from dkan_core.training.roles.startup import read_data, use_device
 from dkan_core.training.state.checkpoint_file import Checkpoint, run_facts
 from dkan_core.training.state.checkpoint_store import read_model, write_checkpoint
 from dkan_core.training.state.schedule import Schedule
-from dkan_core.training.state.shared_memory import Evaluated, SharedMemory, Snapshot
+from dkan_core.training.state.shared_memory import EvaluatorProgress, SharedMemory, Snapshot
 from dkan_core.training.state.snapshots import StateSnapshot, newest_snapshot, scored_values, snapshots_beyond
 from dkan_core.training.state.stopwatch import Stopwatch
 from dkan_core.training.validation.early_stopping import EarlyStopping
 from dkan_core.training.validation.finishing import Finisher
-from dkan_core.training.validation.scorer import Best, ValidationScorer
+from dkan_core.training.validation.scorer import BestParameters, ValidationScorer
 from dkan_core.utils.file_names import MODEL_FOLDER
 
 # Snapshots that may wait; half of ``MAX_SLOTS``, so that stale ones are skipped before the slots run out. More than the
@@ -82,7 +82,9 @@ def main(spec: ProcessSpec) -> None:
         if chosen.snapshot.final:
             evaluator.save_last()
         number = dealt_with if evaluator.held is None else evaluator.held - 1
-        memory.evaluated.write(Evaluated(number=number, exhausted=int(evaluator.scorer.early_stopping.exhausted)))
+        memory.evaluated.write(
+            EvaluatorProgress(number=number, exhausted=int(evaluator.scorer.early_stopping.exhausted))
+        )
 
 
 def is_over(memory: SharedMemory, dealt_with: int) -> bool:
@@ -131,7 +133,7 @@ class Evaluator:
             spec.config.init_from is None,
             spec.choices,
         )
-        self.best: Best | None = None
+        self.best: BestParameters | None = None
         self.unsaved: StateSnapshot | None = None
         """What ``best`` was made of, while that is not on disk."""
 

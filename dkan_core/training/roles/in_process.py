@@ -30,13 +30,13 @@ from dkan_core.training.setup.code_factors import start_at_factors
 from dkan_core.training.setup.initial_model import InitialModel, initial_model, starting_architecture
 from dkan_core.training.setup.model_parts import learning_rate_factors
 from dkan_core.training.state.ledger import ENDINGS, Ledger
-from dkan_core.training.state.parameter_store import ParameterStore, Rules, initialize_store
-from dkan_core.training.state.refit_choices import Choices
-from dkan_core.training.state.shared_memory import Evaluated, MemoryShape, create_memory
+from dkan_core.training.state.parameter_store import ParameterStore, UpdateRules, initialize_store
+from dkan_core.training.state.refit_choices import RefitChoices
+from dkan_core.training.state.shared_memory import EvaluatorProgress, MemoryShape, create_memory
 from dkan_core.training.state.stopwatch import Stopwatch
 from dkan_core.training.validation.early_stopping import EarlyStopping
 from dkan_core.training.validation.finishing import Finisher
-from dkan_core.training.validation.scorer import Best, ValidationScorer
+from dkan_core.training.validation.scorer import BestParameters, ValidationScorer
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ def train_single(
     config: ResolvedTrainConfig,
     initial: InitialModel | None = None,
     on_evaluation: Callable[[Mapping[str, Any]], None] | None = None,
-    choices: Choices | None = None,
+    choices: RefitChoices | None = None,
 ) -> SingleResult:
     """Train in this process and return the best model; torch's random state is left as it was.
 
@@ -102,7 +102,7 @@ class _Single:
         config: ResolvedTrainConfig,
         initial: InitialModel | None,
         on_evaluation: Callable[[Mapping[str, Any]], None] | None,
-        choices: Choices | None,
+        choices: RefitChoices | None,
     ) -> None:
         self.on_evaluation, self.choices = on_evaluation, choices
         # Whatever strategy the settings name: there is nobody to exchange anything with.
@@ -121,11 +121,11 @@ class _Single:
         initialize_store(memory, values_P, initial.moments_2P if initial else None)
         decayed = decayed_ranges(model, config, train.rows)
         rates = learning_rate_factors(model, config, train.rows)
-        rules = Rules.from_config(config, train.rows, decayed, rates)
+        rules = UpdateRules.from_config(config, train.rows, decayed, rates)
         self.store = ParameterStore(memory, rules, torch.get_num_threads())
         self.replica = Replica(model, torch.device(config.device), config.kernel)
         self.scorer = ValidationScorer(self.replica, valid, EarlyStopping(config.patience))
-        self.best: Best | None = None
+        self.best: BestParameters | None = None
         self.history: list[dict[str, Any]] = []
 
     def run(self) -> SingleResult:
@@ -159,7 +159,7 @@ class _Single:
             entry["average_precision"],
             entry["best_average_precision"],
         )
-        self.store.memory.evaluated.write(Evaluated(exhausted=int(early_stopping.exhausted)))
+        self.store.memory.evaluated.write(EvaluatorProgress(exhausted=int(early_stopping.exhausted)))
         return True
 
     def _result(self) -> SingleResult:

@@ -9,7 +9,7 @@ from dkan_core.training.roles.post_step import PostStepHooks, publish_to
 from dkan_core.training.roles.process_spec import ProcessSpec
 from dkan_core.training.roles.training_loop import TrainingLoop
 from dkan_core.training.roles.work_assignment import AsyncAssignment, SyncAssignment
-from dkan_core.training.state.parameter_store import ParameterStore, Rules
+from dkan_core.training.state.parameter_store import ParameterStore, UpdateRules
 from dkan_core.training.state.stopwatch import Stopwatch
 
 
@@ -23,7 +23,7 @@ def server_loop(spec: ProcessSpec) -> TrainingLoop:
     memory = spec.open_memory()
     heartbeat = Heartbeat(memory, spec.role)
     stopwatch = Stopwatch(memory.server_time)
-    store = ParameterStore(memory, Rules.from_config(spec.config, spec.train_rows, spec.decayed, spec.rates))
+    store = ParameterStore(memory, UpdateRules.from_config(spec.config, spec.train_rows, spec.decayed, spec.rates))
     workers = [spec.wakeup(f"worker-{rank}") for rank in range(spec.config.workers)]
     assignment = AsyncAssignment if spec.config.mode == "async" else SyncAssignment
     source = assignment(store, spec.wakeup("server"), workers, stopwatch)

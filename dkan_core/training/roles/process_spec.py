@@ -9,7 +9,7 @@ from dkan_core.config.resolved import ResolvedTrainConfig
 from dkan_core.training.communication.rendezvous import Rendezvous
 from dkan_core.training.communication.wakeup import Wakeup
 from dkan_core.training.state.adamw import Decayed, Rate
-from dkan_core.training.state.refit_choices import Choices
+from dkan_core.training.state.refit_choices import RefitChoices
 from dkan_core.training.state.shared_memory import MemoryShape, SharedMemory
 
 # Roles of which there may be several processes, each with a device, and what the names of these begin with.
@@ -66,7 +66,7 @@ class ProcessSpec:
     earlier_origins: tuple[dict[str, Any], ...] = ()
     """Where the rows came from that the models were trained on whose training this one continues."""
 
-    choices: Choices | None = None
+    choices: RefitChoices | None = None
     """Those of an earlier training, where this one is a refit."""
 
     history: tuple[dict[str, Any], ...] = field(default=())
@@ -118,7 +118,7 @@ class ProcessSpec:
         plain["config"] = ResolvedTrainConfig(**settings)
         plain["shape"] = MemoryShape(**plain["shape"])
         plain["rendezvous"] = Rendezvous(**plain["rendezvous"]) if plain["rendezvous"] else None
-        plain["choices"] = Choices(**plain["choices"]) if plain["choices"] else None
+        plain["choices"] = RefitChoices(**plain["choices"]) if plain["choices"] else None
         plain["wakeups"] = {name: tuple(pair) for name, pair in plain["wakeups"].items()}
         for name in ("decayed", "rates"):
             plain[name] = tuple(map(tuple, plain[name]))

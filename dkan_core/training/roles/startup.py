@@ -18,7 +18,7 @@ from dkan_core.training.compute.pinned_memory import copies_to
 from dkan_core.training.compute.resident_rows import may_lie_on_device
 from dkan_core.training.roles.heartbeat import Heartbeat
 from dkan_core.training.roles.process_spec import ProcessSpec
-from dkan_core.training.state.parameter_store import Rules
+from dkan_core.training.state.parameter_store import UpdateRules
 from dkan_core.training.state.shared_memory import SharedMemory
 from dkan_core.training.state.stopwatch import Stopwatch, TimedBatches
 from dkan_core.utils.resources import peak_resident_memory
@@ -30,7 +30,7 @@ class ComputeProcess:
 
     memory: SharedMemory
     heartbeat: Heartbeat
-    rules: Rules
+    rules: UpdateRules
     replica: Replica
     batches: TimedBatches
 
@@ -62,7 +62,7 @@ def open_compute_process(spec: ProcessSpec) -> Iterator[ComputeProcess]:
             yield ComputeProcess(
                 memory=memory,
                 heartbeat=heartbeat,
-                rules=Rules.from_config(spec.config, spec.train_rows, spec.decayed, spec.rates),
+                rules=UpdateRules.from_config(spec.config, spec.train_rows, spec.decayed, spec.rates),
                 replica=Replica.from_architecture(spec.model, _device_of_copy(spec), spec.config.kernel),
                 batches=batches,
             )

@@ -70,7 +70,7 @@ class Rows:
         return Rows(self.codes[:, kept_N], self.target_N[kept_N], self.weight_N[kept_N])
 
 
-class Side:
+class FactorPosterior:
     """The posterior of what one column's codes have: an effect and factors, normally distributed.
 
     Args:
@@ -113,7 +113,7 @@ class Factorization:
         prior = np.average(rows.target_N, weights=rows.weight_N)
         self.constant = math.log(prior / (1 - prior))
         self.rows = rows
-        self.sides = [Side(*each, factors, random) for each in zip(rows.codes, sizes, strict=True)]
+        self.sides = [FactorPosterior(*each, factors, random) for each in zip(rows.codes, sizes, strict=True)]
         for round_ in range(rounds):
             for own, other in (self.sides, self.sides[::-1]):
                 self._update(own, other)
@@ -129,7 +129,7 @@ class Factorization:
         log_odds_N: Float64 = product_N + self.constant + one_NK[:, 0] + other_NK[:, 0]
         return log_odds_N
 
-    def _update(self, own: Side, other: Side) -> None:
+    def _update(self, own: FactorPosterior, other: FactorPosterior) -> None:
         """Set the posterior of one column, given that of the other one."""
         size_N = np.maximum(np.abs(self.log_odds(self.rows.codes)), LEAST_LOG_ODDS)
         curvature_N = self.rows.weight_N * np.tanh(size_N / 2) / (2 * size_N)
@@ -148,7 +148,7 @@ class Factorization:
         own.mean_CK = np.einsum("ckl,cl->ck", own.covariance_CKK, pull_CK)
 
 
-def _sums(own: Side, other: Side, value_N: Float64) -> "csr_array":
+def _sums(own: FactorPosterior, other: FactorPosterior, value_N: Float64) -> "csr_array":
     """Return the sums of the rows' values by both codes, ``(C, D)``."""
     from scipy.sparse import csr_array
 

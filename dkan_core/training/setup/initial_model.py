@@ -36,7 +36,7 @@ from dkan_core.training.state.checkpoint_store import (
     load_checkpoint,
     load_source,
 )
-from dkan_core.training.state.refit_choices import Choices
+from dkan_core.training.state.refit_choices import RefitChoices
 from dkan_core.utils.hints import counted, flag, listed_names
 from dkan_core.utils.storage.remote import local_copy
 
@@ -180,7 +180,7 @@ def starting_architecture(
     prepared: PreparedData,
     config: ResolvedTrainConfig,
     initial: InitialModel | None,
-    choices: Choices | None,
+    choices: RefitChoices | None,
 ) -> ModelConfig:
     """Return the architecture that training starts with: that of ``init_from``, with what its data did not have.
 

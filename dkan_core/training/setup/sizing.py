@@ -68,7 +68,7 @@ WIDE_GRID_ROWS = 8_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Quality:
+class SizeFactors:
     """Factors on the sizes that follow from the data."""
 
     members: float = 1.0
@@ -79,9 +79,9 @@ class Quality:
 
 # What they cost and bring is in docs/benchmarks/quality.md.
 QUALITIES = {
-    "fast": Quality(members=0.5, width=0.5, batch=2, epochs=0.4),
-    "default": Quality(),
-    "best": Quality(members=4),
+    "fast": SizeFactors(members=0.5, width=0.5, batch=2, epochs=0.4),
+    "default": SizeFactors(),
+    "best": SizeFactors(members=4),
 }
 
 

@@ -33,7 +33,7 @@ from dkan_core.training.setup.defaults import resolve
 from dkan_core.training.setup.model_parts import learning_rate_factors
 from dkan_core.training.setup.sizing import SEARCH_ROWS
 from dkan_core.training.state.adamw import AdamState
-from dkan_core.training.state.parameter_store import Rules
+from dkan_core.training.state.parameter_store import UpdateRules
 
 # The first rows of the train split, which are shuffled, and values (rows times columns) at most.
 SAMPLE_ROWS, SAMPLE_VALUES = 100_000, 8_000_000
@@ -125,7 +125,7 @@ def trained(
     settings = resolve(asked, reader.rows, len(prepared.labels))
     model = untrained_model(architecture, prepared, settings)
     decayed = decayed_ranges(model, settings, reader.rows)
-    rules = Rules.from_config(settings, reader.rows, decayed, learning_rate_factors(model, settings, reader.rows))
+    rules = UpdateRules.from_config(settings, reader.rows, decayed, learning_rate_factors(model, settings, reader.rows))
     state = AdamState.starting_at(flatten(model).numpy())
     steps = rules.schedule.steps_per_epoch
     with closing(SliceBatches(reader, settings, 0)) as batches:

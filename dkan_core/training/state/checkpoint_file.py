@@ -118,7 +118,7 @@ class PendingFacts(Schema):
     ledger: LedgerFacts
 
 
-class Facts(Schema):
+class CheckpointMetadata(Schema):
     """What a checkpoint holds besides its tensors."""
 
     data: str
@@ -227,7 +227,7 @@ def decode(content: bytes, where: str) -> Checkpoint:
     """
     header, body = _verified(content, where)
     arrays = _arrays(header, body, where)
-    facts = read_json(Facts, header.metadata.facts, where)
+    facts = read_json(CheckpointMetadata, header.metadata.facts, where)
     _check_order(facts, where)
     _check_arrays(facts, arrays, where)
     if checksum(arrays["state"]) != facts.ledger.checksum:
@@ -287,7 +287,7 @@ def _arrays(header: _Header, body: memoryview, where: str) -> dict[str, "np.ndar
     return arrays
 
 
-def _check_arrays(facts: Facts, arrays: Mapping[str, "np.ndarray[Any, Any]"], where: str) -> None:
+def _check_arrays(facts: CheckpointMetadata, arrays: Mapping[str, "np.ndarray[Any, Any]"], where: str) -> None:
     """Raise DataError unless the tensors are those of the facts, each of the type and shape that it must have."""
     floats = ["state", *(f"pending.{index}" for index in range(len(facts.pending)))]
     files = [_tensor_of(name) for name in MODEL_FILES]
@@ -307,7 +307,7 @@ def _check_arrays(facts: Facts, arrays: Mapping[str, "np.ndarray[Any, Any]"], wh
             )
 
 
-def _check_order(facts: Facts, where: str) -> None:
+def _check_order(facts: CheckpointMetadata, where: str) -> None:
     """Raise DataError unless evaluations, then snapshots that wait for one, lie in order up to the ledger's step."""
     steps = [("history", entry.step) for entry in facts.history]
     steps += [("pending", each.snapshot.step) for each in facts.pending]

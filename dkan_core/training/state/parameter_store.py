@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Rules:
+class UpdateRules:
     """What the changes of a run's parameters depend on."""
 
     config: ResolvedTrainConfig
@@ -44,7 +44,7 @@ class Rules:
     @classmethod
     def from_config(
         cls, config: ResolvedTrainConfig, train_rows: int, decayed: Sequence[Decayed], rates: Sequence[Rate] = ()
-    ) -> "Rules":
+    ) -> "UpdateRules":
         """Return the rules of a resolved config."""
         schedule = Schedule.from_config(config, train_rows)
         return cls(config, schedule, plan_work(config, train_rows), decayed, rates)
@@ -131,7 +131,7 @@ class ParameterStore:
         threads: How many an update uses.
     """
 
-    def __init__(self, memory: SharedMemory, rules: Rules, threads: int = 1) -> None:
+    def __init__(self, memory: SharedMemory, rules: UpdateRules, threads: int = 1) -> None:
         self.memory = memory
         self.rules = rules
         self.optimizer = rules.optimizer(threads)

@@ -30,7 +30,7 @@ ID_PENALTY = "id_penalty"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choices:
+class RefitChoices:
     """What the first training chose."""
 
     metrics: dict[str, Any]

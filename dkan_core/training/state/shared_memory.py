@@ -124,7 +124,7 @@ class Snapshot:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evaluated:
+class EvaluatorProgress:
     """How far the evaluator is."""
 
     number: int = 0
@@ -297,7 +297,7 @@ class SharedMemory:
         self.checkpoint_ledger = self._record(Ledger())
         self.snapshots = [self._record(Snapshot()) for _ in range(shape.snapshot_slots)]
         self.snapshot_ledgers = [self._record(Ledger()) for _ in range(shape.snapshot_slots)]
-        self.evaluated = self._record(Evaluated())
+        self.evaluated = self._record(EvaluatorProgress())
         self.worker_times = [self._record(TimeSpent()) for _ in workers]
         self.server_time = self._record(TimeSpent())
         self.evaluator_time = self._record(TimeSpent())

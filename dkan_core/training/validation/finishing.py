@@ -22,10 +22,10 @@ from dkan_core.model.tabular import TabularFastKAN
 from dkan_core.scoring.prepared import ScoredSplit, score_split
 from dkan_core.scoring.probabilities import to_probability
 from dkan_core.training.additive_fit.additive_tables import TABLE_CHOICES, TableMaker
-from dkan_core.training.state.refit_choices import ID_PENALTY, Choices
+from dkan_core.training.state.refit_choices import ID_PENALTY, RefitChoices
 from dkan_core.training.validation.blending import Blender
 from dkan_core.training.validation.early_stopping import describe_best, score_distribution
-from dkan_core.training.validation.scorer import Best
+from dkan_core.training.validation.scorer import BestParameters
 
 Described = tuple[Calibration, dict[str, Any]]
 """A calibration, and what a model folder says about its model."""
@@ -52,14 +52,14 @@ class Finisher:
     prepared: PreparedData
     config: ResolvedTrainConfig
     from_scratch: bool
-    choices: Choices | None = None
+    choices: RefitChoices | None = None
 
     def make_ready(self) -> None:
         """Fit what networks are blended with, if anything: it needs no model, and the first ``finish`` waits for it."""
         if self._blends:
             self._blender.make_ready()
 
-    def finish(self, model: TabularModel, best: Best) -> FinishedModel:
+    def finish(self, model: TabularModel, best: BestParameters) -> FinishedModel:
         """Return the finished copy of a model; the model itself, which others are scored with, stays as it is.
 
         Args:
@@ -89,7 +89,7 @@ class Finisher:
         final.calibrate(*calibration)
         return final.eval(), final.config, metrics
 
-    def _finish_additive(self, model: AdditiveFastKAN, best: Best) -> FinishedModel:
+    def _finish_additive(self, model: AdditiveFastKAN, best: BestParameters) -> FinishedModel:
         """Return the model of the tables."""
         cpu = AdditiveFastKAN(model.config)
         cpu.load_state_dict(model.state_dict())
@@ -109,11 +109,11 @@ class Finisher:
     def _scored(self, terms: AdditiveTerms) -> ScoredSplit:
         return score_split(terms.to_model(), self.valid, torch.device("cpu"))
 
-    def _describe(self, scored: ScoredSplit, best: Best) -> Described:
+    def _describe(self, scored: ScoredSplit, best: BestParameters) -> Described:
         epoch, step = best.facts["epoch"], best.facts["step"]
         return describe_best(scored, self.prepared.labels, self.config, epoch=epoch, step=step)
 
-    def _as_chosen(self, choices: Choices, scored: ScoredSplit, best: Best) -> Described:
+    def _as_chosen(self, choices: RefitChoices, scored: ScoredSplit, best: BestParameters) -> Described:
         """Return what the first training chose and says; how scores are distributed is the second model's own."""
         metrics = choices.describe(rows=self.prepared.splits["train"].rows, epochs=best.facts["epoch"])
         scale_L, shift_L = choices.calibration

@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Best:
+class BestParameters:
     """Parameters ``(P,)`` that were better than all before, how they score, and how far the run was."""
 
     values_P: Float32
@@ -53,7 +53,7 @@ class ValidationScorer:
 
     def score_parameters(
         self, values_VP: Float32, facts: dict[str, Any], *, is_due: bool = True
-    ) -> tuple[dict[str, Any], Best | None]:
+    ) -> tuple[dict[str, Any], BestParameters | None]:
         """Score parameters; return a line of history, and the best of them if they are better than all before.
 
         Args:
@@ -75,7 +75,7 @@ class ValidationScorer:
             entry["due"] = False
         if math.isfinite(best.loss):
             entry["validation_loss"] = best.loss
-        return entry, Best(values_VP[winner].copy(), best.scored, facts) if better else None
+        return entry, BestParameters(values_VP[winner].copy(), best.scored, facts) if better else None
 
     def _score(self, values_P: Float32) -> _Score:
         self.replica.load(values_P)

@@ -32,7 +32,7 @@ from dkan_core.training.roles.training_loop import TrainingLoop
 from dkan_core.training.setup.architecture import choose_architecture
 from dkan_core.training.setup.defaults import resolve
 from dkan_core.training.state.adamw import Float32
-from dkan_core.training.state.parameter_store import ParameterStore, Rules, initialize_store
+from dkan_core.training.state.parameter_store import ParameterStore, UpdateRules, initialize_store
 from dkan_core.training.state.shared_memory import MemoryShape, create_memory
 from dkan_core.training.state.stopwatch import Stopwatch
 from tests.training.compute.recorded_graph import RecordedGraph, failing, record_graphs
@@ -75,7 +75,7 @@ def last_state(prepared: Path, strategy: Strategy, rank: int, port: int, way: st
         architecture = choose_architecture(reader, manifest, config)
         model = untrained_model(architecture, manifest, config)
         values_P = flatten(model).numpy()
-        rules = Rules.from_config(config, reader.rows, decayed_ranges(model, config, reader.rows))
+        rules = UpdateRules.from_config(config, reader.rows, decayed_ranges(model, config, reader.rows))
         memory = create_memory(MemoryShape.from_config(config, len(values_P)))
         initialize_store(memory, values_P)
         group = ProcessGroup(Rendezvous(port=port, prefix=f"{strategy} {way}"), rank, 2, CPU, config.exchange_timeout)

@@ -31,7 +31,12 @@ from dkan_core.training.roles.training_loop import TrainingLoop
 from dkan_core.training.setup.architecture import choose_architecture
 from dkan_core.training.setup.defaults import resolve
 from dkan_core.training.state.ledger import Ledger
-from dkan_core.training.state.parameter_store import REFUSED_BEFORE_BACKOFF, ParameterStore, Rules, initialize_store
+from dkan_core.training.state.parameter_store import (
+    REFUSED_BEFORE_BACKOFF,
+    ParameterStore,
+    UpdateRules,
+    initialize_store,
+)
 from dkan_core.training.state.shared_memory import MemoryShape, create_memory
 from dkan_core.training.state.stopwatch import Stopwatch
 from tests.training.processes import UNRESPONSIVE_SECONDS
@@ -170,7 +175,7 @@ def train_in_threads(
     architecture = choose_architecture(readers[0], manifest, config)
     model = untrained_model(architecture, manifest, config)
     values_P = flatten(model).numpy()
-    rules = Rules.from_config(config, readers[0].rows, decayed_ranges(model, config, readers[0].rows))
+    rules = UpdateRules.from_config(config, readers[0].rows, decayed_ranges(model, config, readers[0].rows))
     barrier = threading.Barrier(2)
     parts: dict[int, Any] = {}
     stores: dict[int, ParameterStore] = {}

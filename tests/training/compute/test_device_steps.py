@@ -27,7 +27,7 @@ from dkan_core.training.compute.step_graph import WARMUP_STEPS
 from dkan_core.training.setup.defaults import resolve
 from dkan_core.training.state.adamw import AdamState, Rate
 from dkan_core.training.state.aggregation import LossTotals
-from dkan_core.training.state.parameter_store import Rules
+from dkan_core.training.state.parameter_store import UpdateRules
 from tests.training.compute.recorded_graph import failing, record_graphs
 
 ROWS = 1000
@@ -89,7 +89,7 @@ def states(
     """Return what the work units of two epochs lead to: those of a rank, or on slices that take turns."""
     reader = reader or rows_in_memory()
     model = network(config)
-    rules = Rules.from_config(config, reader.rows, decayed_ranges(model, config, reader.rows), rates)
+    rules = UpdateRules.from_config(config, reader.rows, decayed_ranges(model, config, reader.rows), rates)
     state = AdamState.starting_at(flatten(model).numpy())
     batches = SliceBatches(reader, config, rank)
     steps = kind(Replica(model, device, config.kernel), batches, rules)

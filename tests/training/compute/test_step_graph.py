@@ -11,10 +11,10 @@ from dkan_core.training.collectives.on_device import GradientExchange
 from dkan_core.training.communication.process_group import ProcessGroup
 from dkan_core.training.compute.device_steps import DeviceSteps
 from dkan_core.training.compute.flat_model import Replica
-from dkan_core.training.compute.step_exchange import Alone
+from dkan_core.training.compute.step_exchange import NoExchange
 from dkan_core.training.compute.step_graph import WARMUP_STEPS, StepGraph
 from dkan_core.training.state.aggregation import LossTotals
-from dkan_core.training.state.parameter_store import Rules
+from dkan_core.training.state.parameter_store import UpdateRules
 from dkan_core.utils import gpu
 from tests.training.compute.recorded_graph import STREAMS, failing, record_graphs
 from tests.training.compute.test_device_steps import CPU, settings, states
@@ -106,7 +106,7 @@ def test_reason_why_steps_are_no_graph_is_logged(
     mixing: str, agrees: bool, reason: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Steps(DeviceSteps):
-        def __init__(self, replica: Replica, batches: SliceBatches, rules: Rules) -> None:
+        def __init__(self, replica: Replica, batches: SliceBatches, rules: UpdateRules) -> None:
             exchange = GradientExchange(Peer(agrees=agrees), replica, rules)
             super().__init__(replica, batches, rules, exchange=exchange)
 
@@ -127,12 +127,12 @@ def test_nothing_is_read_before_the_ranks_are_known_to_be_there(monkeypatch: pyt
         def record(self) -> None:
             recorded.append(self)
 
-    class Patient(Alone):
+    class Patient(NoExchange):
         def wait_for(self, event: torch.cuda.Event) -> None:
             waited_for.append(event)
 
     class Steps(DeviceSteps):
-        def __init__(self, replica: Replica, batches: SliceBatches, rules: Rules) -> None:
+        def __init__(self, replica: Replica, batches: SliceBatches, rules: UpdateRules) -> None:
             super().__init__(replica, batches, rules, exchange=Patient(replica, rules.config))
             self.device = torch.device("cuda")
 

@@ -21,7 +21,7 @@ from dkan_core.training.launcher.reporting import Reporter, TimeReader
 from dkan_core.training.roles.post_step import PostStepHooks
 from dkan_core.training.state.checkpoint_file import run_facts
 from dkan_core.training.state.checkpoint_store import load_checkpoint
-from dkan_core.training.state.parameter_store import ParameterStore, Rules, initialize_store, newest_restore_point
+from dkan_core.training.state.parameter_store import ParameterStore, UpdateRules, initialize_store, newest_restore_point
 from dkan_core.training.state.shared_memory import MemoryShape, create_memory
 from tests.training.launcher.made_checkpoints import CONFIG, DATA, ROWS, ledger_at
 from tests.training.processes import wait_until
@@ -41,7 +41,7 @@ class Training:
 
     def begin_server(self) -> None:
         """Begin as a server that takes the place of another."""
-        self.store = ParameterStore(self.memory, Rules.from_config(CONFIG, ROWS, ()))
+        self.store = ParameterStore(self.memory, UpdateRules.from_config(CONFIG, ROWS, ()))
         self.hooks = PostStepHooks(self.store, lambda *_: True)
 
     def step(self, count: int = 1) -> None:

@@ -40,7 +40,7 @@ from dkan_core.model.saved_model import SavedModel
 from dkan_core.training.communication.rendezvous import TorchRun
 from dkan_core.training.roles.in_process import train_single
 from dkan_core.training.setup.defaults import resolve_for
-from dkan_core.training.state.refit_choices import CALIBRATION, Choices
+from dkan_core.training.state.refit_choices import CALIBRATION, RefitChoices
 from tests.additive_data import prepare_rows
 from tests.training.faults import slow_steps
 from tests.training.processes import Background, wait_until
@@ -114,7 +114,7 @@ def test_second_training_is_that_of_one_process_on_the_joined_rows(
     rows: Path, small: TrainResult, refitted: TrainResult
 ) -> None:
     manifest = read_manifest(rows)
-    choices = Choices.of(small.metrics, small.history)
+    choices = RefitChoices.of(small.metrics, small.history)
     config, joined = choices.settings(resolve_for(SMALL, manifest)), manifest.with_valid_in_train()
     with open_split(rows, joined, "train") as train_rows, open_split(rows, joined, "valid") as valid_rows:
         alone = train_single(train_rows, valid_rows, joined, config, choices=choices)
@@ -132,15 +132,15 @@ def test_choices_are_those_of_the_best_evaluation(rows: Path) -> None:
         {"step": 10, "average_precision_raw": 0.2, "average_precision_ema": 0.1},
         {"step": 20, "average_precision_raw": 0.3, "average_precision_ema": 0.4},
     ]
-    choices = Choices.of(metrics, history)
-    assert choices.averaged and not Choices.of({**metrics, "step": 10}, history).averaged
+    choices = RefitChoices.of(metrics, history)
+    assert choices.averaged and not RefitChoices.of({**metrics, "step": 10}, history).averaged
     assert [each.tolist() for each in choices.calibration] == [[1.5], [-0.25]]
     config = resolve_for(replace(SMALL, max_seconds=9.0), read_manifest(rows))
     second = choices.settings(config)
     assert (second.epochs, second.schedule_epochs, second.max_seconds) == (2, 4, None)
-    assert Choices.of({**metrics, "epoch": 0.2}, history).settings(config).epochs == 1
+    assert RefitChoices.of({**metrics, "epoch": 0.2}, history).settings(config).epochs == 1
     with pytest.raises(ConfigError, match="refit: the model is of an earlier version"):
-        Choices.of({**metrics, "labels": {"label": {}}}, history)
+        RefitChoices.of({**metrics, "labels": {"label": {}}}, history)
 
 
 def test_smoothed_tables_are_smoothed_as_before(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from dkan_core.tracking.tracker import Progress, Trackers
 from dkan_core.training.launcher.reporting import Reporter, TimeReader
 from dkan_core.training.state.ledger import Ledger
-from dkan_core.training.state.parameter_store import Rules
+from dkan_core.training.state.parameter_store import UpdateRules
 from dkan_core.training.state.shared_memory import MemoryShape, create_memory
 from tests.training.launcher.made_checkpoints import CONFIG, ROWS
 
@@ -27,7 +27,7 @@ class Listener(Trackers):
 def told_of(folder: Path, *ledgers: Ledger) -> list[Progress]:
     memory = create_memory(MemoryShape(parameters=1, workers=1))
     os.close(memory.handle)
-    listener, schedule = Listener(), Rules.from_config(CONFIG, ROWS, ()).schedule
+    listener, schedule = Listener(), UpdateRules.from_config(CONFIG, ROWS, ()).schedule
     with Reporter(folder, CONFIG, schedule, TimeReader(memory, has_server=False), listener) as reporter:
         for ledger in ledgers:
             reporter.progress(ledger)

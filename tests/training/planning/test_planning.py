@@ -25,10 +25,10 @@ from dkan_core.training.planning.advice import Device, advise
 from dkan_core.training.planning.device_memory import MemoryNeed
 from dkan_core.training.planning.exchanges import EXCHANGES, exchange_seconds
 from dkan_core.training.planning.formulas import ASSUMED_LAUNCH, SCHEMES, SYNC, StepCost, predict
-from dkan_core.training.planning.measuring import Measured
-from dkan_core.training.planning.plan import Asked
+from dkan_core.training.planning.measuring import Measurements
+from dkan_core.training.planning.plan import DeviceAssumptions
 from dkan_core.training.planning.probes import gradient
-from dkan_core.training.planning.probes.gradient import Probe, Probed
+from dkan_core.training.planning.probes.gradient import Probe, WorkerMeasurement
 from dkan_core.training.planning.slices import balance_slices
 from dkan_core.training.setup.defaults import resolve
 from tests.command import check, dkan
@@ -101,10 +101,10 @@ def test_an_additive_model_is_planned(prepared: Path, monkeypatch: pytest.Monkey
 
 def test_check_holds_runs_against_predictions(prepared: Path) -> None:
     config = resolve(TrainConfig(model="fastkan", hidden=(4,), device="cpu", batch_size=64, workers=1), 398)
-    probed = Probed(
+    probed = WorkerMeasurement(
         small=(8, 0.001), large=(64, 0.002), update=1e-4, feed=1e6, row_bytes=60, copy_bandwidth=None, **MEMORY
     )
-    measured = Measured(
+    measured = Measurements(
         parameters=1000, train_rows=398, probes={1: probed}, exchanges={SYNC.name: {1: 1e-4, 2: 2e-4}}, **CORES
     )
     machine = measured.machine("pcie4")
@@ -139,8 +139,8 @@ def test_gradient_is_timed_as_part_of_a_graph(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize(("link", "speed"), [("nvlink", "24 us and 280 GB/s"), ("pcie4", "45 us and 20 GB/s")])
 def test_what_is_assumed_of_gpus_is_marked(link: str, speed: str) -> None:
     times: dict[str, Any] = {"small": (8, 0.001), "large": (64, 0.002), "graphs": (0.0001, 0.0008), "update": 1e-4}
-    probed = Probed(feed=1e6, row_bytes=60, copy_bandwidth=2e10, **times, **MEMORY)
-    measured = Measured(parameters=1000, train_rows=5000, probes={1: probed}, exchanges={}, **CORES)
+    probed = WorkerMeasurement(feed=1e6, row_bytes=60, copy_bandwidth=2e10, **times, **MEMORY)
+    measured = Measurements(parameters=1000, train_rows=5000, probes={1: probed}, exchanges={}, **CORES)
     machine, config = measured.machine(link), resolved(5000, batch_size=64, epochs=10)
     lines = [predict(machine, scheme, 1, batch_size=64, interval=8, train_rows=5000) for scheme in SCHEMES]
     result = Plan(
@@ -148,7 +148,7 @@ def test_what_is_assumed_of_gpus_is_marked(link: str, speed: str) -> None:
         on_cpu=False,
         gpus=1,
         why_sent="",
-        asked=Asked(link=link),
+        asked=DeviceAssumptions(link=link),
         batch_size=64,
         epochs=10,
         interval=8,

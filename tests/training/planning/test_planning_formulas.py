@@ -19,9 +19,9 @@ from dkan_core.training.planning.formulas import (
     SCHEMES,
     SINGLE,
     SYNC,
-    Curve,
     Machine,
     Prediction,
+    ScalingCurve,
     Scheme,
     StepCost,
     efficiency,
@@ -54,7 +54,7 @@ def gpus(**changes: Any) -> Gpus:
 
 
 def cores(**changes: Any) -> Cores:
-    line = Curve({2: 0.001, 4: 0.003})
+    line = ScalingCurve({2: 0.001, 4: 0.003})
     facts: dict[str, Any] = {
         "cores": 2,
         "steps": {1: COST, 2: StepCost(launch=0.001, rate=5e5)},
@@ -116,7 +116,7 @@ def test_efficiency_is_a_share_and_the_slower_of_the_two(
 
 @given(st.dictionaries(WORKERS, SECONDS, min_size=1), WORKERS)
 def test_curve_never_falls(seconds: dict[int, float], workers: int) -> None:
-    curve = Curve(seconds)
+    curve = ScalingCurve(seconds)
     assert curve.at(workers) <= curve.at(workers + 1) * (1 + 1e-9)
     assert curve.at(min(seconds)) == seconds[min(seconds)]
 
@@ -202,7 +202,7 @@ def test_recommended_is_the_simplest_near_the_fastest() -> None:
     assert chosen(gpus(size=4e8), 8)[0] != "parameter-server sync"
     assert chosen(cores(update_seconds=1.0), 8)[1] == 1
     assert chosen(cores(), 1) == ("single", 1)
-    quick = {scheme.name: Curve({1: 1e-4, 2: 1e-4}) for scheme in SCHEMES}
+    quick = {scheme.name: ScalingCurve({1: 1e-4, 2: 1e-4}) for scheme in SCHEMES}
     assert chosen(cores(steps={1: COST}, exchanges=quick, cores=8), 8) == ("parameter-server sync", 8)
 
 
@@ -225,7 +225,7 @@ def test_steps_that_a_gpu_takes_by_itself_are_graphs() -> None:
 
 def test_optimizer_of_one_worker_is_no_exchange() -> None:
     assert line(cores(update_seconds=0.02), SINGLE, 1).bottleneck == "update"
-    slow = {scheme.name: Curve({2: 0.1, 4: 0.1}) for scheme in SCHEMES}
+    slow = {scheme.name: ScalingCurve({2: 0.1, 4: 0.1}) for scheme in SCHEMES}
     assert line(cores(exchanges=slow), SYNC, 2).bottleneck == "exchange"
 
 

@@ -19,7 +19,7 @@ from dkan_core.training.compute.local_steps import HostSteps
 from dkan_core.training.roles import own_updates
 from dkan_core.training.roles.own_updates import OwnSteps
 from dkan_core.training.state.aggregation import WorkerUpdate
-from dkan_core.training.state.parameter_store import ParameterStore, Rules, initialize_store
+from dkan_core.training.state.parameter_store import ParameterStore, UpdateRules, initialize_store
 from dkan_core.training.state.shared_memory import MemoryShape, create_memory
 from dkan_core.training.state.stopwatch import Stopwatch
 from tests.training.compute.test_device_steps import network, rows_in_memory, settings
@@ -31,7 +31,7 @@ def stores(config: ResolvedTrainConfig, reader: ArraysReader | None = None) -> I
     """Yield the store after every commit of a run."""
     reader = reader or rows_in_memory()
     model = network(config)
-    rules = Rules.from_config(config, reader.rows, decayed_ranges(model, config, reader.rows))
+    rules = UpdateRules.from_config(config, reader.rows, decayed_ranges(model, config, reader.rows))
     values = flatten(model).numpy()
     memory = create_memory(MemoryShape(parameters=len(values), workers=1, average=config.ema_decay > 0))
     os.close(memory.handle)

@@ -16,7 +16,7 @@ from dkan_core.training.state.parameter_store import (
     MAX_BACKOFFS,
     REFUSED_BEFORE_BACKOFF,
     ParameterStore,
-    Rules,
+    UpdateRules,
     initialize_store,
     save_restore_point,
 )
@@ -31,7 +31,7 @@ def store_of(config: ResolvedTrainConfig = CONFIG) -> ParameterStore:
     memory = create_memory(MemoryShape(parameters=P, workers=2, average=config.ema_decay > 0))
     os.close(memory.handle)
     initialize_store(memory, np.linspace(-1, 1, P, dtype=np.float32))
-    return ParameterStore(memory, Rules.from_config(config, 1000, []))
+    return ParameterStore(memory, UpdateRules.from_config(config, 1000, []))
 
 
 def push(index: int, values: float | npt.NDArray[np.float32], **facts: float) -> WorkerUpdate:

@@ -27,7 +27,7 @@ from dkan_core.training.planning.probes.processes import MEASURED
 from dkan_core.training.roles.process_spec import ProcessSpec
 from dkan_core.training.roles.startup import open_train_split, use_device
 from dkan_core.training.state.aggregation import WorkerUpdate
-from dkan_core.training.state.parameter_store import ParameterStore, Rules, initialize_store
+from dkan_core.training.state.parameter_store import ParameterStore, UpdateRules, initialize_store
 from dkan_core.training.state.shared_memory import MemoryShape, create_memory
 
 # Longer where there is more noise: gradients of two sizes are compared with each other, the rest are simple medians.
@@ -45,7 +45,7 @@ KEPT_BATCHES = 4
 
 
 @dataclass(frozen=True, kw_only=True)
-class Probed:
+class WorkerMeasurement:
     """What one worker costs. Times are medians in seconds, sizes in bytes."""
 
     small: tuple[int, float]
@@ -104,7 +104,7 @@ class Probe:
         self.memory = create_memory(MemoryShape(parameters=len(self.values_P), workers=1))
         os.close(self.memory.handle)
         initialize_store(self.memory, self.values_P)
-        self.store = ParameterStore(self.memory, Rules.from_config(spec.config, spec.train_rows, spec.decayed))
+        self.store = ParameterStore(self.memory, UpdateRules.from_config(spec.config, spec.train_rows, spec.decayed))
         self.replica = Replica.from_architecture(spec.model, device, spec.config.kernel)
         self.replica.bind_gradient_array(self.memory.pushes_WN[0])
         self.replica.load(self.values_P)
@@ -112,10 +112,10 @@ class Probe:
         # An eighth, so that the difference of both times stands out from the noise.
         self.small = max(1, self.large // 8)
 
-    def measure(self) -> Probed:
+    def measure(self) -> WorkerMeasurement:
         """Return all measurements of this process."""
         small, large = self._gradients()
-        return Probed(
+        return WorkerMeasurement(
             small=(self.small, small),
             large=(self.large, large),
             update=median_seconds(self._update, UPDATE_SECONDS),
