@@ -26,7 +26,7 @@ from dkan_core.explanation.importance import Importance
 from dkan_core.explanation.inverse_transform import inverse_transform
 from dkan_core.explanation.label_explanation import Effort, LabelExplanation, read_label
 from dkan_core.explanation.labels import Explanation
-from dkan_core.explanation.model_answers import LARGEST
+from dkan_core.explanation.model_response import LARGEST
 from dkan_core.explanation.shifts import LEAST_CHANGE, ColumnShift, ContributionShift, ExplanationComparison, RowShift
 from dkan_core.model.calibration import sigmoid
 from dkan_core.model.saved_model import SavedModel

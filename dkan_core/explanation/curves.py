@@ -16,7 +16,7 @@ from dkan_core.explanation.columns import Column
 from dkan_core.explanation.contributions import bin_values
 from dkan_core.explanation.formulas import Formula, find_formula
 from dkan_core.explanation.grid import Grid, Role, histogram, make_grid
-from dkan_core.explanation.response import Answers, affordable_rows, respond_by_member
+from dkan_core.explanation.response import Response, affordable_rows, respond_by_member
 from dkan_core.explanation.scales import ScaleKind
 
 # Shows what most rows do. Quartiles would hide that a tenth of the rows go another way, and the extremes show
@@ -101,16 +101,16 @@ class ReadCurve:
     rows: int
 
 
-def read_term(terms: AdditiveCurves, answers: Answers, column: Column, *, label: int) -> tuple[ReadCurve, Float64]:
+def read_term(terms: AdditiveCurves, response: Response, column: Column, *, label: int) -> tuple[ReadCurve, Float64]:
     """Return the curve of a column of an additive model, the term itself, and its standard error by the members.
 
     Args:
         terms: The model's.
-        answers: Its rows tell how the column is distributed.
+        response: Its rows tell how the column is distributed.
         column: The column.
         label: Which of the model's labels.
     """
-    grid = make_grid(column, answers.arrays)
+    grid = make_grid(column, response.arrays)
     members_PM = terms.of(column, grid.cells, label)
     mean_P, members = members_PM.mean(axis=1), members_PM.shape[1]
     spread_P = members_PM.std(axis=1, ddof=1) if members > 1 else np.zeros(len(mean_P))
@@ -118,8 +118,8 @@ def read_term(terms: AdditiveCurves, answers: Answers, column: Column, *, label:
     return read, terms.error_factor * spread_P
 
 
-def read_curve(answers: Answers, column: Column, *, rows: int, cells: float) -> ReadCurve:
-    """Read a column's curve of the answers' first label.
+def read_curve(response: Response, column: Column, *, rows: int, cells: float) -> ReadCurve:
+    """Read a column's curve of the response's first label.
 
     Each of some rows is given every value of the grid in turn (individual conditional expectation, Goldstein et al.
     2015, arXiv:1309.6392). Its curve is centred on its mean over the column's distribution, so that an effect that
@@ -127,14 +127,14 @@ def read_curve(answers: Answers, column: Column, *, rows: int, cells: float) -> 
     partial dependence (Friedman 2001).
 
     Args:
-        answers: The model's; all of its rows tell how the column is distributed.
+        response: The model's; all of its rows tell how the column is distributed.
         column: The column.
         rows: Individual curves at most.
         cells: Values to read at most.
     """
-    grid = make_grid(column, answers.arrays)
-    count = min(rows, affordable_rows(answers.arrays, len(grid.cells), cells))
-    answered = respond_by_member(answers, count, [(column, grid.cells)])
+    grid = make_grid(column, response.arrays)
+    count = min(rows, affordable_rows(response.arrays, len(grid.cells), cells))
+    answered = respond_by_member(response, count, [(column, grid.cells)])
     # Each row's own mean over the column goes: what is left is the effect of the column alone.
     curves_PN = answered[:, :, 0] - grid.weights_P @ answered[:, :, 0]
     members_PM = answered[:, :, 1:].mean(axis=1)

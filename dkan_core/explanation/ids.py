@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from dkan_core.evaluation.metrics import Array
 from dkan_core.explanation.columns import Column, listed_codes
-from dkan_core.explanation.model_answers import ModelAnswers
+from dkan_core.explanation.model_response import ModelResponse
 
 # Of a column; measured are three times as many, as a gradient may take a few for weaker than they are.
 STRONGEST, MEASURED = 20, 60
@@ -49,25 +49,25 @@ class ListedIds:
     """The largest weight first."""
 
 
-def read_ids(answers: ModelAnswers, column: Column, rows: int) -> ListedIds:
+def read_ids(response: ModelResponse, column: Column, rows: int) -> ListedIds:
     """Measure what the strongest ids of a column do to the log-odds of the first label explained.
 
     Those to be measured are chosen by the mean gradient: it tells for every id at once what its weights would do.
 
     Args:
-        answers: The model's.
+        response: The model's.
         column: The column of ids.
         rows: Over how many rows means are taken; shares are those of all.
     """
     assert column.listed is not None
-    codes_NS = listed_codes(column, answers.arrays["sparse"])
+    codes_NS = listed_codes(column, response.arrays["sparse"])
     own = slice(column.first_code, column.last_code + 1)
     share_V = np.bincount(codes_NS.ravel(), minlength=own.stop)[own] / len(codes_NS)
     spread_V = np.sqrt(share_V * (1 - share_V))
-    slope_V = answers.listed_slopes(rows)[own]
+    slope_V = response.listed_slopes(rows)[own]
     order_V = np.argsort(-np.abs(slope_V) * spread_V, kind="stable")[:MEASURED]
     chosen_V = order_V[share_V[order_V] > 0]
-    effect_V = answers.with_less_without(chosen_V + column.first_code, rows)
+    effect_V = response.with_less_without(chosen_V + column.first_code, rows)
     found = [
         IdEffect(id=id_text(column, int(index)), share=float(share_V[index]), effect=float(effect))
         for index, effect in zip(chosen_V, effect_V, strict=True)

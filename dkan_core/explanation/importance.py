@@ -11,7 +11,7 @@ import numpy as np
 from dkan_core.data.encoding.preprocessor import Float64
 from dkan_core.evaluation.metrics import Array, macro_average_precision
 from dkan_core.explanation.columns import Column, Rows, redrawn
-from dkan_core.explanation.response import Answers, affordable_rows, row_count
+from dkan_core.explanation.response import Response, affordable_rows, row_count
 
 Advance = Callable[[int], None]
 
@@ -49,7 +49,7 @@ class Importance:
 
 
 def rank_by_effect(
-    answers: Answers,
+    response: Response,
     columns: Sequence[Column],
     *,
     top: int,
@@ -69,7 +69,7 @@ def rank_by_effect(
     measured on a part of them, and the ``2 * top`` best on more.
 
     Args:
-        answers: The model's, of one label.
+        response: The model's, of one label.
         columns: The columns to rank.
         top: How many of them are of interest.
         cells: Values to read, at most; so also for the second measurement.
@@ -77,49 +77,49 @@ def rank_by_effect(
         advance: Called with 1 after each column.
         first: What ``first_effects`` has found, if it was asked.
     """
-    few = affordable_rows(answers.arrays, len(columns), cells, least=LEAST_ROWS)
-    found = first or first_effects(answers, columns, cells=cells, seed=seed, advance=advance)[0]
+    few = affordable_rows(response.arrays, len(columns), cells, least=LEAST_ROWS)
+    found = first or first_effects(response, columns, cells=cells, seed=seed, advance=advance)[0]
     # Twice as many as wanted, so that a column that a few rows ranked too low can still come back.
-    many = affordable_rows(answers.arrays, 2 * top, cells, least=LEAST_ROWS)
+    many = affordable_rows(response.arrays, 2 * top, cells, least=LEAST_ROWS)
     ranked = sorted(zip(found, columns, strict=True), key=lambda pair: -pair[0].effect)
     if many > few:
         again = [column for _, column in ranked[: 2 * top]]
-        (better,) = _effects(answers, again, many, seed, lambda _: None)
+        (better,) = _effects(response, again, many, seed, lambda _: None)
         rest = [importance for importance, _ in ranked[2 * top :]]
         return sorted(better, key=lambda importance: -importance.effect) + rest
     return [importance for importance, _ in ranked]
 
 
 def first_effects(
-    answers: Answers, columns: Sequence[Column], *, cells: float, seed: int, advance: Advance
+    response: Response, columns: Sequence[Column], *, cells: float, seed: int, advance: Advance
 ) -> list[list[Importance]]:
     """Return the first measurement of ``rank_by_effect`` for each label that the answers have: one pass serves all.
 
     Args:
-        answers: The model's.
+        response: The model's.
         columns: The columns to measure, in whose order the importances are.
         cells: Values to read, at most.
         seed: Decides whose value a row is given.
         advance: Called with 1 after each column.
     """
-    few = affordable_rows(answers.arrays, len(columns), cells, least=LEAST_ROWS)
-    return _effects(answers, columns, few, seed, advance)
+    few = affordable_rows(response.arrays, len(columns), cells, least=LEAST_ROWS)
+    return _effects(response, columns, few, seed, advance)
 
 
 def _effects(
-    answers: Answers, columns: Sequence[Column], rows: int, seed: int, advance: Advance
+    response: Response, columns: Sequence[Column], rows: int, seed: int, advance: Advance
 ) -> list[list[Importance]]:
     """Measure each column on ``rows`` of those rows whose value changes, for each label; the others do not move."""
-    total = row_count(answers.arrays)
+    total = row_count(response.arrays)
     changed, changes = {}, []
     for column in columns:
-        changed_M, cells = redrawn(answers.arrays, column, _orders(seed, column, total, 1)[0])
+        changed_M, cells = redrawn(response.arrays, column, _orders(seed, column, total, 1)[0])
         changed[column.name] = len(changed_M) / total
         changes.append((changed_M[:rows], [(column, cells[slice(rows)])]))
-    found: list[list[Importance]] = [[] for _ in range(answers.log_odds_NL.shape[1])]
-    for column, (chosen, _), after_ML in zip(columns, changes, answers.to_changes(changes), strict=True):
+    found: list[list[Importance]] = [[] for _ in range(response.log_odds_NL.shape[1])]
+    for column, (chosen, _), after_ML in zip(columns, changes, response.to_changes(changes), strict=True):
         # Halved, as both the row's own value and the exchanged one vary.
-        squares_ML = np.square(after_ML - answers.log_odds_NL[chosen]) / 2
+        squares_ML = np.square(after_ML - response.log_odds_NL[chosen]) / 2
         for of_label, squares_M in zip(found, squares_ML.T, strict=True):
             effect, error = _root_mean(squares_M, changed[column.name], total) if len(chosen) else (0.0, 0.0)
             rows_read = len(chosen)
@@ -152,7 +152,7 @@ def _orders(seed: int, column: Column, rows: int, count: int) -> list[Rows]:
 
 
 def add_precision_drops(
-    answers: Answers,
+    response: Response,
     labels_NL: Array,
     weight_N: Array | None,
     ranked: Sequence[Importance],
@@ -168,7 +168,7 @@ def add_precision_drops(
     It is the mean over a few shuffles of the average precision lost, averaged over the labels with both classes.
 
     Args:
-        answers: The model's.
+        response: The model's.
         labels_NL: Labels of its rows, those that it gives log-odds of.
         weight_N: Weights of the rows; None where all count alike.
         ranked: The importances to fill in.
@@ -178,15 +178,15 @@ def add_precision_drops(
         seed: Decides the shuffles.
         advance: Called with 1 after each column.
     """
-    rows = affordable_rows(answers.arrays, len(columns) * shuffles, cells)
+    rows = affordable_rows(response.arrays, len(columns) * shuffles, cells)
     labels_NL, weight_N = labels_NL[:rows], None if weight_N is None else weight_N[:rows]
-    before = macro_average_precision(labels_NL, answers.log_odds_NL[:rows], weight_N)
+    before = macro_average_precision(labels_NL, response.log_odds_NL[:rows], weight_N)
     if np.isnan(before):
         return list(ranked)
     drops: dict[str, list[float]] = {}
     for column in columns:
         drops[column.name] = [
-            before - macro_average_precision(labels_NL, _shuffled(answers, column, order_N), weight_N)
+            before - macro_average_precision(labels_NL, _shuffled(response, column, order_N), weight_N)
             for order_N in _orders(seed, column, rows, shuffles)
         ]
         advance(1)
@@ -202,9 +202,9 @@ def add_precision_drops(
     ]
 
 
-def _shuffled(answers: Answers, column: Column, order_N: Rows) -> Float64:
+def _shuffled(response: Response, column: Column, order_N: Rows) -> Float64:
     """Return the log-odds of the first rows with a column shuffled."""
-    shuffled_NL = answers.log_odds_NL[: len(order_N)].copy()
-    changed_M, cells = redrawn(answers.arrays, column, order_N)
-    shuffled_NL[changed_M] = answers.to_changed(changed_M, [(column, cells)])
+    shuffled_NL = response.log_odds_NL[: len(order_N)].copy()
+    changed_M, cells = redrawn(response.arrays, column, order_N)
+    shuffled_NL[changed_M] = response.to_changed(changed_M, [(column, cells)])
     return shuffled_NL

@@ -16,7 +16,7 @@ from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.evaluation.metrics import Array
 from dkan_core.explanation.columns import Cells, Column, Settings, encode_values, read_codes, read_values
 from dkan_core.explanation.grid import MAX_LEVELS, choose_scale, even_scale, shown_range, written_value
-from dkan_core.explanation.response import Answers, affordable_rows, respond, respond_by_member
+from dkan_core.explanation.response import Response, affordable_rows, respond, respond_by_member
 from dkan_core.explanation.scales import Scale, ScaleKind
 
 # What float32 leaves, in log-odds, of a pair whose columns only add up.
@@ -101,7 +101,7 @@ class _Bins:
 
 
 def find_interactions(
-    answers: Answers,
+    response: Response,
     columns: Sequence[Column],
     *,
     bins: int,
@@ -116,22 +116,22 @@ def find_interactions(
     by how often each occurs, as if the columns were independent, so that the parts are orthogonal.
 
     Args:
-        answers: The model's, of whose labels the first counts.
+        response: The model's, of whose labels the first counts.
         columns: Columns to pair.
         bins: Values of a column.
         rows: Rows to average over, at most.
         cells: Values to read for all pairs, at most.
         advance: Called with 1 after each pair.
     """
-    cut = [_cut(column, answers.arrays, bins, even=False) for column in columns]
+    cut = [_cut(column, response.arrays, bins, even=False) for column in columns]
     # A column with one value, or none, does nothing with another one.
     cut = [part for part in cut if len(part.cells) > 1]
     pairs = list(itertools.combinations(cut, 2))
     passes = sum(len(first.cells) * len(second.cells) for first, second in pairs)
-    count = min(rows, affordable_rows(answers.arrays, passes, cells))
+    count = min(rows, affordable_rows(response.arrays, passes, cells))
     found = []
     for first, second in pairs:
-        effect_P = respond(answers, count, _settings(first, second)).mean(axis=1)
+        effect_P = respond(response, count, _settings(first, second)).mean(axis=1)
         (joint_AB,), (own_AB,) = _parts(effect_P, first, second)
         weights_AB = np.outer(first.weights_A, second.weights_A)
         own, joint = (float((weights_AB * np.square(part)).sum()) for part in (own_AB, joint_AB))
@@ -145,7 +145,7 @@ def find_interactions(
 
 
 def map_pair(
-    answers: Answers,
+    response: Response,
     first: Column,
     second: Column,
     *,
@@ -157,7 +157,7 @@ def map_pair(
     """Read a pair's effect over a grid that is even in the columns' own units.
 
     Args:
-        answers: The model's, of whose labels the first counts.
+        response: The model's, of whose labels the first counts.
         first: The column of the map's vertical axis.
         second: The column of its horizontal axis.
         bins: Values of a column, at most.
@@ -166,9 +166,9 @@ def map_pair(
         error_factor: What the members' standard deviation is multiplied by for a standard error. Default: that of their
             mean.
     """
-    one, two = (_cut(column, answers.arrays, bins, even=True) for column in (first, second))
-    count = min(rows, affordable_rows(answers.arrays, len(one.cells) * len(two.cells), cells))
-    answered = respond_by_member(answers, count, _settings(one, two)).mean(axis=1).T
+    one, two = (_cut(column, response.arrays, bins, even=True) for column in (first, second))
+    count = min(rows, affordable_rows(response.arrays, len(one.cells) * len(two.cells), cells))
+    answered = respond_by_member(response, count, _settings(one, two)).mean(axis=1).T
     joint_MAB, own_MAB = _parts(answered, one, two)
     members = len(answered) - 1
     factor = members**-0.5 if error_factor is None and members else error_factor or 0.0

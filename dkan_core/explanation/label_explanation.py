@@ -18,7 +18,7 @@ from dkan_core.explanation.curves import Curve, ReadCurve, describe_curve, read_
 from dkan_core.explanation.ids import ListedIds, read_ids
 from dkan_core.explanation.importance import Advance, Importance, add_precision_drops, first_effects, rank_by_effect
 from dkan_core.explanation.interactions import Interaction, PairMap, find_interactions, is_varied, map_pair
-from dkan_core.explanation.model_answers import ModelAnswers
+from dkan_core.explanation.model_response import ModelResponse
 from dkan_core.explanation.shifts import ExplanationComparison
 from dkan_core.explanation.slopes import add_slopes, measure_slopes
 from dkan_core.explanation.term_tables import TermTable, pairs_of, term_tables
@@ -126,8 +126,8 @@ def read_effects(
     model, columns = saved.module.to(device), _columns(saved)
     indices = [saved.config.labels.index(label) for label in labels]
     with torch_threads(_threads(model)), progress(f"{len(labels)} labels", len(columns), "columns") as advance:
-        answers = ModelAnswers(model, device, indices, _inputs(arrays))
-        found = first_effects(answers, columns, cells=effort.cells, seed=seed, advance=advance)
+        response = ModelResponse(model, device, indices, _inputs(arrays))
+        found = first_effects(response, columns, cells=effort.cells, seed=seed, advance=advance)
     return dict(zip(labels, found, strict=True))
 
 
@@ -184,13 +184,13 @@ def read_label(
     by_name = {column.name: column for column in columns}
     steps = _step_count(model, effort, len(columns), ranked=bool(effects))
     with torch_threads(_threads(model)), progress(f"explaining {label}", steps, "steps") as advance:
-        answers = ModelAnswers(model, device, [index], _inputs(arrays))
-        check_probabilities(to_probability(answers.scored_NL), saved.config.labels, split)
+        response = ModelResponse(model, device, [index], _inputs(arrays))
+        check_probabilities(to_probability(response.scored_NL), saved.config.labels, split)
         reader = _LabelReader(
             saved=saved,
             index=index,
             columns=columns,
-            answers=answers,
+            response=response,
             labels_NL=arrays["labels"][:, [index]],
             weight_N=arrays.get("weight"),
             effort=effort,
@@ -201,7 +201,7 @@ def read_label(
         names = [importance.name for importance in ranked[: effort.top]] if drawn is None else drawn
         best = [by_name[name] for name in names if name in by_name]
         ranked = reader.with_precision_drops(ranked, best)
-        ids = [read_ids(answers, column, effort.curve_rows) for column in columns if column.listed is not None]
+        ids = [read_ids(response, column, effort.curve_rows) for column in columns if column.listed is not None]
         # Ids have no order that a curve could be drawn along, and are no column of a pair.
         best = [column for column in best if column.listed is None]
         curves = reader.curves(best)
@@ -246,7 +246,7 @@ class _LabelReader:
     columns: Sequence[Column]
     """All that the model reads."""
 
-    answers: ModelAnswers
+    response: ModelResponse
     labels_NL: Array
     """Of this label alone."""
 
@@ -263,7 +263,7 @@ class _LabelReader:
 
     def average_precision(self) -> float | None:
         """Return that of the rows; None where they are all of one class."""
-        precision = macro_average_precision(self.labels_NL, self.answers.log_odds_NL, self.weight_N)
+        precision = macro_average_precision(self.labels_NL, self.response.log_odds_NL, self.weight_N)
         return None if np.isnan(precision) else precision
 
     def rank(self, effects: Sequence[Importance] | None) -> list[Importance]:
@@ -272,9 +272,9 @@ class _LabelReader:
         Args:
             effects: What ``read_effects`` has found, if it was asked.
         """
-        arrays, cells = self.answers.arrays, self.effort.cells
+        arrays, cells = self.response.arrays, self.effort.cells
         ranked = rank_by_effect(
-            self.answers,
+            self.response,
             self.columns,
             top=self.effort.top,
             cells=cells,
@@ -293,7 +293,7 @@ class _LabelReader:
         if not self.effort.shuffles:
             return ranked
         return add_precision_drops(
-            self.answers,
+            self.response,
             self.labels_NL,
             self.weight_N,
             ranked,
@@ -320,7 +320,7 @@ class _LabelReader:
     def _read_terms(self, model: AdditiveFastKAN, columns: Sequence[Column]) -> Sequence[CurveWithErrors]:
         """Return the terms of an additive model with the standard errors by its members."""
         terms = AdditiveCurves(model)
-        read = [read_term(terms, self.answers, column, label=self.index) for column in columns]
+        read = [read_term(terms, self.response, column, label=self.index) for column in columns]
         self.advance(len(columns))
         return read
 
@@ -330,16 +330,16 @@ class _LabelReader:
         cells = self.effort.cells / min(self.effort.top, len(self.columns))
         read = []
         for column in columns:
-            read.append(read_curve(self.answers, column, rows=self.effort.curve_rows, cells=cells))
+            read.append(read_curve(self.response, column, rows=self.effort.curve_rows, cells=cells))
             self.advance(1)
-        measured = LabelSample(self.labels_NL[:, 0], self.answers.log_odds_NL[:, 0], self.weight_N, train_rows)
+        measured = LabelSample(self.labels_NL[:, 0], self.response.log_odds_NL[:, 0], self.weight_N, train_rows)
         errors: Sequence[Float64 | None] = standard_errors(read, measured) if train_rows else []
         return list(zip(read, errors or [None] * len(read), strict=True))
 
     def interactions(self, columns: Sequence[Column]) -> list[Interaction]:
         """Return the pairs of the first few columns, the strongest first."""
         return find_interactions(
-            self.answers,
+            self.response,
             columns[: _paired(self.saved.module, self.effort, len(self.columns))],
             bins=PAIR_BINS,
             rows=PAIR_ROWS,
@@ -353,9 +353,9 @@ class _LabelReader:
         factor = AdditiveCurves(model).error_factor if isinstance(model, AdditiveFastKAN) else None
         maps = []
         for pair in pairs:
-            if all(is_varied(side, self.answers.arrays, PAIR_BINS) for side in pair):
+            if all(is_varied(side, self.response.arrays, PAIR_BINS) for side in pair):
                 bins = _map_bins(self.saved.config, *pair)
-                maps.append(map_pair(self.answers, *pair, bins=bins, rows=PAIR_ROWS, cells=cells, error_factor=factor))
+                maps.append(map_pair(self.response, *pair, bins=bins, rows=PAIR_ROWS, cells=cells, error_factor=factor))
             self.advance(1)
         return maps
 

@@ -23,13 +23,13 @@ Change = tuple[Rows, Settings]
 """Some of the rows (M), and what they hold in some columns after the change."""
 
 
-class Answers:
-    """Rows, what a function answers to them, and to changes of some of their columns.
+class Response:
+    """The log-odds that a function gives to rows, and to the same rows with some columns changed.
 
     Args:
         function: The function, for example a model of any kind.
         arrays: The rows.
-        log_odds_NL: What it answers to the rows as they are, where that is known already.
+        log_odds_NL: Of the rows as they are, where they are known already.
     """
 
     def __init__(self, function: LogOdds, arrays: Arrays, log_odds_NL: Float64 | None = None) -> None:
@@ -68,17 +68,17 @@ class Answers:
         return self._function(changed_rows(self.arrays, rows_M, settings))
 
 
-def respond(answers: Answers, count: int, settings: Settings) -> Float64:
+def respond(response: Response, count: int, settings: Settings) -> Float64:
     """Return what ``respond_by_member`` does, ``(P, N)``, without the members."""
     rows_M, repeated = _repeated(count, settings)
-    return answers.to_changed(rows_M, repeated)[:, 0].reshape(-1, count)
+    return response.to_changed(rows_M, repeated)[:, 0].reshape(-1, count)
 
 
-def respond_by_member(answers: Answers, count: int, settings: Settings) -> Float64:
+def respond_by_member(response: Response, count: int, settings: Settings) -> Float64:
     """Return the first label's log-odds of the first rows with the columns set to each of P values.
 
     Args:
-        answers: The rows, and what is answered to them.
+        response: Of the rows.
         count: How many rows, N.
         settings: Columns, each with P values; the columns take their first value together, then their second, ...
 
@@ -86,7 +86,7 @@ def respond_by_member(answers: Answers, count: int, settings: Settings) -> Float
         - Output: ``(P, N, 1 + members)``, the ensemble first
     """
     rows_M, repeated = _repeated(count, settings)
-    answered = answers.of_members(rows_M, repeated)
+    answered = response.of_members(rows_M, repeated)
     return answered.reshape(-1, count, answered.shape[1])
 
 

@@ -13,7 +13,7 @@ from dkan_core.data.encoding.preprocessor import Float64
 from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.explanation.columns import Column
 from dkan_core.explanation.importance import Importance
-from dkan_core.explanation.model_answers import LARGEST
+from dkan_core.explanation.model_response import LARGEST
 from dkan_core.explanation.response import affordable_rows, first_rows, row_count, width
 from dkan_core.model.base import TabularModel
 from dkan_core.model.blended import BlendedFastKAN

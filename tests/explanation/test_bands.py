@@ -13,7 +13,7 @@ from dkan_core.explanation import bands
 from dkan_core.explanation.bands import LabelSample, standard_errors
 from dkan_core.explanation.columns import Column, read_values, source_columns
 from dkan_core.explanation.curves import HALF_WIDTHS, ReadCurve, read_curve
-from dkan_core.explanation.response import Answers
+from dkan_core.explanation.response import Response
 
 TERMS: dict[str, Callable[[Float64], Float64]] = {
     "left": lambda x: 1.2 * x,
@@ -40,8 +40,8 @@ def log_odds(known_sum: Known, arrays: Arrays, factor: float) -> Float64:
 def read(known_sum: Known, factor: float) -> list[ReadCurve]:
     """Read the curves of a model that has learned the sum but for a factor."""
     columns, arrays = known_sum
-    answers = Answers(lambda each: np.reshape(log_odds(known_sum, each, factor), (-1, 1)), arrays)
-    return [read_curve(answers, column, rows=50, cells=1e9) for column in columns]
+    response = Response(lambda each: np.reshape(log_odds(known_sum, each, factor), (-1, 1)), arrays)
+    return [read_curve(response, column, rows=50, cells=1e9) for column in columns]
 
 
 def draw_labels(known_sum: Known, seed: int) -> Float64:

@@ -29,7 +29,7 @@ from dkan_core.explanation.columns import Cells, Column, changed_rows, listed_co
 from dkan_core.explanation.contributions import ContributionExplainer, background_rows
 from dkan_core.explanation.explain import read_rows
 from dkan_core.explanation.ids import row_texts
-from dkan_core.explanation.model_answers import ModelAnswers
+from dkan_core.explanation.model_response import ModelResponse
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.scoring.probabilities import log_odds
 from tests.data.sparse_tables import as_lists
@@ -104,12 +104,12 @@ def test_background_has_each_id_as_often_as_training_did(folder: Path) -> None:
 
 def test_answers_to_changed_ids_are_those_of_the_model(folder: Path) -> None:
     saved, arrays = rows_of(folder)
-    answers = ModelAnswers(saved.module, CPU, [0], arrays)
+    response = ModelResponse(saved.module, CPU, [0], arrays)
     column = listed_columns(saved.preprocessor)[0]
     rows_M, cells = redrawn(arrays, column, np.random.default_rng(1).permutation(300))
     assert cells.listed_PS is not None and len(rows_M) > 200
     expected_ML = log_odds(saved.module, changed_rows(arrays, rows_M, [(column, cells)]), CPU)
-    np.testing.assert_allclose(answers.to_changed(rows_M, [(column, cells)]), expected_ML, atol=1e-4)
+    np.testing.assert_allclose(response.to_changed(rows_M, [(column, cells)]), expected_ML, atol=1e-4)
     tags_MS = listed_codes(column, changed_rows(arrays, rows_M, [(column, cells)])["sparse"])
     assert [sorted({*codes} - {0}) for codes in tags_MS.tolist()] == [
         sorted({*codes} - {0}) for codes in cells.listed_PS.tolist()
@@ -118,9 +118,9 @@ def test_answers_to_changed_ids_are_those_of_the_model(folder: Path) -> None:
 
 def test_effect_of_an_id_is_that_of_adding_it_to_all_rows(folder: Path) -> None:
     saved, arrays = rows_of(folder)
-    answers = ModelAnswers(saved.module, CPU, [0], arrays)
+    response = ModelResponse(saved.module, CPU, [0], arrays)
     code = listed_columns(saved.preprocessor)[0].first_code + BAD
-    (found,) = answers.with_less_without(np.array([code]), 300)
+    (found,) = response.with_less_without(np.array([code]), 300)
     none_NS = without(arrays["sparse"], code)
     with_NS = np.concatenate([none_NS, np.full((300, 1), code, none_NS.dtype)], axis=1)
     by_hand = [log_odds(saved.module, {**arrays, "sparse": codes}, CPU)[:, 0].mean() for codes in (with_NS, none_NS)]

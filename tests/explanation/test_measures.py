@@ -34,8 +34,8 @@ from dkan_core.explanation.figures.curves import departing_marks, draw_curve
 from dkan_core.explanation.grid import make_grid
 from dkan_core.explanation.importance import rank_by_effect
 from dkan_core.explanation.interactions import find_interactions, map_pair
-from dkan_core.explanation.model_answers import ModelAnswers
-from dkan_core.explanation.response import Answers, affordable_rows
+from dkan_core.explanation.model_response import ModelResponse
+from dkan_core.explanation.response import Response, affordable_rows
 from dkan_core.explanation.slopes import measure_slopes
 from dkan_core.model.tabular import TabularFastKAN
 from dkan_core.report.figures.canvas import Text
@@ -100,21 +100,21 @@ def columns_named(manifest: PreparedData, *names: str) -> list[Column]:
     return [by_name[name] for name in names]
 
 
-def known_answers(rows: Arrays, columns: list[Column], formula: Formula) -> Answers:
+def known_response(rows: Arrays, columns: list[Column], formula: Formula) -> Response:
     """Return log-odds that are a formula of columns in their own units."""
-    return Answers(lambda arrays: formula(*(read_values(column, arrays) for column in columns))[:, None], rows)
+    return Response(lambda arrays: formula(*(read_values(column, arrays) for column in columns))[:, None], rows)
 
 
-def curve(answers: Answers, column: Column) -> Curve:
-    return describe_curve(read_curve(answers, column, rows=300, cells=1e9))
+def curve(response: Response, column: Column) -> Curve:
+    return describe_curve(read_curve(response, column, rows=300, cells=1e9))
 
 
 def test_sum_of_columns_has_bands_without_width_and_no_interaction(rows: tuple[PreparedData, Arrays]) -> None:
     manifest, arrays = rows
     left, right, bowl = columns_named(manifest, "left", "right", "bowl")
-    answers = known_answers(arrays, [left, right, bowl], lambda a, b, c: 2 * a + b - np.abs(c) / 10)
+    response = known_response(arrays, [left, right, bowl], lambda a, b, c: 2 * a + b - np.abs(c) / 10)
     ranked = rank_by_effect(
-        answers, source_columns(manifest.preprocessor), top=3, cells=1e9, seed=0, advance=lambda _: None
+        response, source_columns(manifest.preprocessor), top=3, cells=1e9, seed=0, advance=lambda _: None
     )
     effects = {importance.name: importance.effect for importance in ranked}
     # of a term of a sum, the effect is the standard deviation
@@ -123,21 +123,21 @@ def test_sum_of_columns_has_bands_without_width_and_no_interaction(rows: tuple[P
     for name, term in terms.items():
         assert effects[name] == pytest.approx(term.std(), rel=0.08)
     assert {name for name in effects if effects[name] > 0} == {"left", "right", "bowl"}
-    for point in curve(answers, bowl).points:
+    for point in curve(response, bowl).points:
         assert point.high - point.low == pytest.approx(0, abs=1e-9)
-    assert not find_interactions(answers, [left, right, bowl], bins=6, rows=50, cells=1e9, advance=lambda _: None)
+    assert not find_interactions(response, [left, right, bowl], bins=6, rows=50, cells=1e9, advance=lambda _: None)
 
 
 def test_strength_of_a_product_is_its_standard_deviation(rows: tuple[PreparedData, Arrays]) -> None:
     manifest, arrays = rows
     left, right = columns_named(manifest, "left", "right")
-    answers = known_answers(arrays, [left, right], lambda a, b: 3 * a * b)
-    (pair,) = find_interactions(answers, [left, right], bins=12, rows=20, cells=1e9, advance=lambda _: None)
+    response = known_response(arrays, [left, right], lambda a, b: 3 * a * b)
+    (pair,) = find_interactions(response, [left, right], bins=12, rows=20, cells=1e9, advance=lambda _: None)
     assert pair.strength == pytest.approx(3, rel=0.15) and pair.share > 0.95
-    shown = map_pair(answers, left, right, bins=10, rows=20, cells=1e9)
+    shown = map_pair(response, left, right, bins=10, rows=20, cells=1e9)
     assert np.shape(shown.joint) == np.shape(shown.own) == np.shape(shown.rows) == (10, 10)
     assert np.sum(shown.rows) == 2000
-    assert curve(answers, left).points[0].high > 3
+    assert curve(response, left).points[0].high > 3
 
 
 def test_standard_errors_of_a_map_are_those_of_the_members_mean(rows: tuple[PreparedData, Arrays]) -> None:
@@ -145,7 +145,7 @@ def test_standard_errors_of_a_map_are_those_of_the_members_mean(rows: tuple[Prep
     left, right = columns_named(manifest, "left", "right")
     factors = np.array([2.0, 3.0, 4.0])
 
-    class Members(Answers):
+    class Members(Response):
         def of_members(self, rows_M: Rows, settings: Settings) -> Float64:
             changed = changed_rows(self.arrays, rows_M, settings)
             product_M = read_values(left, changed) * read_values(right, changed)
@@ -153,7 +153,7 @@ def test_standard_errors_of_a_map_are_those_of_the_members_mean(rows: tuple[Prep
             found: Float64 = product_M[:, None] * np.array([factors.mean(), *factors])
             return found + read_values(left, changed)[:, None]
 
-    alone = map_pair(known_answers(arrays, [left, right], np.multiply), left, right, bins=5, rows=9, cells=1e9)
+    alone = map_pair(known_response(arrays, [left, right], np.multiply), left, right, bins=5, rows=9, cells=1e9)
     assert alone.joint_error is alone.own_error is None
     members = Members(lambda arrays: read_values(left, arrays)[:, None], arrays)
     for factor, scale in ((None, 3**-0.5), (2.0, 2.0)):
@@ -170,8 +170,8 @@ def test_curve_is_centred_and_its_points_stand_for_every_row(rows: tuple[Prepare
         grid = make_grid(column, arrays)
         assert grid.rows_P.sum() == 2000 and grid.weights_P.sum() == pytest.approx(1)
     flag, bowl = columns_named(manifest, "flag", "bowl")
-    answers = known_answers(arrays, [flag, bowl], lambda a, b: 5 * a + b)
-    read = curve(answers, flag)
+    response = known_response(arrays, [flag, bowl], lambda a, b: 5 * a + b)
+    read = curve(response, flag)
     assert [(point.role, point.name, point.value) for point in read.points] == [
         ("level", "0", 0.0),
         ("level", "1", 1.0),
@@ -195,7 +195,7 @@ def test_values_that_stand_for_unknown_are_on_no_axis(share: float, dtype: Any, 
     values = read_values(column, arrays)
     assert {*values[(values < 10) | (values > 200)]} == {-999, 9999}
     assert 0 <= np.count_nonzero(x < 0) - np.count_nonzero(values < 0) <= len(x) - len(values)
-    read = curve(known_answers(arrays, [column], lambda x: 0.01 * x), column)
+    read = curve(known_response(arrays, [column], lambda x: 0.01 * x), column)
     line = [point.value or 0.0 for point in read.of("curve")]
     assert min(line) >= 10 and max(line) <= 200 and read.scale == "linear" and max(read.density["edges"]) <= 210
     assert [mark.value for mark in departing_marks(read)] == [-999.0, 9999.0]
@@ -203,7 +203,7 @@ def test_values_that_stand_for_unknown_are_on_no_axis(share: float, dtype: Any, 
     assert read.formula is not None and read.formula.form == "line"
     texts = [mark.text for mark in draw_curve(read, "y").canvas.marks if isinstance(mark, Text)]
     assert {text.split("\n")[0] for text in texts} >= {"-999", "9999", "50", "150"}
-    shown = map_pair(known_answers(arrays, [column, other], np.add), column, other, bins=5, rows=9, cells=1e9)
+    shown = map_pair(known_response(arrays, [column, other], np.add), column, other, bins=5, rows=9, cells=1e9)
     assert min(shown.first.edges) >= 10 and max(shown.first.edges) <= 200
 
 
@@ -238,7 +238,7 @@ def test_slope_is_what_finite_differences_find(rows: tuple[PreparedData, Arrays]
         shift = np.zeros_like(numeric)
         shift[:, index] = step / 2
         up, down = ({**arrays, "numeric": (numeric + sign * shift).astype(np.float32)} for sign in (1, -1))
-        higher, lower = (ModelAnswers(small, CPU, [0], shifted).log_odds_NL for shifted in (up, down))
+        higher, lower = (ModelResponse(small, CPU, [0], shifted).log_odds_NL for shifted in (up, down))
         steepness = np.abs(higher - lower)[~missing[:, index]].mean() / step
         assert slope == pytest.approx(steepness * np.nan_to_num(numeric[:, index]).std(), rel=0.01)
 

@@ -27,7 +27,7 @@ from dkan_core.data.format.manifest import PreparedData
 from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.data.loading.loader import RowReader
 from dkan_core.explanation.columns import Column, redrawn, source_columns
-from dkan_core.explanation.model_answers import ModelAnswers
+from dkan_core.explanation.model_response import ModelResponse
 from dkan_core.model.architecture import ModelConfig, ignoring
 from dkan_core.model.base import TabularModel
 from dkan_core.training.setup.trials import (
@@ -197,14 +197,14 @@ def _rises(
 ) -> Iterator[Float64]:
     """Yield by how much shuffling each column raises the loss of the rows whose value changes, ``(M,)``."""
     arrays = {name: rows[name] for name in INPUTS if name in rows}
-    answers = ModelAnswers(model, CPU, range(len(model.config.labels)), arrays)
-    before_N = loss_of(torch.from_numpy(answers.log_odds_NL), rows, config)
+    response = ModelResponse(model, CPU, range(len(model.config.labels)), arrays)
+    before_N = loss_of(torch.from_numpy(response.log_odds_NL), rows, config)
     changes = []
     for column in columns:
         # Seeded by the name: a column more in the data does not change what the others show.
         generator = np.random.Generator(np.random.PCG64([config.seed, *column.name.encode()]))
         rows_M, cells = redrawn(arrays, column, generator.permutation(len(rows["labels"])))
         changes.append((rows_M, [(column, cells)]))
-    for (rows_M, _), after_ML in zip(changes, answers.to_changes(changes), strict=True):
+    for (rows_M, _), after_ML in zip(changes, response.to_changes(changes), strict=True):
         changed = {name: array[rows_M] for name, array in rows.items() if name in ("labels", "weight")}
         yield loss_of(torch.from_numpy(after_ML), changed, config) - before_N[rows_M]

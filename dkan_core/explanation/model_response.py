@@ -14,7 +14,7 @@ from torch import Tensor
 from dkan_core.data.encoding.preprocessor import Float64
 from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.explanation.columns import Rows, Settings, changed_rows, listed_codes
-from dkan_core.explanation.response import Answers, Change, cut, first_rows, row_count, slices
+from dkan_core.explanation.response import Change, Response, cut, first_rows, row_count, slices
 from dkan_core.model.base import TabularModel
 from dkan_core.model.first_layer import Feature, FirstLayerTerms, Stored
 from dkan_core.model.tabular import TabularFastKAN
@@ -28,7 +28,7 @@ LARGEST = 16.0
 KEPT_OUTPUTS = 1 << 26
 
 
-class ModelAnswers(Answers):
+class ModelResponse(Response):
     """The log-odds of a model, within ±16.
 
     If the model's first layer is a sum over columns, only the terms of the columns that change are computed, and the

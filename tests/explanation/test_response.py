@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from dkan_core.data.format.shard_writer import Arrays
-from dkan_core.explanation import model_answers
+from dkan_core.explanation import model_response
 from dkan_core.explanation.columns import Cells, Column, Settings
-from dkan_core.explanation.model_answers import ModelAnswers
-from dkan_core.explanation.response import Answers, respond
+from dkan_core.explanation.model_response import ModelResponse
+from dkan_core.explanation.response import Response, respond
 from dkan_core.model.build import build_model
 from dkan_core.model.kernels import Kernel, use_kernel
 from dkan_core.model.tabular import TabularFastKAN
@@ -74,75 +74,77 @@ def test_changed_rows_get_what_they_would_get_as_a_whole(
     changes: dict[str, Any], dtype: str, kernel: Kernel, rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Several chunks, and rows whose first layer is not kept.
-    monkeypatch.setattr(model_answers, "CHUNK_OUTPUTS", 18 * 300)
-    monkeypatch.setattr(model_answers, "KEPT_OUTPUTS", 18 * 500)
+    monkeypatch.setattr(model_response, "CHUNK_OUTPUTS", 18 * 300)
+    monkeypatch.setattr(model_response, "KEPT_OUTPUTS", 18 * 500)
     model, arrays = make_model(**changes), make_arrays(rows, dtype)
     use_kernel(model, kernel)
-    answers = ModelAnswers(model, CPU, [1, 0], arrays)
-    whole = Answers(lambda each: probabilities.log_odds(model, each, CPU)[:, [1, 0]].numpy().astype(np.float64), arrays)
-    np.testing.assert_allclose(answers.log_odds_NL, whole.log_odds_NL, atol=1e-5)
-    np.testing.assert_array_equal(answers.scored_NL[:, [1, 0]], answers.log_odds_NL)
+    response = ModelResponse(model, CPU, [1, 0], arrays)
+    whole = Response(
+        lambda each: probabilities.log_odds(model, each, CPU)[:, [1, 0]].numpy().astype(np.float64), arrays
+    )
+    np.testing.assert_allclose(response.log_odds_NL, whole.log_odds_NL, atol=1e-5)
+    np.testing.assert_array_equal(response.scored_NL[:, [1, 0]], response.log_odds_NL)
     order, chosen = np.random.default_rng(1).permutation(rows), np.arange(0, rows, 2)
     for columns in ([NUMBER], [BINARY], [CATEGORY], [BOTH], [CATEGORY, BOTH], [NUMBER, BINARY]):
         settings: Settings = [(column, cells_like(column, arrays, order[chosen])) for column in columns]
-        found, wanted = (each.to_changed(chosen, settings) for each in (answers, whole))
+        found, wanted = (each.to_changed(chosen, settings) for each in (response, whole))
         assert np.abs(wanted - whole.log_odds_NL[chosen]).max() > 0.01
         np.testing.assert_allclose(found, wanted, atol=1e-5)
 
 
 def test_changes_that_are_scored_together_get_what_each_gets_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model_answers, "CHUNK_OUTPUTS", 18 * 50)
+    monkeypatch.setattr(model_response, "CHUNK_OUTPUTS", 18 * 50)
     arrays = make_arrays(100, "uint8")
     for model in (make_model(), make_model(input_norm="layer"), make_model(blended=BLEND.model_dump())):
-        answers = ModelAnswers(model, CPU, [0, 1], arrays)
+        response = ModelResponse(model, CPU, [0, 1], arrays)
         changes = [
             (np.arange(start, stop), [(column, cells_like(column, arrays, np.arange(stop - start)))])
             for start, stop in ((0, 20), (10, 35), (0, 0), (5, 95), (40, 60), (0, 50))
             for column in (NUMBER, BOTH)
         ]
-        found = [*answers.to_changes(changes)]
+        found = [*response.to_changes(changes)]
         assert [len(each) for each in found] == [len(rows) for rows, _ in changes]
         for change, each in zip(changes, found, strict=True):
-            np.testing.assert_allclose(each, answers.to_changed(*change), atol=1e-5)
-    assert [*answers.to_changes([])] == []
+            np.testing.assert_allclose(each, response.to_changed(*change), atol=1e-5)
+    assert [*response.to_changes([])] == []
 
 
 def test_members_of_a_blend_each_have_their_own_network_and_all_the_additive_model() -> None:
     model, arrays = make_model(blended=BLEND.model_dump(), members=1), make_arrays(60, "uint8")
-    answers, rows = ModelAnswers(model, CPU, [1, 0], arrays), np.arange(0, 60, 2)
+    response, rows = ModelResponse(model, CPU, [1, 0], arrays), np.arange(0, 60, 2)
     settings: Settings = [(BOTH, cells_like(BOTH, arrays, rows[::-1].copy()))]
-    found = answers.of_members(rows, settings)
+    found = response.of_members(rows, settings)
     np.testing.assert_allclose(found[:, 1], found[:, 0], atol=1e-5)
-    np.testing.assert_allclose(found[:, 0], answers.to_changed(rows, settings)[:, 0], atol=1e-5)
+    np.testing.assert_allclose(found[:, 0], response.to_changed(rows, settings)[:, 0], atol=1e-5)
 
 
 def test_only_the_rows_that_change_and_the_columns_that_do_are_computed(monkeypatch: pytest.MonkeyPatch) -> None:
     model, arrays = make_model(), make_arrays(100, "uint8")
-    answers = ModelAnswers(model, CPU, [0], arrays)
+    response = ModelResponse(model, CPU, [0], arrays)
     monkeypatch.setattr(model, "first_output", None)
     values = cells_like(BOTH, arrays, np.arange(3))
-    found = respond(answers, 50, [(BOTH, values)])
+    found = respond(response, 50, [(BOTH, values)])
     assert found.shape == (3, 50) and (found[0] != found[1]).any()
-    assert found[0, 0] == pytest.approx(answers.log_odds_NL[0, 0], abs=1e-5)
-    assert answers.to_changed(np.arange(0), [(BOTH, values[:0])]).shape == (0, 1)
+    assert found[0, 0] == pytest.approx(response.log_odds_NL[0, 0], abs=1e-5)
+    assert response.to_changed(np.arange(0), [(BOTH, values[:0])]).shape == (0, 1)
 
 
 def test_log_odds_are_cut_off_where_float32_leaves_no_digits() -> None:
     model, arrays = make_model(), make_arrays(50, "uint8")
     model.calibrate(1000.0, 0.0)
-    answers = ModelAnswers(model, CPU, [0, 1], arrays)
-    assert np.abs(answers.scored_NL).max() > 16 == np.abs(answers.log_odds_NL).max()
-    assert np.abs(answers.to_changed(np.arange(50), [(NUMBER, cells_like(NUMBER, arrays, np.arange(50)))])).max() == 16
+    response = ModelResponse(model, CPU, [0, 1], arrays)
+    assert np.abs(response.scored_NL).max() > 16 == np.abs(response.log_odds_NL).max()
+    assert np.abs(response.to_changed(np.arange(50), [(NUMBER, cells_like(NUMBER, arrays, np.arange(50)))])).max() == 16
 
 
 @pytest.mark.parametrize("changes", [{}, {"input_norm": "layer"}, {"members": 1}], ids=str)
 def test_members_stand_beside_what_they_say_together(changes: dict[str, Any]) -> None:
     model, arrays = make_model(**changes), make_arrays(60, "uint8")
-    answers, rows = ModelAnswers(model, CPU, [1, 0], arrays), np.arange(0, 60, 2)
+    response, rows = ModelResponse(model, CPU, [1, 0], arrays), np.arange(0, 60, 2)
     settings: Settings = [(BOTH, cells_like(BOTH, arrays, rows[::-1].copy()))]
-    found = answers.of_members(rows, settings)
+    found = response.of_members(rows, settings)
     assert found.shape == (30, 1 + model.config.members)
-    np.testing.assert_allclose(found[:, 0], answers.to_changed(rows, settings)[:, 0], atol=1e-5)
+    np.testing.assert_allclose(found[:, 0], response.to_changed(rows, settings)[:, 0], atol=1e-5)
     probability = 1 / (1 + np.exp(-(found[:, 1:] + 0.2) / 1.3))
     mean = probability.mean(axis=1)
     # The mean of the probabilities before calibration, as ``make_model`` set it, and then the calibration.
