@@ -18,7 +18,7 @@ from dkan_core.batch_scoring.plan import (
 )
 from dkan_core.data.source.files import stamp, whole_second
 from dkan_core.errors import ConfigError, DataError
-from dkan_core.evaluation.drift.counting import CountsSchema
+from dkan_core.evaluation.drift.counting import DriftCountsSchema
 from dkan_core.evaluation.drift.scored_files import ScoredRows, counted_batches
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.scoring.raw import copied_folder_types, output_batch
@@ -35,7 +35,7 @@ class PartRecord(Schema):
     """Result of a part: its files, which are complete, and its counts."""
 
     files: list[ScoredFile]
-    counts: CountsSchema
+    counts: DriftCountsSchema
 
 
 def score_part(output_uri: str | Path, part: int) -> int:
@@ -79,7 +79,7 @@ def score_part(output_uri: str | Path, part: int) -> int:
             save_file(
                 {"labels": np.concatenate(found.labels), "probabilities": np.concatenate(found.probabilities)}, aside
             )
-    left = PartRecord(files=written, counts=CountsSchema.model_validate(found.counts.to_dict()))
+    left = PartRecord(files=written, counts=DriftCountsSchema.model_validate(found.counts.to_dict()))
     output.write_json(f"{plan.record(part)}.json", left.model_dump())
     logger.info("scored part %d of %d: %s", part, len(plan.parts), counted(rows, "row"))
     return rows

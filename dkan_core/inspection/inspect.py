@@ -25,7 +25,7 @@ TABLE_WIDTH = 40
 
 
 @dataclass(frozen=True, kw_only=True)
-class ColumnFacts:
+class ColumnFindings:
     """Findings about a column."""
 
     name: str
@@ -58,10 +58,10 @@ class Inspection:
     whole: bool
     """Whether distinct values, ROC AUC and PSI are of all rows rather than of a sample."""
 
-    columns: tuple[ColumnFacts, ...] = field(repr=False)
+    columns: tuple[ColumnFindings, ...] = field(repr=False)
 
     @property
-    def suspicious(self) -> list[ColumnFacts]:
+    def suspicious(self) -> list[ColumnFindings]:
         """Columns with something suspicious."""
         return [column for column in self.columns if column.suspicions]
 
@@ -126,7 +126,7 @@ def _clipped(text: str) -> str:
     return text if len(text) <= TABLE_WIDTH else f"{text[: TABLE_WIDTH - 1]}…"
 
 
-def _numbers(column: ColumnFacts, *, whole: bool) -> tuple[str, ...]:
+def _numbers(column: ColumnFindings, *, whole: bool) -> tuple[str, ...]:
     distinct = "-" if column.distinct is None else f"{'' if whole else '≥ '}{column.distinct:,}"
     missing = "-" if column.missing is None else f"{column.missing:.2%}"
     return missing, distinct, *("-" if value is None else f"{value:.3f}" for value in (column.roc_auc, column.psi))
@@ -175,7 +175,7 @@ def _inspect(rows: InspectedRows) -> Inspection:
 
 def _column(
     rows: InspectedRows, name: str, auc: Mapping[str, float], psi: Mapping[str, float], codes: Collection[str]
-) -> ColumnFacts:
+) -> ColumnFindings:
     """Return what is known of a column, from the ROC AUC and the PSI of each feature, and which look like codes."""
     # The features that a source column becomes, or the feature of prepared data itself.
     train, parts = rows.samples["train"], [name, *(part.name for part in rows.times.get(name, ()))]
@@ -193,7 +193,7 @@ def _column(
     if name in rows.labels:
         classes = {split: of[name] for split, of in rows.classes.items()}
         found = label_suspicions(classes, rows.positive.get(name), rows.others.get(name, {}))
-    return ColumnFacts(
+    return ColumnFindings(
         name=name,
         type=rows.types[name],
         becomes=_becomes(rows, name),

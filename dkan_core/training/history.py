@@ -18,7 +18,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 logger = logging.getLogger(__name__)
 
 
-class Spent(Schema):
+class ProcessTimes(Schema):
     """Schema of what an entry says of a process: seconds by part, and more."""
 
     seconds: Amount
@@ -61,13 +61,13 @@ class Times(Schema):
     seconds: Amount
     """Since the previous entry, or the start of the run."""
 
-    workers: list[Spent]
+    workers: list[ProcessTimes]
     """One per worker, by rank."""
 
-    server: Spent | None = None
+    server: ProcessTimes | None = None
     """The parameter server."""
 
-    evaluator: Spent | None = None
+    evaluator: ProcessTimes | None = None
     """The evaluator."""
 
 

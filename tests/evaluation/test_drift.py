@@ -12,7 +12,7 @@ from dkan_core.data.encoding.fitting import fit_preprocessor
 from dkan_core.data.encoding.histograms import count_values
 from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.errors import GateError
-from dkan_core.evaluation.drift.counting import CountsSchema, DriftCounts, TrainingDistribution, count_rows
+from dkan_core.evaluation.drift.counting import DriftCounts, DriftCountsSchema, TrainingDistribution, count_rows
 from dkan_core.evaluation.drift.measures import Drift, measure
 from dkan_core.evaluation.drift.unseen import UnseenValues
 
@@ -139,7 +139,7 @@ def test_counts_of_parts_add_up_in_any_order(encoding: Preprocessor) -> None:
     whole, merged = part(0, ROWS), DriftCounts()
     for bounds in ((4000, 5000), (0, 1), (1, 4000)):
         text = json.dumps(part(*bounds).to_dict())
-        merged.merge(DriftCounts.from_schema(CountsSchema.model_validate_json(text)))
+        merged.merge(DriftCounts.from_schema(DriftCountsSchema.model_validate_json(text)))
     assert merged.to_dict() == whole.to_dict()
     assert measure(merged, reference) == measure(whole, reference)
     assert {column.kind for column in measure(whole, reference).columns} == {"number", "category", "score"}

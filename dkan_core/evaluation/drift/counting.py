@@ -19,7 +19,7 @@ from dkan_core.utils.schemas import Schema
 EXAMPLES = 5
 
 
-class CountsSchema(Schema):
+class DriftCountsSchema(Schema):
     """How ``DriftCounts`` are saved as JSON."""
 
     rows: int
@@ -59,10 +59,10 @@ class DriftCounts:
         columns, scores = (
             {name: counts.tolist() for name, counts in found.items()} for found in (self.columns, self.scores)
         )
-        return CountsSchema(rows=self.rows, columns=columns, scores=scores, unseen=self.unseen).model_dump()
+        return DriftCountsSchema(rows=self.rows, columns=columns, scores=scores, unseen=self.unseen).model_dump()
 
     @classmethod
-    def from_schema(cls, plain: CountsSchema) -> Self:
+    def from_schema(cls, plain: DriftCountsSchema) -> Self:
         """Rebuild counts from their plain form."""
         columns, scores = (
             {name: np.array(counts, np.int64) for name, counts in found.items()}

@@ -59,7 +59,7 @@ from dkan_core.utils.storage.files import write_atomic, write_json
 from dkan_core.utils.storage.paths import is_remote, lies_in, local_path
 from dkan_core.utils.storage.staging import output_lock
 
-LEDGER_FACTS = ("units_done", "rows", "refused", "backoffs", "late", "reassigned")
+LEDGER_FIELDS = ("units_done", "rows", "refused", "backoffs", "late", "reassigned")
 
 # By what ended a run: how to continue it.
 HOW_TO_CONTINUE = {
@@ -339,6 +339,6 @@ def _training_facts(config: ResolvedTrainConfig, outcome: Outcome) -> dict[str, 
         "seed": config.seed,
         "init_from": config.init_from,
         "ended": ENDINGS[ledger.ended],
-        "ledger": {name: getattr(ledger, name) for name in LEDGER_FACTS},
+        "ledger": {name: getattr(ledger, name) for name in LEDGER_FIELDS},
         "replaced": outcome.replaced,
     }

@@ -67,7 +67,7 @@ class Checkpoint:
     """Path or URI that it was read from."""
 
 
-class LedgerFacts(Schema):
+class LedgerSchema(Schema):
     """A ``Ledger``: every field, none of them optional, and one that ledgers no longer have."""
 
     version: Count
@@ -97,7 +97,7 @@ class LedgerFacts(Schema):
     """Of files of version 0.2.0; nothing needs it."""
 
 
-class SnapshotFacts(Schema):
+class SnapshotSchema(Schema):
     """A ``Snapshot``: every field, and none of them optional."""
 
     number: Annotated[int, Field(ge=1, lt=1 << 62)]
@@ -111,11 +111,11 @@ class SnapshotFacts(Schema):
     checksum: Count
 
 
-class PendingFacts(Schema):
+class PendingSnapshotSchema(Schema):
     """A snapshot that waits for the evaluator."""
 
-    snapshot: SnapshotFacts
-    ledger: LedgerFacts
+    snapshot: SnapshotSchema
+    ledger: LedgerSchema
 
 
 class CheckpointMetadata(Schema):
@@ -124,9 +124,9 @@ class CheckpointMetadata(Schema):
     data: str
     architecture: dict[str, Any]
     settings: dict[str, Any]
-    ledger: LedgerFacts
+    ledger: LedgerSchema
     history: list[HistoryEntry]
-    pending: Annotated[list[PendingFacts], Field(max_length=MAX_SLOTS)]
+    pending: Annotated[list[PendingSnapshotSchema], Field(max_length=MAX_SLOTS)]
 
 
 class _Tensor(Schema):

@@ -17,8 +17,8 @@ from dkan_core.model.model_folder import MODEL_FILES
 from dkan_core.training.launcher.checkpoints import find_checkpoint
 from dkan_core.training.state.checkpoint_file import (
     Checkpoint,
-    LedgerFacts,
-    SnapshotFacts,
+    LedgerSchema,
+    SnapshotSchema,
     decode,
     encode,
     encode_parts,
@@ -220,7 +220,7 @@ def test_ledger_that_contradicts_itself_is_refused(tmp_path: Path, name: str, va
 
 
 def test_every_field_of_a_record_is_checked() -> None:
-    for record, schema in ((Ledger, LedgerFacts), (Snapshot, SnapshotFacts)):
+    for record, schema in ((Ledger, LedgerSchema), (Snapshot, SnapshotSchema)):
         known = {name: field for name, field in schema.model_fields.items() if not field.exclude}
         assert {field.name for field in fields(record)} == set(known)
         assert all(field.is_required() for field in known.values())
