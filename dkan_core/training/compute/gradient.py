@@ -70,7 +70,7 @@ def parameter_count(model: nn.Module) -> int:
 
 
 def decayed_ranges(model: TabularModel, config: ResolvedTrainConfig, rows: int) -> list[Decayed]:
-    """Return the stretches of the flat parameters that decay, and how much.
+    """Return the ranges of the flat parameters that decay, and how much.
 
     Matrices do; vectors such as biases and norms do not. What stands for single codes (embeddings and one-hots)
     decays by the rows that a code has on average: the fewer, the more.
@@ -93,7 +93,9 @@ def decayed_ranges(model: TabularModel, config: ResolvedTrainConfig, rows: int) 
             taken = model.codes_per_row.get(name, [1.0] * len(sizes[name]))
             rows_per_code = [rows * ones / size for ones, size in zip(taken, sizes[name], strict=True)]
             decays = [code_decay(base, max(1.0, each)) for each in rows_per_code]
-            ranges += [(*stretch, decay) for stretch, decay in zip(itertools.pairwise(ends), decays, strict=True)]
+            ranges += [
+                (start, stop, decay) for (start, stop), decay in zip(itertools.pairwise(ends), decays, strict=True)
+            ]
         elif name.endswith("weight") and "norm" not in name:
             ranges.append((start, start + parameter.numel(), base))
         start += parameter.numel()

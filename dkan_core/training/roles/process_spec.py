@@ -45,7 +45,7 @@ class ProcessSpec:
     """Rows of the train split."""
 
     decayed: tuple[Decayed, ...]
-    """Which stretches of the parameters decay, and how much."""
+    """Which ranges of the parameters decay, and how much."""
 
     rates: tuple[Rate, ...] = ()
     """Which have a learning rate of their own: the factor."""

@@ -15,7 +15,7 @@ EMBEDDINGS = "encoder.embeddings."
 
 
 def learning_rate_factors(model: TabularModel, config: TrainConfig, rows: int) -> list[Rate]:
-    """Return the stretches of the flat parameters whose learning rate has a factor other than 1, in order.
+    """Return the ranges of the flat parameters whose learning rate has a factor other than 1, in order.
 
     Embeddings learn the slower, the fewer rows their codes have; ``freeze`` and ``lr_multipliers`` apply besides.
 
@@ -42,8 +42,8 @@ def learning_rate_factors(model: TabularModel, config: TrainConfig, rows: int) -
     if not any(of_parameters):
         raise ConfigError(f"freeze {', '.join(config.freeze)}: nothing of the model is left to train")
     ends = itertools.accumulate(trained.values(), initial=0)
-    stretches = zip(itertools.pairwise(ends), of_parameters, strict=True)
-    return [(start, stop, factor) for (start, stop), factor in stretches if factor != 1]
+    ranges = zip(itertools.pairwise(ends), of_parameters, strict=True)
+    return [(start, stop, factor) for (start, stop), factor in ranges if factor != 1]
 
 
 def part_names(parameters: list[str]) -> list[str]:

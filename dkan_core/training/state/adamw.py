@@ -18,7 +18,7 @@ from dkan_core.native.library import AdamWArguments, native_library
 Float32 = npt.NDArray[np.float32]
 Decayed = tuple[int, int, float]
 Rate = tuple[int, int, float]
-"""Stretch of the parameters, start and stop, and the factor of its learning rate; 0 where it is frozen."""
+"""Range of the parameters, start and stop, and the factor of its learning rate; 0 where it is frozen."""
 
 # These three are the defaults of the paper, and of torch.optim.AdamW, whose results a test compares.
 BETA1 = 0.9
@@ -46,7 +46,7 @@ class FlatAdamW:
     """AdamW (Loshchilov & Hutter 2019, arXiv:1711.05101, algorithm 2).
 
     Args:
-        decayed: Stretches of the parameters that decay, in order: start, stop, and the decoupled decay, which the
+        decayed: Ranges of the parameters that decay, in order: start, stop, and the decoupled decay, which the
             learning rate multiplies.
         threads: How many the native extension uses, for the same bits.
 
@@ -127,11 +127,11 @@ class FlatAdamW:
         arrays = (*states, gradient_P)
         assert all(each.dtype == np.float32 and each.flags.c_contiguous for each in arrays), "flat float32 arrays"
         assert all(len(each) == len(gradient_P) for each in arrays), "arrays of one length"
-        assert len(self._stops_D) == 0 or self._stops_D[-1] <= len(gradient_P), "stretches of the parameters"
+        assert len(self._stops_D) == 0 or self._stops_D[-1] <= len(gradient_P), "ranges of the parameters"
         with np.errstate(over="ignore"):
             factors = (1 - lr * self._decay_D).astype(np.float32)
-        stretches = (self._starts_D, self._stops_D, factors)
-        pointers = (each.ctypes.data for each in (*arrays, *stretches))
+        ranges = (self._starts_D, self._stops_D, factors)
+        pointers = (each.ctypes.data for each in (*arrays, *ranges))
         sizes = (len(factors), len(gradient_P), clear)
         root_scale, step_size = 1 / math.sqrt(1 - BETA2**count), lr / (1 - BETA1**count)
         moments = (BETA1, BETA2, 1 - BETA1, 1 - BETA2)

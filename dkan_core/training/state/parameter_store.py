@@ -18,8 +18,8 @@ from dkan_core.config.resolved import ResolvedTrainConfig
 from dkan_core.errors import TrainingError
 from dkan_core.training.state.adamw import AdamState, Decayed, FlatAdamW, Float32, Rate
 from dkan_core.training.state.aggregation import OptimizerStep, WorkerUpdate, aggregation_for
+from dkan_core.training.state.grouped_adamw import SETTLED_STEPS, GroupedAdamW
 from dkan_core.training.state.ledger import Ledger, WorkPlan, add_to_digest
-from dkan_core.training.state.partwise_adamw import SETTLED_STEPS, PartwiseAdamW
 from dkan_core.training.state.schedule import Schedule, plan_work
 from dkan_core.training.state.shared_memory import SharedMemory
 
@@ -50,9 +50,9 @@ class UpdateRules:
         return cls(config, schedule, plan_work(config, train_rows), decayed, rates)
 
     def optimizer(self, threads: int) -> FlatAdamW:
-        """Return an optimizer: of stretches with rates of their own, where there are any."""
+        """Return an optimizer, with parameter groups where some have rates of their own."""
         if self.rates:
-            return PartwiseAdamW(self.decayed, self.rates, threads)
+            return GroupedAdamW(self.decayed, self.rates, threads)
         return FlatAdamW(self.decayed, threads)
 
     def optimizer_count(self, step: int) -> int:

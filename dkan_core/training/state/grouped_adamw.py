@@ -1,4 +1,4 @@
-"""AdamW where parts of the model have learning rates of their own, or none: it steps stretch by stretch.
+"""AdamW with parameter groups: ranges of the parameters with learning rates of their own, or none.
 
 Shape suffixes: P trainable parameters of the model.
 """
@@ -16,26 +16,26 @@ from dkan_core.training.state.adamw import AdamState, Decayed, FlatAdamW, Float3
 SETTLED_STEPS = 1_000_000
 
 
-class _Part(NamedTuple):
-    """Parameters that follow one another and share a learning rate."""
+class _Group(NamedTuple):
+    """Consecutive parameters that share a learning rate."""
 
-    stretch: slice
+    span: slice
     factor: float
     optimizer: FlatAdamW
 
 
-class PartwiseAdamW(FlatAdamW):
-    """AdamW whose stretches have factors of the learning rate; a frozen one, of factor 0, stays as it is to the bit.
+class GroupedAdamW(FlatAdamW):
+    """AdamW whose groups have factors of the learning rate; a frozen one, of factor 0, stays as it is to the bit.
 
     The learning rate multiplies the decay, so that factors apply to that as well.
 
     Args:
-        decayed: As ``FlatAdamW`` takes them; none lies in two stretches.
-        rates: Stretches with a factor other than 1, in order.
+        decayed: As ``FlatAdamW`` takes them; none lies in two groups.
+        rates: Ranges with a factor other than 1, in order.
         threads: As ``FlatAdamW`` takes them.
 
     >>> state = AdamState.starting_at(np.ones(3, np.float32))
-    >>> optimizer = PartwiseAdamW([(0, 3, 0.5)], [(0, 1, 0.0), (2, 3, 0.5)])
+    >>> optimizer = GroupedAdamW([(0, 3, 0.5)], [(0, 1, 0.0), (2, 3, 0.5)])
     >>> optimizer.step(state, state, np.ones(3, np.float32), lr=0.1, count=1)
     True
     >>> state.values_P.round(3).tolist()
@@ -44,7 +44,7 @@ class PartwiseAdamW(FlatAdamW):
 
     def __init__(self, decayed: Sequence[Decayed], rates: Sequence[Rate], threads: int = 1) -> None:
         super().__init__(decayed, threads)
-        self._parts = [_part(decayed, *each, threads) for each in _covering(rates)]
+        self._groups = [_group(decayed, *each, threads) for each in _covering(rates)]
 
     def step(
         self,
@@ -57,10 +57,10 @@ class PartwiseAdamW(FlatAdamW):
         scale: float = 1.0,
         clear: bool = False,
     ) -> bool:
-        """Write the state after a step into ``new``, as ``FlatAdamW.step`` does, part by part."""
+        """Write the state after a step into ``new``, as ``FlatAdamW.step`` does, group by group."""
         finite = True
-        for stretch, factor, optimizer in self._parts:
-            gradient, before, after = gradient_P[stretch], _part_of(old, stretch), _part_of(new, stretch)
+        for span, factor, optimizer in self._groups:
+            gradient, before, after = gradient_P[span], _slice_of(old, span), _slice_of(new, span)
             if factor:
                 finite &= optimizer.step(before, after, gradient, lr=lr * factor, count=count, scale=scale, clear=clear)
                 continue
@@ -72,24 +72,24 @@ class PartwiseAdamW(FlatAdamW):
 
     def trained_norm(self, gradient_P: Float32, norm: float, /) -> float:
         """Return the norm of what of a gradient is learned from: clipping looks at nothing that is frozen."""
-        if all(factor for _, factor, _ in self._parts):
+        if all(factor for _, factor, _ in self._groups):
             return norm
-        squares = [float(np.dot(gradient_P[s], gradient_P[s])) for s, factor, _ in self._parts if factor]
+        squares = [float(np.dot(gradient_P[s], gradient_P[s])) for s, factor, _ in self._groups if factor]
         return math.sqrt(sum(squares))
 
     def restore_frozen(self, old_P: Float32, new_P: Float32) -> None:
         """Put frozen parameters back, which a mean over workers may round otherwise."""
-        for stretch, factor, _ in self._parts:
+        for span, factor, _ in self._groups:
             if factor == 0:
-                np.copyto(new_P[stretch], old_P[stretch])
+                np.copyto(new_P[span], old_P[span])
 
 
-def _part_of(state: AdamState, stretch: slice) -> AdamState:
-    return AdamState(state.values_P[stretch], state.exp_avg_P[stretch], state.exp_avg_sq_P[stretch])
+def _slice_of(state: AdamState, span: slice) -> AdamState:
+    return AdamState(state.values_P[span], state.exp_avg_P[span], state.exp_avg_sq_P[span])
 
 
 def _covering(rates: Sequence[Rate]) -> list[tuple[int, int | None, float]]:
-    """Return stretches that cover all parameters, with the factor 1 between those that are given.
+    """Return ranges that cover all parameters, with the factor 1 between those that are given.
 
     >>> _covering([(0, 2, 0.0), (5, 6, 0.5)])
     [(0, 2, 0.0), (2, 5, 1.0), (5, 6, 0.5), (6, None, 1.0)]
@@ -103,11 +103,11 @@ def _covering(rates: Sequence[Rate]) -> list[tuple[int, int | None, float]]:
     return [*covering, (end, None, 1.0)]
 
 
-def _part(decayed: Sequence[Decayed], start: int, stop: int | None, factor: float, threads: int) -> _Part:
+def _group(decayed: Sequence[Decayed], start: int, stop: int | None, factor: float, threads: int) -> _Group:
     end = math.inf if stop is None else stop
     within = [
         (int(max(first, start)) - start, int(min(last, end)) - start, decay)
         for first, last, decay in decayed
         if first < end and last > start
     ]
-    return _Part(slice(start, stop), factor, FlatAdamW(within, threads))
+    return _Group(slice(start, stop), factor, FlatAdamW(within, threads))
