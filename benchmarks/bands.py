@@ -17,12 +17,12 @@ import pyarrow.parquet as pq
 import typer
 
 from dkan_core import PrepareConfig, TrainConfig, prepare, train
-from dkan_core.data.encoding.preprocessor import Float64
 from dkan_core.explanation.curves import HALF_WIDTHS, Curve
 from dkan_core.explanation.explain import read_rows
 from dkan_core.explanation.label_explanation import Effort, read_label
 from dkan_core.model.calibration import sigmoid
 from dkan_core.model.saved_model import SavedModel
+from dkan_core.utils.arrays import Float64
 
 CURVES: Mapping[str, Callable[[Float64], Float64]] = {
     "line": lambda x: 0.8 * x,

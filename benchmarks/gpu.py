@@ -21,9 +21,7 @@ import typer
 from dkan_core import TrainConfig
 from dkan_core.config import ResolvedTrainConfig
 from dkan_core.data.format.manifest import read_manifest
-from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.data.loading.loader import RowReader, SliceBatches, open_split
-from dkan_core.data.loading.order import Int64
 from dkan_core.model.architecture import ModelConfig
 from dkan_core.model.base import TabularModel
 from dkan_core.model.kernels import gpu_layers
@@ -38,6 +36,7 @@ from dkan_core.training.setup.defaults import resolve, resolve_for
 from dkan_core.training.setup.model_parts import learning_rate_factors
 from dkan_core.training.state.adamw import AdamState
 from dkan_core.training.state.parameter_store import UpdateRules
+from dkan_core.utils.arrays import Arrays, Int64
 
 Result = dict[str, Any]
 Model = Literal["auto", "fastkan"]

@@ -23,13 +23,13 @@ from benchmarks.quality.data import SPLIT, DataSet, find_files, stage
 from dkan_core import PrepareConfig, TrainConfig, UserError, prepare, train
 from dkan_core.config.prepare import SPLITS
 from dkan_core.data.format.manifest import read_manifest
-from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.data.loading.loader import all_batches, open_split
 from dkan_core.explanation.additive import AdditiveExplainer
 from dkan_core.model.additive import AdditiveFastKAN
 from dkan_core.model.additive_terms import terms_of
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.scoring.probabilities import log_odds
+from dkan_core.utils.arrays import Arrays
 
 LIMIT = 1e-9
 # Contributions that are computed at once, 64 MB.

@@ -24,7 +24,6 @@ from benchmarks.timing import in_turns
 from dkan_core import PrepareConfig, TrainConfig, prepare
 from dkan_core.config.resolved import ResolvedTrainConfig
 from dkan_core.data.format.manifest import read_manifest
-from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.data.loading.loader import open_split, run_batches
 from dkan_core.model.architecture import ModelConfig
 from dkan_core.model.base import TabularModel
@@ -36,6 +35,7 @@ from dkan_core.training.setup.architecture import choose_architecture
 from dkan_core.training.setup.defaults import resolve
 from dkan_core.training.state import adamw
 from dkan_core.training.state.adamw import AdamState, FlatAdamW
+from dkan_core.utils.arrays import Arrays
 
 KERNELS: tuple[Kernel, ...] = ("eager", "recompute", "auto")
 BF16 = "auto, bf16"

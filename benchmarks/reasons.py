@@ -16,13 +16,13 @@ import pyarrow as pa
 import torch
 import typer
 
-from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.data.source.columns import read_batches
 from dkan_core.data.source.files import find_parquet
 from dkan_core.explanation.columns import source_columns
 from dkan_core.explanation.contributions import BACKGROUND_ROWS, ContributionExplainer, background_rows
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.scoring.probabilities import log_odds
+from dkan_core.utils.arrays import Arrays
 from dkan_core.utils.torch_resources import torch_threads
 
 CPU = torch.device("cpu")

@@ -35,7 +35,7 @@ FORMATS = {
     "config.json of a model": "dkan_core.model.architecture:ModelConfig",
     "preprocessor.json of a model": "dkan_core.data.encoding.preprocessor:Preprocessor",
     "files.json of a model": "dkan_core.model.model_folder:Hashes",
-    "mlflow.json of a run": "dkan_core.tracking.mlflow.record:Record",
+    "mlflow.json of a run": "dkan_core.tracking.mlflow.record:RunRecord",
     "A line of history.jsonl": "dkan_core.training.history:HistoryEntry",
     "_scoring.json of a batch scoring": "dkan_core.batch_scoring.plan:Scoring",
 }

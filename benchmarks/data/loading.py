@@ -23,10 +23,10 @@ from benchmarks.data.generated import write_rows
 from dkan_core import PrepareConfig, TrainConfig, prepare
 from dkan_core.data.format.manifest import read_manifest
 from dkan_core.data.format.shard_reader import ShardReader
-from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.data.loading.loader import SliceBatches, open_split
 from dkan_core.data.loading.order import steps_per_epoch, stored_order
 from dkan_core.training.setup.defaults import resolve
+from dkan_core.utils.arrays import Arrays
 
 Result = dict[str, Any]
 Epoch = Callable[[], int]

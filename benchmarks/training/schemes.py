@@ -23,7 +23,6 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from dkan_core import FastKAN
-from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.training.communication.process_group import LOOPBACK
 from dkan_core.training.compute.flat_model import Replica
 from dkan_core.training.compute.gradient import trained_parameters
@@ -35,6 +34,7 @@ from dkan_core.training.roles.worker import Worker
 from dkan_core.training.state.aggregation import LossTotals
 from dkan_core.training.state.parameter_store import UpdateRules
 from dkan_core.training.state.stopwatch import Stopwatch
+from dkan_core.utils.arrays import Arrays
 
 RATE = 1e-3
 

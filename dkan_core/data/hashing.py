@@ -12,8 +12,7 @@ import pyarrow as pa
 from dkan_core.data.decimals import to_float64
 from dkan_core.data.source.column_types import is_bytes, is_number, is_uuid
 from dkan_core.data.source.times import PER_SECOND, is_duration, is_time
-
-UInt64 = npt.NDArray[np.uint64]
+from dkan_core.utils.arrays import UInt64
 
 # The increment of SplitMix64: 2**64 divided by the golden ratio, made odd. These and the constants below are the
 # paper's; data that were split with them stay split as they are.

@@ -18,8 +18,9 @@ from dkan_core.editing.lookup import find_term
 from dkan_core.errors import ConfigError
 from dkan_core.explanation.additive import TermGroup, term_groups
 from dkan_core.explanation.term_cells import TermCells, cells_of
-from dkan_core.model.additive_terms import AdditiveTerms, Float64, centered, purified
+from dkan_core.model.additive_terms import AdditiveTerms, centered, purified
 from dkan_core.model.architecture import ModelConfig, additive_shape
+from dkan_core.utils.arrays import Float64
 
 logger = logging.getLogger(__name__)
 

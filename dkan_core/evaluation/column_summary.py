@@ -5,11 +5,11 @@ from typing import Any
 
 from dkan_core.data.encoding.histograms import count_values
 from dkan_core.data.encoding.preprocessor import Preprocessor
-from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.evaluation.drift.counting import DriftCounts, TrainingDistribution
 from dkan_core.evaluation.drift.measures import LARGE, MODERATE, ColumnDrift, measure, psi_beyond_chance, verdict
 from dkan_core.explanation.columns import EXACT_KNOTS
 from dkan_core.explanation.inverse_transform import inverse_transform
+from dkan_core.utils.arrays import Arrays
 
 # A table of a thousand columns is not read; those that moved the most come first.
 MAX_COLUMNS = 60

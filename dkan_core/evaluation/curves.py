@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from dkan_core.evaluation.metrics import Array, rank_scores
+from dkan_core.evaluation.metrics import rank_scores
+from dkan_core.utils.arrays import Array
 
 # From what a team can look at row by row to what only a campaign can.
 ALERT_RATES = (0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)

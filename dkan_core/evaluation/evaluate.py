@@ -10,7 +10,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.data.source.files import source_paths
 from dkan_core.errors import ConfigError
 from dkan_core.evaluation import column_summary, leakage
@@ -31,6 +30,7 @@ from dkan_core.model.saved_model import SavedModel
 from dkan_core.scoring.prepared import known_split
 from dkan_core.scoring.raw import probability_column
 from dkan_core.tracking.mlflow.evaluation import log_evaluation
+from dkan_core.utils.arrays import Arrays
 from dkan_core.utils.file_names import METRICS
 from dkan_core.utils.hints import few_rows
 from dkan_core.utils.storage.files import write_atomic, write_json

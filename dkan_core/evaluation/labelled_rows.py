@@ -15,7 +15,6 @@ from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.data.encoding.source_check import check_features
 from dkan_core.data.format.manifest import MANIFEST, PreparedData, manifest_text, open_prepared
 from dkan_core.data.format.origin import Origin, origin_of, raw_origin
-from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.data.loading.loader import all_batches, open_split
 from dkan_core.data.preparation.label_columns import (
     check_label_columns,
@@ -38,11 +37,10 @@ from dkan_core.model.saved_model import SavedModel
 from dkan_core.scoring.prepared import check_match, score_batches
 from dkan_core.scoring.probabilities import SCORING_ROWS, check_probabilities, to_probability
 from dkan_core.scoring.raw import TRAINED_WITH
+from dkan_core.utils.arrays import Arrays, Int64
 from dkan_core.utils.hints import listed_names
 from dkan_core.utils.progress import progress
 from dkan_core.utils.torch_resources import best_device
-
-Int64 = npt.NDArray[np.int64]
 
 
 class EvaluationData(Protocol):

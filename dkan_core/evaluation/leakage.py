@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from dkan_core.data.encoding.preprocessor import Preprocessor
-from dkan_core.data.format.shard_writer import Arrays
-from dkan_core.evaluation.metrics import NOT_MEASURED, Array, compute_metrics, positive_rates
+from dkan_core.evaluation.metrics import NOT_MEASURED, compute_metrics, positive_rates
 from dkan_core.explanation.columns import listed_codes, listed_columns, source_columns
+from dkan_core.utils.arrays import Array, Arrays
 
 # A model that ranks so well is looked at, and a column that does so alone is named. Honest columns rarely do: the best
 # one of the breast cancer data (UCI 17), which models nearly separate, has .987.

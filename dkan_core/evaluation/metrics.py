@@ -20,9 +20,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-Array = npt.NDArray[Any]
+from dkan_core.utils.arrays import Array
 
 # The largest uint8: labels stay at one byte per row.
 NOT_MEASURED = 255

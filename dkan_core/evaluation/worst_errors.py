@@ -12,14 +12,14 @@ import pyarrow as pa
 
 from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.data.source.columns import read_batches
-from dkan_core.evaluation.labelled_rows import EvaluationData, Int64, RawRows, RowCollector
-from dkan_core.evaluation.metrics import Array
+from dkan_core.evaluation.labelled_rows import EvaluationData, RawRows, RowCollector
 from dkan_core.evaluation.slices import RARE_LEVEL
 from dkan_core.explanation.additive import CROSS
 from dkan_core.explanation.figures.waterfall import Reason
 from dkan_core.explanation.inverse_transform import UNKNOWN, inverse_transform
 from dkan_core.explanation.reasons import ReasonFinder
 from dkan_core.model.saved_model import SavedModel
+from dkan_core.utils.arrays import Array, Int64
 from dkan_core.utils.torch_resources import best_device, torch_threads
 
 # Half of them of each kind. Ten are what a person reads.

@@ -13,11 +13,11 @@ import numpy.typing as npt
 import torch
 
 from dkan_core.data.encoding.preprocessor import UNSEEN, Preprocessor
-from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.explanation.columns import Cells, Column
 from dkan_core.model.additive import AdditiveFastKAN, score_codes
 from dkan_core.model.additive_shape import Layout
-from dkan_core.model.additive_terms import Float64, terms_of
+from dkan_core.model.additive_terms import terms_of
+from dkan_core.utils.arrays import Arrays, Float64
 
 # What the bands of ``dkan explain`` are to cover.
 COVERAGE = 0.9

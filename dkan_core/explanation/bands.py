@@ -24,11 +24,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from dkan_core.data.encoding.preprocessor import Float64, normal_scores
-from dkan_core.evaluation.metrics import NOT_MEASURED, Array
+from dkan_core.data.encoding.preprocessor import normal_scores
+from dkan_core.evaluation.metrics import NOT_MEASURED
 from dkan_core.explanation.curves import ReadCurve
 from dkan_core.explanation.grid import Grid
 from dkan_core.model.calibration import sigmoid
+from dkan_core.utils.arrays import Array, Float64
 
 # Of the columns that are solved together: a system of so many unknowns takes some hundredths of a second.
 MOST_POINTS = 512

@@ -12,11 +12,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from dkan_core.data.format.shard_writer import Arrays
-from dkan_core.evaluation.metrics import Array
 from dkan_core.explanation.columns import Column
 from dkan_core.model.first_layer import FirstLayerTerms
 from dkan_core.model.tabular import TabularFastKAN
+from dkan_core.utils.arrays import Array, Arrays
 
 
 class ColumnTerms:

@@ -19,7 +19,6 @@ from dkan_core.data.encoding.preprocessor import (
     SCORE_LIMIT,
     STEPS,
     CodedFeature,
-    Float64,
     NumericFeature,
     Preprocessor,
     ValueFeature,
@@ -28,9 +27,8 @@ from dkan_core.data.encoding.preprocessor import (
     value_codes,
 )
 from dkan_core.data.encoding.sparse import SparseFeature
-from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.errors import DataError
-from dkan_core.evaluation.metrics import Array
+from dkan_core.utils.arrays import Array, Arrays, Float64
 
 # Where the model has no weights for single values, only so few are drawn apart: more marks would hide the smooth curve
 # that the model did learn.

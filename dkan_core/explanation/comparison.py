@@ -16,7 +16,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import torch
 
-from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.errors import DataError
 from dkan_core.evaluation.metrics import NOT_MEASURED
 from dkan_core.explanation.columns import Column, refuse_sparse, source_columns
@@ -31,6 +30,7 @@ from dkan_core.explanation.shifts import LEAST_CHANGE, ColumnShift, Contribution
 from dkan_core.model.calibration import sigmoid
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.scoring.probabilities import log_odds
+from dkan_core.utils.arrays import Arrays
 from dkan_core.utils.torch_resources import best_device, torch_threads
 
 logger = logging.getLogger(__name__)

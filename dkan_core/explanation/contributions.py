@@ -21,8 +21,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from dkan_core.data.encoding.preprocessor import Float64, Preprocessor
-from dkan_core.data.format.shard_writer import Arrays
+from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.errors import DataError
 from dkan_core.explanation.additive import AdditiveExplainer
 from dkan_core.explanation.column_terms import ColumnTerms
@@ -30,6 +29,7 @@ from dkan_core.explanation.columns import Column, encode_values, listed_columns,
 from dkan_core.model.additive import AdditiveFastKAN
 from dkan_core.model.base import TabularModel
 from dkan_core.model.tabular import TabularFastKAN
+from dkan_core.utils.arrays import Arrays, Float64
 from dkan_core.utils.torch_resources import map_of_threads
 
 # With 16, one row in five of a model had another strongest column than by Shapley values; twice as many changed little

@@ -10,7 +10,6 @@ from typing import Literal
 
 import numpy as np
 
-from dkan_core.data.encoding.preprocessor import Float64
 from dkan_core.explanation.additive import AdditiveCurves
 from dkan_core.explanation.columns import Column
 from dkan_core.explanation.contributions import bin_values
@@ -18,6 +17,7 @@ from dkan_core.explanation.formulas import Formula, find_formula
 from dkan_core.explanation.grid import Grid, Role, histogram, make_grid
 from dkan_core.explanation.response import Response, affordable_rows, respond_by_member
 from dkan_core.explanation.scales import ScaleKind
+from dkan_core.utils.arrays import Float64
 
 # Shows what most rows do. Quartiles would hide that a tenth of the rows go another way, and the extremes show
 # two rows.

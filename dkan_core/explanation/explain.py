@@ -11,7 +11,6 @@ from pathlib import Path
 from markupsafe import Markup
 
 from dkan_core.data.format.manifest import PreparedData, open_prepared
-from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.data.loading.loader import all_batches, open_split
 from dkan_core.errors import ConfigError, DataError, redact
 from dkan_core.explanation.comparison import check_earlier, compare_explanations
@@ -23,6 +22,7 @@ from dkan_core.explanation.labels import Explanation, explain_labels
 from dkan_core.explanation.section import LabelDrawings, render_explanation, render_section
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.scoring.prepared import check_match, known_split
+from dkan_core.utils.arrays import Arrays
 from dkan_core.utils.hints import counted
 from dkan_core.utils.storage.files import write_atomic, write_json
 from dkan_core.utils.storage.remote import local_copy

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dkan_core.data.encoding.preprocessor import Float64
+from dkan_core.utils.arrays import Float64
 
 # Fewer points are read at a glance, and four parameters go through four of them.
 LEAST_POINTS = 5

@@ -10,10 +10,10 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from dkan_core.data.encoding.preprocessor import FIRST_CODE, MISSING, Float64
-from dkan_core.data.format.shard_writer import Arrays
+from dkan_core.data.encoding.preprocessor import FIRST_CODE, MISSING
 from dkan_core.explanation.columns import EXACT_KNOTS, Cells, Column, encode_values, read_codes, read_values
 from dkan_core.explanation.scales import WEEKDAYS, Scale, written_time
+from dkan_core.utils.arrays import Arrays, Float64
 
 # As many bars with names as are legible in a figure of 3.7 inches; a month of the year fits.
 MAX_LEVELS = 12

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from dkan_core.evaluation.metrics import Array
 from dkan_core.explanation.columns import Column, listed_codes
 from dkan_core.explanation.model_response import ModelResponse
+from dkan_core.utils.arrays import Array
 
 # Of a column; measured are three times as many, as a gradient may take a few for weaker than they are.
 STRONGEST, MEASURED = 20, 60

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dkan_core.data.encoding.preprocessor import Float64
-from dkan_core.evaluation.metrics import Array, macro_average_precision
+from dkan_core.evaluation.metrics import macro_average_precision
 from dkan_core.explanation.columns import Column, Rows, redrawn
 from dkan_core.explanation.response import Response, affordable_rows, row_count
+from dkan_core.utils.arrays import Array, Float64
 
 Advance = Callable[[int], None]
 

@@ -11,13 +11,12 @@ from statistics import NormalDist
 import numpy as np
 import numpy.typing as npt
 
-from dkan_core.data.encoding.preprocessor import FIRST_CODE, Float64
-from dkan_core.data.format.shard_writer import Arrays
-from dkan_core.evaluation.metrics import Array
+from dkan_core.data.encoding.preprocessor import FIRST_CODE
 from dkan_core.explanation.columns import Cells, Column, Settings, encode_values, read_codes, read_values
 from dkan_core.explanation.grid import MAX_LEVELS, choose_scale, even_scale, shown_range, written_value
 from dkan_core.explanation.response import Response, affordable_rows, respond, respond_by_member
 from dkan_core.explanation.scales import Scale, ScaleKind
+from dkan_core.utils.arrays import Array, Arrays, Float64
 
 # What float32 leaves, in log-odds, of a pair whose columns only add up.
 ROUNDING = 1e-5

@@ -3,8 +3,8 @@
 import pyarrow as pa
 
 from dkan_core.data.encoding.preprocessor import FIRST_CODE, Preprocessor
-from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.explanation.columns import read_codes, read_values, source_columns
+from dkan_core.utils.arrays import Arrays
 
 # Stands for a category that was rare or unseen: no model knows it.
 UNKNOWN = "\N{REPLACEMENT CHARACTER}dkan: not in the vocabulary"

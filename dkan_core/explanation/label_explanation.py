@@ -8,9 +8,7 @@ from functools import cached_property
 import numpy as np
 import torch
 
-from dkan_core.data.encoding.preprocessor import Float64
-from dkan_core.data.format.shard_writer import Arrays
-from dkan_core.evaluation.metrics import Array, macro_average_precision
+from dkan_core.evaluation.metrics import macro_average_precision
 from dkan_core.explanation.additive import AdditiveCurves
 from dkan_core.explanation.bands import LabelSample, standard_errors
 from dkan_core.explanation.columns import Column, listed_columns, source_columns
@@ -28,6 +26,7 @@ from dkan_core.model.architecture import ModelConfig
 from dkan_core.model.base import TabularModel
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.scoring.probabilities import check_probabilities, to_probability
+from dkan_core.utils.arrays import Array, Arrays, Float64
 from dkan_core.utils.progress import progress
 from dkan_core.utils.torch_resources import best_device, torch_threads
 

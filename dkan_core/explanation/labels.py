@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.explanation.importance import Importance
 from dkan_core.explanation.label_explanation import Effort, LabelExplanation, read_effects, read_label
 from dkan_core.explanation.response import row_count
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.report.inline import inline_page
+from dkan_core.utils.arrays import Arrays
 
 OF_SOME = ("intercept", "terms", "against")
 """What ``explanation.json`` has of some labels alone: those of additive models, or with an earlier model."""

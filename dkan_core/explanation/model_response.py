@@ -11,8 +11,6 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from dkan_core.data.encoding.preprocessor import Float64
-from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.explanation.columns import Rows, Settings, changed_rows, listed_codes
 from dkan_core.explanation.response import Change, Response, cut, first_rows, row_count, slices
 from dkan_core.model.base import TabularModel
@@ -20,6 +18,7 @@ from dkan_core.model.first_layer import Feature, FirstLayerTerms, Stored
 from dkan_core.model.tabular import TabularFastKAN
 from dkan_core.scoring import probabilities
 from dkan_core.scoring.probabilities import CHUNK_OUTPUTS
+from dkan_core.utils.arrays import Arrays, Float64
 
 # Log-odds beyond are probabilities of one in nine million, where float32 leaves no digits: a difference of two of them
 # says nothing, and one row of that kind would outweigh all others in a mean of squares.

@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
-from dkan_core.data.encoding.preprocessor import Float64
-from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.explanation.columns import Rows, Settings, changed_rows
+from dkan_core.utils.arrays import Arrays, Float64
 
 # Changed rows that are built at once: two batches of scoring. More would take memory and be no faster.
 CHUNK_ROWS = 32_768

@@ -8,7 +8,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dkan_core.data.encoding.preprocessor import Float64
+from dkan_core.utils.arrays import Float64
 
 ScaleKind = Literal["linear", "log", "asinh", "time"]
 """Even; by the logarithm; around zero, by the inverse hyperbolic sine; even, of seconds since 1970."""

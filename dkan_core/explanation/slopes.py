@@ -9,8 +9,6 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from dkan_core.data.encoding.preprocessor import Float64
-from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.explanation.columns import Column
 from dkan_core.explanation.importance import Importance
 from dkan_core.explanation.model_response import LARGEST
@@ -18,6 +16,7 @@ from dkan_core.explanation.response import affordable_rows, first_rows, row_coun
 from dkan_core.model.base import TabularModel
 from dkan_core.model.blended import BlendedFastKAN
 from dkan_core.model.decoding import decode_scores
+from dkan_core.utils.arrays import Arrays, Float64
 
 # Smaller than the chunks that are only scored (in ``response``): until the gradient is taken, what the forward pass
 # computed in every layer is kept, many floats for each value.

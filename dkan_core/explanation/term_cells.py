@@ -9,7 +9,6 @@ Shape suffixes: C cells, V rows of the table.
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from dkan_core.data.encoding.preprocessor import (
     FIRST_CODE,
@@ -23,9 +22,9 @@ from dkan_core.data.encoding.preprocessor import (
 )
 from dkan_core.explanation.additive import TermGroup
 from dkan_core.model.additive_shape import Term
-from dkan_core.model.additive_terms import AdditiveTerms, Float64
+from dkan_core.model.additive_terms import AdditiveTerms
+from dkan_core.utils.arrays import Float64, Int64
 
-Int64 = npt.NDArray[np.int64]
 NONE = -1
 
 

@@ -19,10 +19,11 @@ from dkan_core.explanation.columns import Column, source_columns
 from dkan_core.explanation.grid import written_value
 from dkan_core.explanation.interactions import ROUNDING, Interaction
 from dkan_core.explanation.scales import written
-from dkan_core.explanation.term_cells import Int64, cells_of, codes_of_values
+from dkan_core.explanation.term_cells import cells_of, codes_of_values
 from dkan_core.model.additive_shape import BINARY_CODES, SCORE_CODES, Term
-from dkan_core.model.additive_terms import AdditiveTerms, Float64
+from dkan_core.model.additive_terms import AdditiveTerms
 from dkan_core.model.architecture import additive_shape
+from dkan_core.utils.arrays import Float64, Int64
 
 
 @dataclass(frozen=True, kw_only=True)

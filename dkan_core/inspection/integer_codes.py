@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from dkan_core.data.encoding.fitting import MAX_VALUE_CODES
 from dkan_core.data.encoding.preprocessor import FIRST_CODE, Preprocessor, normal_scores, quantize, value_codes
-from dkan_core.data.encoding.raw_columns import Float64
 from dkan_core.evaluation.metrics import NOT_MEASURED
+from dkan_core.utils.arrays import Float64, Int64
 
 # Of a sample, on average. Of fewer, the rate of a value is chance, or that of one person who is in several rows.
 MIN_VALUE_ROWS = 8
@@ -23,8 +23,6 @@ MIN_SHARE, MIN_ERRORS = 0.005, 4.0
 MIN_VALID_ROWS = 100
 # Of a score as it is stored.
 STEPS = 256
-
-Int64 = npt.NDArray[np.int64]
 
 
 def find_codes(

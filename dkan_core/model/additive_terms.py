@@ -12,15 +12,13 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from threadpoolctl import threadpool_limits
 
 from dkan_core.model.additive import AdditiveFastKAN, bins_of_rows
 from dkan_core.model.additive_shape import Layout, Term
 from dkan_core.model.architecture import ModelConfig, additive_layout, additive_shape
-
-Float64 = npt.NDArray[np.float64]
+from dkan_core.utils.arrays import Float64
 
 
 @dataclass(frozen=True, kw_only=True)

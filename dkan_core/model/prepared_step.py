@@ -8,12 +8,12 @@ Shape suffixes: B rows, H the first layer's outputs over all members.
 import numpy as np
 import torch
 
-from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.model.base import TabularModel
 from dkan_core.model.decoding import decode_scores
 from dkan_core.model.kernels.native_step import StepCall, divisor_of
 from dkan_core.model.tabular import TabularFastKAN
 from dkan_core.model.training_step import Layers, LossTerms, find_layers, step_arguments
+from dkan_core.utils.arrays import Arrays
 
 TYPES = {
     "numeric": (np.uint8, np.float32),

@@ -9,7 +9,8 @@ from dkan_core.data.encoding.preprocessor import UNSEEN
 from dkan_core.model.additive import AdditiveFastKAN
 from dkan_core.model.additive_shape import SCORE_CODES, Term
 from dkan_core.onnx_export.encoding import EncodedColumns
-from dkan_core.onnx_export.graph import Array, Graph
+from dkan_core.onnx_export.graph import Graph
+from dkan_core.utils.arrays import Array
 
 
 def add_terms(graph: Graph, model: AdditiveFastKAN, columns: EncodedColumns) -> str:

@@ -18,7 +18,6 @@ from dkan_core.data.encoding.preprocessor import (
     STEPS,
     UNSEEN,
     CategoryFeature,
-    Float64,
     NumericFeature,
     Preprocessor,
     ValueFeature,
@@ -26,6 +25,7 @@ from dkan_core.data.encoding.preprocessor import (
 from dkan_core.data.encoding.raw_columns import LARGEST
 from dkan_core.errors import DataError
 from dkan_core.onnx_export.graph import ML_DOMAIN, Graph
+from dkan_core.utils.arrays import Float64
 
 
 @dataclass(frozen=True, kw_only=True)

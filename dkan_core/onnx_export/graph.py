@@ -4,7 +4,8 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
+
+from dkan_core.utils.arrays import Array
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
@@ -16,8 +17,6 @@ ML_OPSET = 2
 ML_DOMAIN = "ai.onnx.ml"
 # Stands at the beginning of a file, by which one of ours is known.
 PRODUCER = "dkan"
-
-Array = npt.NDArray[Any]
 
 
 class Graph:

@@ -20,7 +20,8 @@ from dkan_core.model.fastkan import FastKAN, FastKANLayer, RadialBasis
 from dkan_core.model.tabular import TabularFastKAN
 from dkan_core.onnx_export.additive import add_terms
 from dkan_core.onnx_export.encoding import EncodedColumns
-from dkan_core.onnx_export.graph import Array, Graph
+from dkan_core.onnx_export.graph import Graph
+from dkan_core.utils.arrays import Array
 
 
 def add_probabilities(graph: Graph, model: TabularModel, columns: EncodedColumns, output: str) -> None:

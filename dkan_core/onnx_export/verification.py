@@ -13,10 +13,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import torch
 
-from dkan_core.data.encoding.preprocessor import CategoryFeature, Float64, Preprocessor
+from dkan_core.data.encoding.preprocessor import CategoryFeature, Preprocessor
 from dkan_core.errors import OutputError
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.scoring.probabilities import score
+from dkan_core.utils.arrays import Float64
 from dkan_core.utils.resources import available_cores
 
 OUTPUT = "probabilities"

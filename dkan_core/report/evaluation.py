@@ -16,10 +16,11 @@ from markupsafe import Markup
 
 from dkan_core.evaluation.curves import confusion_matrix, threshold_counts, threshold_table
 from dkan_core.evaluation.intervals import INTERVAL
-from dkan_core.evaluation.metrics import NOT_MEASURED, Array
+from dkan_core.evaluation.metrics import NOT_MEASURED
 from dkan_core.report.figures import evaluation as figures
 from dkan_core.report.history import History, training_section
 from dkan_core.report.templating import Card, digits_of, inline_script, render_html, score
+from dkan_core.utils.arrays import Array
 from dkan_core.utils.hints import counted
 
 # Each has six figures, together some 100 KB: more sections make a page that browsers scroll slowly. The table lists

@@ -9,7 +9,6 @@ import numpy.typing as npt
 import torch
 
 from dkan_core.data.format.manifest import PreparedData
-from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.data.loading.loader import RowReader, all_batches
 from dkan_core.data.loading.prefetching import prefetched
 from dkan_core.data.source.positive import check_positive
@@ -18,6 +17,7 @@ from dkan_core.model.base import TabularModel
 from dkan_core.model.model_folder import REFIT_ROWS
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.scoring.probabilities import SCORING_ROWS, log_odds
+from dkan_core.utils.arrays import Arrays
 
 
 @dataclass(frozen=True)

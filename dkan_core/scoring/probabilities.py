@@ -8,10 +8,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.errors import DataError
 from dkan_core.model.base import TabularModel
 from dkan_core.model.calibration import sigmoid
+from dkan_core.utils.arrays import Arrays
 from dkan_core.utils.torch_resources import map_of_threads
 
 # Bounds the memory of scoring; batches of more rows were no faster.

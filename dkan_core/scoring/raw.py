@@ -8,7 +8,6 @@ import pyarrow as pa
 import torch
 
 from dkan_core.data.encoding.source_check import check_features
-from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.data.preparation.label_columns import check_label_columns
 from dkan_core.data.source.column_types import column_types, common_type, value_types
 from dkan_core.data.source.columns import read_batches
@@ -17,6 +16,7 @@ from dkan_core.data.source.parquet_files import open_in_order, open_parquet
 from dkan_core.errors import DataError
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.scoring.probabilities import check_probabilities, score
+from dkan_core.utils.arrays import Arrays
 from dkan_core.utils.hints import first_line, hint
 
 TRAINED_WITH = "the model was trained with"

@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable
 
 from dkan_core.data.encoding.preprocessor import Preprocessor
-from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.evaluation.drift.unseen import UnseenValues
 from dkan_core.serving.metrics import UNSEEN_ROWS
+from dkan_core.utils.arrays import Arrays
 
 # Of fewer rows, shares say little: a single one may well hold a rare value.
 MIN_ROWS = 100

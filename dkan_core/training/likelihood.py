@@ -15,9 +15,7 @@ import numpy.typing as npt
 from dkan_core.evaluation.metrics import NOT_MEASURED
 from dkan_core.model.calibration import sigmoid
 from dkan_core.native.library import LikelihoodArguments, native_library
-
-Float64 = npt.NDArray[np.float64]
-UInt16 = npt.NDArray[np.uint16]
+from dkan_core.utils.arrays import Float64, UInt16
 
 MAX_CODES = 1 << 16
 # Log-odds by which one Newton step changes a row at most. Where one column tells all of few positives apart, a full

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from dkan_core.data.format.shard_writer import KEY, Arrays, ShardWriter
-from dkan_core.data.hashing import UInt64
+from dkan_core.data.format.shard_writer import KEY, ShardWriter
+from dkan_core.utils.arrays import Arrays, UInt64
 
 
 def add_rows(writer: ShardWriter, keys: UInt64, arrays: Arrays) -> None:

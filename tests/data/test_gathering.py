@@ -23,7 +23,7 @@ from dkan_core.data.format import shard_writer
 from dkan_core.data.format.integrity import Content, block_hashes
 from dkan_core.data.format.manifest import read_manifest
 from dkan_core.data.format.shard_reader import ShardReader
-from dkan_core.data.format.shard_writer import Arrays, Shard, ShardWriter
+from dkan_core.data.format.shard_writer import Shard, ShardWriter
 from dkan_core.data.hashing import splitmix64
 from dkan_core.data.loading import order, tiers
 from dkan_core.data.loading.loader import SliceBatches, batch_buffers, open_split, run_batches, train_batches
@@ -33,6 +33,7 @@ from dkan_core.errors import DataError
 from dkan_core.training.compute.gradient import to_tensors
 from dkan_core.training.compute.pinned_memory import copies_to
 from dkan_core.training.setup.defaults import resolve
+from dkan_core.utils.arrays import Arrays, Int64
 from tests.data.shards import add_rows
 from tests.data.tables import write
 from tests.native import needs_native
@@ -85,7 +86,7 @@ def reopened(reader: ShardReader, root: Path | None = None) -> ShardReader:
     return ShardReader(folder, listed, CONTENT)
 
 
-def all_pieces(reader: ShardReader) -> order.Int64:
+def all_pieces(reader: ShardReader) -> Int64:
     return order.epoch_order(reader.starts, piece=64, seed=0, epoch=0).extents(0, reader.rows)
 
 

@@ -14,9 +14,10 @@ from dkan_core import DataError
 from dkan_core.data.format import integrity, shard_writer
 from dkan_core.data.format.integrity import BlockVerifier, Content
 from dkan_core.data.format.shard_reader import ShardReader
-from dkan_core.data.format.shard_writer import Arrays, Shard, ShardWriter
+from dkan_core.data.format.shard_writer import Shard, ShardWriter
 from dkan_core.data.hashing import splitmix64
 from dkan_core.data.loading.loader import all_batches
+from dkan_core.utils.arrays import Arrays
 from tests.data.shards import add_rows
 
 ROWS, BLOCK = 500, 1024

@@ -16,12 +16,13 @@ from dkan_core import DataError
 from dkan_core.data.format import shard_writer
 from dkan_core.data.format.integrity import Content
 from dkan_core.data.format.shard_reader import ShardReader
-from dkan_core.data.format.shard_writer import Arrays, Shard, ShardWriter
+from dkan_core.data.format.shard_writer import Shard, ShardWriter
 from dkan_core.data.hashing import splitmix64
 from dkan_core.data.loading import order, prefetching
 from dkan_core.data.loading.loader import FirstRows, all_batches, train_batches
 from dkan_core.data.loading.order import slice_of, steps_per_epoch
 from dkan_core.data.loading.prefetching import prefetched
+from dkan_core.utils.arrays import Arrays
 from tests.data.shards import add_rows
 
 LAYOUT = {"numeric": ((3,), "uint8"), "categorical": ((2,), "int32"), "weight": ((), "float32")}

@@ -17,11 +17,12 @@ from dkan_core.data.format.block_cache import Mark, read_source
 from dkan_core.data.format.manifest import open_prepared
 from dkan_core.data.format.remote_reader import FETCHED_BLOCKS, RemoteShardReader, open_remote
 from dkan_core.data.format.shard_reader import ShardReader
-from dkan_core.data.format.shard_writer import Arrays, Shard, ShardWriter
+from dkan_core.data.format.shard_writer import Shard, ShardWriter
 from dkan_core.data.hashing import splitmix64
 from dkan_core.data.loading.loader import all_batches, open_split, train_batches
 from dkan_core.data.loading.tiers import open_data
 from dkan_core.errors import ConfigError
+from dkan_core.utils.arrays import Arrays
 from tests.data.shards import add_rows
 from tests.data.sparse_tables import list_table, make_ones
 from tests.data.tables import write

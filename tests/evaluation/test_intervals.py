@@ -13,7 +13,8 @@ from dkan_core.evaluation.intervals import (
     metric_intervals,
     rate_interval,
 )
-from dkan_core.evaluation.metrics import Array, compute_metrics
+from dkan_core.evaluation.metrics import compute_metrics
+from dkan_core.utils.arrays import Array
 
 
 def draw(rows: int, seed: int, shift: float = 1.5, prevalence: float = 0.15) -> tuple[Array, Array]:

@@ -11,7 +11,7 @@ from hypothesis.extra import numpy as hnp
 from sklearn import metrics as reference
 
 from dkan_core.evaluation import curves, metrics
-from dkan_core.evaluation.metrics import Array
+from dkan_core.utils.arrays import Array
 
 TIED = st.sampled_from([0.0, 0.1, 0.25, 0.5, 1.0])
 CONSTANT = st.just(0.5)

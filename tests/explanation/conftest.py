@@ -20,11 +20,11 @@ from dkan_core import (
     train,
 )
 from dkan_core.data.format.manifest import PreparedData
-from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.explanation.explain import read_rows
 from dkan_core.model.architecture import ModelConfig
 from dkan_core.model.saved_model import save_model
 from dkan_core.model.tabular import TabularFastKAN
+from dkan_core.utils.arrays import Arrays
 from tests.explanation.known import HOSTILE, make_source
 from tests.settings import resolved
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pyarrow as pa
 
-from dkan_core.data.encoding.preprocessor import Float64
+from dkan_core.utils.arrays import Float64
 
 TRUE = ["rising", "bowl", "left", "right", "color", "spiked"]
 NOISE = ["noise", "flag", "letters"]

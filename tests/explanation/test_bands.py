@@ -6,14 +6,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dkan_core.data.encoding.preprocessor import Float64
 from dkan_core.data.format.manifest import PreparedData
-from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.explanation import bands
 from dkan_core.explanation.bands import LabelSample, standard_errors
 from dkan_core.explanation.columns import Column, read_values, source_columns
 from dkan_core.explanation.curves import HALF_WIDTHS, ReadCurve, read_curve
 from dkan_core.explanation.response import Response
+from dkan_core.utils.arrays import Arrays, Float64
 
 TERMS: dict[str, Callable[[Float64], Float64]] = {
     "left": lambda x: 1.2 * x,

@@ -17,7 +17,6 @@ import torch
 from dkan_core import ConfigError, DataError, FastKANClassifier, TrainResult, predict
 from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.data.format.manifest import PreparedData
-from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.explanation import contributions
 from dkan_core.explanation.contributions import BACKGROUND_ROWS, ContributionExplainer, background_rows
 from dkan_core.explanation.reasons import BASELINE
@@ -28,6 +27,7 @@ from dkan_core.model.build import build_model
 from dkan_core.model.saved_model import SavedModel, write_model_files
 from dkan_core.model.tabular import TabularFastKAN
 from dkan_core.scoring.probabilities import log_odds
+from dkan_core.utils.arrays import Arrays
 from dkan_core.utils.file_names import PREPROCESSOR
 from dkan_core.utils.storage.files import json_text
 from dkan_core.utils.torch_resources import torch_threads

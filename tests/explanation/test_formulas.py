@@ -6,8 +6,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from dkan_core.data.encoding.preprocessor import Float64
 from dkan_core.explanation.formulas import find_formula
+from dkan_core.utils.arrays import Float64
 
 AGES = np.linspace(17, 90, 40)
 HOURS = np.arange(24.0)

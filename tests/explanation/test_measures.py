@@ -14,9 +14,8 @@ from dkan_core import (
     PrepareConfig,
     prepare,
 )
-from dkan_core.data.encoding.preprocessor import MISSING, SCORE_LIMIT, STEPS, Float64, normal_scores, quantize
+from dkan_core.data.encoding.preprocessor import MISSING, SCORE_LIMIT, STEPS, normal_scores, quantize
 from dkan_core.data.format.manifest import PreparedData, read_manifest
-from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.explanation import slopes
 from dkan_core.explanation.columns import (
     Column,
@@ -39,6 +38,7 @@ from dkan_core.explanation.response import Response, affordable_rows
 from dkan_core.explanation.slopes import measure_slopes
 from dkan_core.model.tabular import TabularFastKAN
 from dkan_core.report.figures.canvas import Text
+from dkan_core.utils.arrays import Arrays, Float64
 from tests.explanation.known import NOISE, TRUE, make_source
 
 

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.explanation import model_response
 from dkan_core.explanation.columns import Cells, Column, Settings
 from dkan_core.explanation.model_response import ModelResponse
@@ -15,6 +14,7 @@ from dkan_core.model.build import build_model
 from dkan_core.model.kernels import Kernel, use_kernel
 from dkan_core.model.tabular import TabularFastKAN
 from dkan_core.scoring import probabilities
+from dkan_core.utils.arrays import Arrays
 from tests.model.architectures import BLEND, CONFIG, PLAIN, changed
 
 CPU = torch.device("cpu")

@@ -16,7 +16,6 @@ import torch
 from dkan_core import FastKANClassifier, TrainConfig, evaluate, explain, predict, train
 from dkan_core.data.encoding.preprocessor import NumericFeature
 from dkan_core.data.format.manifest import read_manifest
-from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.data.loading.loader import all_batches, open_split
 from dkan_core.explanation.additive import AdditiveCurves, AdditiveExplainer
 from dkan_core.explanation.term_cells import codes_of_values
@@ -29,6 +28,7 @@ from dkan_core.model.parameter_count import count_parameters, count_trained
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.training.additive_fit.additive_tables import with_smooth_pairs
 from dkan_core.training.compute.gradient import parameter_count
+from dkan_core.utils.arrays import Arrays
 from tests.additive_data import QUICK, make_rows, prepare_rows
 from tests.model.architectures import CONFIG
 

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.errors import ConfigError
 from dkan_core.model.architecture import ModelConfig
 from dkan_core.model.build import build_model
@@ -18,6 +17,7 @@ from dkan_core.model.parameter_count import check_sketch
 from dkan_core.model.sketch import Sketch, SketchedLinear, random_signs, sketched_layers
 from dkan_core.training.compute.flat_model import Replica
 from dkan_core.training.compute.gradient import compute_gradient, flatten, to_tensors, trained_parameters
+from dkan_core.utils.arrays import Arrays
 from tests.model.architectures import CONFIG, PLAIN, changed
 from tests.settings import resolved
 

@@ -11,7 +11,8 @@ import pytest
 
 from dkan_core import TrainResult, evaluate, explain, train
 from dkan_core.evaluation.curves import confusion_matrix
-from dkan_core.evaluation.metrics import Array, best_f1_threshold
+from dkan_core.evaluation.metrics import best_f1_threshold
+from dkan_core.utils.arrays import Array
 from docs.chromium import PROGRAM, Chromium
 from tests.additive_data import QUICK, prepare_rows
 from tests.report.contrast import UNREADABLE

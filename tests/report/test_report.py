@@ -19,9 +19,10 @@ from dkan_core.evaluation.comparison import Comparison, comparison_section
 from dkan_core.evaluation.curves import confusion_matrix
 from dkan_core.evaluation.drift.measures import ColumnDrift, Drift
 from dkan_core.evaluation.drift.summary import render_drift
-from dkan_core.evaluation.metrics import Array, best_f1_threshold, compute_metrics
+from dkan_core.evaluation.metrics import best_f1_threshold, compute_metrics
 from dkan_core.report.evaluation import LABEL_SECTIONS, render_report
 from dkan_core.report.templating import inline_script, render_html
+from dkan_core.utils.arrays import Array
 
 EXPLORER = Path(dkan_core.__file__).parent / "report/templates/explorer.js"
 VOID = {"meta", "link", "br", "hr", "img", "input"}

@@ -5,7 +5,8 @@ import pytest
 
 from dkan_core.model.calibration import sigmoid
 from dkan_core.training import likelihood
-from dkan_core.training.likelihood import LogisticLikelihood, UInt16
+from dkan_core.training.likelihood import LogisticLikelihood
+from dkan_core.utils.arrays import UInt16
 from tests.native import needs_native, variant  # noqa: F401 - a fixture
 
 SIZES = [(0, 3), (1, 1), (700, 2), (5_000, 256), (5_000, 257), (3_000, 40_000)]

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from dkan_core.data.decimals import to_float64
 from dkan_core.data.encoding.column_threads import map_columns
-from dkan_core.data.encoding.edges import CodeEdges, Int64, UInt8, code_edges
+from dkan_core.data.encoding.edges import CodeEdges, code_edges
 from dkan_core.data.encoding.preprocessor import (
     CategoryFeature,
     NumericFeature,
@@ -31,6 +31,7 @@ from dkan_core.data.encoding.raw_columns import column_named, column_of_numbers,
 from dkan_core.data.encoding.sparse import sparse_codes
 from dkan_core.data.source.blocks import side_by_side
 from dkan_core.native.library import ColumnArguments, ScatterArguments, native_library
+from dkan_core.utils.arrays import Int64, UInt8
 from dkan_core.utils.resources import available_cores
 
 FLOATS: dict[Any, np.dtype[Any]] = {pa.float32(): np.dtype(np.float32), pa.float64(): np.dtype(np.float64)}

@@ -8,11 +8,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dkan_core.data.encoding.raw_columns import Float64, column_of_numbers, numbers
+from dkan_core.data.encoding.raw_columns import column_of_numbers, numbers
 from dkan_core.data.source.times import TimePart
 from dkan_core.native.library import DistinctArguments, native_library
-
-Int64 = npt.NDArray[np.int64]
+from dkan_core.utils.arrays import Float64, Int64
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dkan_core.data.encoding.preprocessor import SCORE_LIMIT, STEPS, Float64, NumericFeature, normal_scores, quantize
-
-UInt8 = npt.NDArray[np.uint8]
-Int64 = npt.NDArray[np.int64]
+from dkan_core.data.encoding.preprocessor import SCORE_LIMIT, STEPS, NumericFeature, normal_scores, quantize
+from dkan_core.utils.arrays import Float64, Int64, UInt8
 
 # By how many floats the guess of an edge is off at first, and where that is not enough: beside 0, floats are dense.
 GUESS_IS_OFF_BY = (2, 1 << 20)

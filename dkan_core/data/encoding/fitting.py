@@ -14,14 +14,13 @@ import pyarrow.compute as pc
 from dkan_core.data.decimals import to_float64
 from dkan_core.data.encoding.column_hints import REMEDIES, stored_as_text
 from dkan_core.data.encoding.column_threads import map_columns
-from dkan_core.data.encoding.distinct import DistinctValues, Int64, distinct_values
+from dkan_core.data.encoding.distinct import DistinctValues, distinct_values
 from dkan_core.data.encoding.preprocessor import (
     MAX_BUCKETS,
     SCORE_LIMIT,
     STEPS,
     CategoryFeature,
     CodedFeature,
-    Float64,
     NumericFeature,
     Preprocessor,
     ValueFeature,
@@ -32,6 +31,7 @@ from dkan_core.data.encoding.sparse import MAX_IDS, SparseFeature, count_ids, fi
 from dkan_core.data.encoding.value_counts import count_texts
 from dkan_core.data.source.times import TimePart, time_parts
 from dkan_core.errors import DataError
+from dkan_core.utils.arrays import Float64, Int64
 from dkan_core.utils.hints import SHOWN, Advice, counted, drop_advice
 
 # A knot at each level that uint8 can store: more knots would tell apart what storage rounds together.

@@ -15,8 +15,7 @@ from dkan_core.data.encoding.preprocessor import (
     category_codes,
 )
 from dkan_core.data.encoding.raw_columns import column_named, numbers
-
-Int64 = npt.NDArray[np.int64]
+from dkan_core.utils.arrays import Int64
 
 
 def count_values(rows: pa.RecordBatch | pa.Table, preprocessor: Preprocessor, where: str) -> dict[str, Int64]:

@@ -24,6 +24,7 @@ from dkan_core.data.encoding.features import Feature, rising
 from dkan_core.data.encoding.raw_columns import INTEGER, buckets_of, column_named, column_of_numbers, numbers, texts_of
 from dkan_core.data.encoding.sparse import SparseFeature, sparse_codes
 from dkan_core.data.source.times import TimePart
+from dkan_core.utils.arrays import Float64
 from dkan_core.utils.schemas import Schema, read_json
 
 # 99.7% of a normal distribution. The few rows beyond would stretch the storage steps of all others, and have their
@@ -39,7 +40,6 @@ UNSEEN, MISSING, FIRST_CODE = 0, 1, 2
 # As Arrow, JSON and SQL, Python, and R and spreadsheets write truth values.
 TRUTHS = ("true", "True", "TRUE"), ("false", "False", "FALSE")
 
-Float64 = npt.NDArray[np.float64]
 Score = Annotated[float, Field(ge=-SCORE_LIMIT, le=SCORE_LIMIT)]
 
 # Measured with 29 columns: below, handing columns to threads cost more than it saved (1 row: 4.6 ms instead of 2.4).

@@ -11,8 +11,7 @@ from dkan_core.data.hashing import value_keys
 from dkan_core.data.source.column_types import is_number, is_text, is_whole
 from dkan_core.data.source.times import TimePart, in_seconds, is_duration, read_part
 from dkan_core.errors import DataError
-
-Float64 = npt.NDArray[np.float64]
+from dkan_core.utils.arrays import Float64
 
 # Of larger numbers, such as the largest float64 for "no limit", the distances would be infinite.
 LARGEST = 1e300

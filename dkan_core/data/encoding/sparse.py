@@ -11,7 +11,6 @@ from functools import cached_property
 from typing import Annotated
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import AfterValidator, Field, model_validator
@@ -21,6 +20,7 @@ from dkan_core.data.encoding.raw_columns import column_named
 from dkan_core.data.hashing import splitmix64
 from dkan_core.data.source.column_types import is_id_list
 from dkan_core.errors import DataError
+from dkan_core.utils.arrays import Int32, Int64
 from dkan_core.utils.hints import Advice, drop_advice
 
 EMPTY = 0
@@ -30,9 +30,6 @@ MAX_IDS = 1 << 20
 MAX_ROW_IDS = 4096
 # Rows whose bits are unpacked at once: a bit takes a byte then.
 UNPACKED_ROWS = 4096
-
-Int64 = npt.NDArray[np.int64]
-Int32 = npt.NDArray[np.int32]
 
 
 def _rising_ids(ids: list[int]) -> list[int]:

@@ -6,11 +6,9 @@ Shape suffixes: N stretches of bytes, B blocks of all shards.
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from dkan_core.data.format import integrity
-
-Int64 = npt.NDArray[np.int64]
+from dkan_core.utils.arrays import Int64
 
 Block = tuple[int, int]
 """A shard, in the order of the split, and the number of a block there."""

@@ -11,10 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dkan_core.data.format.integrity import Field
-from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.native.library import GatherArguments, native_library
-
-Int64 = npt.NDArray[np.int64]
+from dkan_core.utils.arrays import Arrays, Int64
 
 
 class PieceCopier:

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dkan_core.data.format import integrity
-from dkan_core.data.format.blocks import Block, Int64, VerifiedBlocks
+from dkan_core.data.format.blocks import Block, VerifiedBlocks
 from dkan_core.data.format.integrity import (
     INDICES,
     OFFSETS,
@@ -28,9 +28,10 @@ from dkan_core.data.format.integrity import (
     read_exactly,
 )
 from dkan_core.data.format.pieces import PieceCopier
-from dkan_core.data.format.shard_writer import Arrays, Shard
+from dkan_core.data.format.shard_writer import Shard
 from dkan_core.data.format.sparse_rows import SPARSE, SparseRows, stored_layout, stored_length
 from dkan_core.errors import DataError
+from dkan_core.utils.arrays import Arrays, Int64
 from dkan_core.utils.resources import allow_open_files
 from dkan_core.utils.schemas import Schema, read_json
 from dkan_core.utils.storage.paths import path_inside

@@ -20,8 +20,8 @@ from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.data.format.integrity import HashingFile, Layout
 from dkan_core.data.format.sparse_rows import SPARSE, stored_arrays, stored_layout
 from dkan_core.data.format.streamed import chunks_in_order, row_layout, safetensors_header
-from dkan_core.data.hashing import UInt64
 from dkan_core.native.library import native_library
+from dkan_core.utils.arrays import UInt64
 from dkan_core.utils.schemas import Schema
 
 # What one shard takes in memory while it is sorted. Larger ones would exceed small pods, smaller ones would mean more
@@ -32,7 +32,6 @@ CHUNK_BYTES = 4 << 20
 # In the spill files only; a shard holds its rows in this order, but not the key.
 KEY = "shuffle_key"
 
-Arrays = dict[str, npt.NDArray[Any]]
 
 # In the folder of its split.
 SHARD_FILE = r"[A-Za-z0-9][A-Za-z0-9_.-]*\.safetensors"

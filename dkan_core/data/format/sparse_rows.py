@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dkan_core.data.format.blocks import Int64
 from dkan_core.data.format.integrity import INDICES, OFFSETS, Field, Layout
 from dkan_core.errors import DataError
+from dkan_core.utils.arrays import Int64
 
 SPARSE = "sparse"
 

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dkan_core.data.format.shard_writer import Arrays
-from dkan_core.data.loading.order import Int64
+from dkan_core.utils.arrays import Arrays, Int64
 
 
 class ArraysReader:

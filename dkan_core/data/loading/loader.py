@@ -12,9 +12,7 @@ from dkan_core.data.format.block_cache import read_source
 from dkan_core.data.format.manifest import PreparedData
 from dkan_core.data.format.remote_reader import RemoteShardReader
 from dkan_core.data.format.shard_reader import ShardReader
-from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.data.loading.order import (
-    Int64,
     dropout_keys,
     epoch_order,
     piece_rows,
@@ -25,6 +23,7 @@ from dkan_core.data.loading.order import (
 )
 from dkan_core.data.loading.prefetching import PREFETCH, BatchRing, prefetched
 from dkan_core.errors import DataError
+from dkan_core.utils.arrays import Arrays, Int64
 from dkan_core.utils.hints import hint
 
 TakeBuffers = Callable[[int], Arrays]

@@ -12,10 +12,10 @@ import itertools
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from dkan_core.data.hashing import GOLDEN, MASK, salted, splitmix64
 from dkan_core.native.library import native_library
+from dkan_core.utils.arrays import Int32, Int64
 
 # Measured: pieces of 64 rows of 768 features (48 KiB) are read at 0.8 to 0.9 of the speed of memcpy, single rows at
 # 0.5. Larger pieces gain no more, and shuffle less.
@@ -24,9 +24,6 @@ MIN_PIECE_ROWS = 64
 # Permuting pieces is as good as a full shuffle of the rows, as ``prepare`` has shuffled them (measured on input sorted
 # by label: area under the ROC curve 0.8681 and 0.8677), as long as there are many: small data have smaller pieces.
 MIN_PIECES = 2048
-
-Int64 = npt.NDArray[np.int64]
-Int32 = npt.NDArray[np.int32]
 
 
 def piece_rows(rows: int, row_bytes: int) -> int:

@@ -4,7 +4,7 @@ import queue
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 
-from dkan_core.data.format.shard_writer import Arrays
+from dkan_core.utils.arrays import Arrays
 
 # One batch ready while the next is read. More hide no more, as a disk that is too slow stays so, and take memory.
 PREFETCH = 2

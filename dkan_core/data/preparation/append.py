@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from dkan_core.config import PrepareConfig
 from dkan_core.config.prepare import SPLITS
-from dkan_core.data.encoding.histograms import Int64, count_values
+from dkan_core.data.encoding.histograms import count_values
 from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.data.format.manifest import MANIFEST, OUTPUTS, PreparedData, no_manifest
 from dkan_core.data.format.shard_writer import Shard, ShardWriter, write_shard
@@ -38,6 +38,7 @@ from dkan_core.data.preparation.steps import (
 from dkan_core.data.preparation.task import PreparationTask, find_task
 from dkan_core.data.source.partition import whole_files
 from dkan_core.errors import ConfigError, DataError, OutputError, redact
+from dkan_core.utils.arrays import Int64
 from dkan_core.utils.progress import progress
 from dkan_core.utils.storage.scratch import scratch_folder
 from dkan_core.utils.storage.shared_folder import WORK, SharedFolder

@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dkan_core.data.hashing import UInt64, splitmix64
+from dkan_core.data.hashing import splitmix64
+from dkan_core.utils.arrays import UInt64
 
 # Each piece is a table of Arrow, some kB even with a single row: more of them would outweigh the rows.
 MAX_PIECES = 256

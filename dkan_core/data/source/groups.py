@@ -10,9 +10,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dkan_core.config import PrepareConfig
-from dkan_core.data.hashing import UInt64, splitmix64, value_keys
+from dkan_core.data.hashing import splitmix64, value_keys
 from dkan_core.data.source.time_split import TimeBounds, time_keys
 from dkan_core.errors import DataError
+from dkan_core.utils.arrays import UInt64
 from dkan_core.utils.hints import counted
 
 

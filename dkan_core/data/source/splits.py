@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dkan_core.config.prepare import SPLITS, PrepareConfig
-from dkan_core.data.hashing import UInt64, content_keys, splitmix64
+from dkan_core.data.hashing import content_keys, splitmix64
 from dkan_core.data.source.blocks import read_blocks
 from dkan_core.data.source.columns import OpenFile, open_file, source_changed
 from dkan_core.data.source.files import stamp
@@ -22,6 +22,7 @@ from dkan_core.data.source.positive import with_nulls, with_positive
 from dkan_core.data.source.roles import ColumnRoles
 from dkan_core.data.source.time_split import TimeBounds, time_keys
 from dkan_core.errors import DataError
+from dkan_core.utils.arrays import UInt64
 from dkan_core.utils.hints import counted
 
 

@@ -13,11 +13,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dkan_core.data.decimals import to_float64
-from dkan_core.data.hashing import UInt64
 from dkan_core.data.source.columns import OpenFile, batches_of, open_file
 from dkan_core.data.source.parquet_files import open_in_order
 from dkan_core.data.source.partition import Fragment
 from dkan_core.errors import DataError
+from dkan_core.utils.arrays import UInt64
 from dkan_core.utils.hints import counted
 
 # Of values that are told apart: 16 MB with their counts. Dates and hours have fewer; of milliseconds, a bound is then

@@ -10,9 +10,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dkan_core.data.encoding.fitting import MIN_CATEGORY_ROWS
-from dkan_core.data.encoding.histograms import Int64, count_up_to, count_values
+from dkan_core.data.encoding.histograms import count_up_to, count_values
 from dkan_core.data.encoding.preprocessor import FIRST_CODE, UNSEEN, CategoryFeature, Preprocessor
 from dkan_core.model.model_folder import SCORES
+from dkan_core.utils.arrays import Int64
 from dkan_core.utils.schemas import Schema
 
 # Enough to see what kind of values are new; with all of them, a column of identifiers would fill the record of a part.

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dkan_core.data.encoding.histograms import Int64
 from dkan_core.data.encoding.preprocessor import FIRST_CODE, MISSING, UNSEEN, CategoryFeature, Preprocessor
 from dkan_core.errors import ConfigError, GateError
 from dkan_core.evaluation.drift.counting import EXAMPLES, DriftCounts, TrainingDistribution, expected_counts
+from dkan_core.utils.arrays import Float64, Int64
 from dkan_core.utils.hints import some_of
 
 # Tenths are what the limits below were made for: more bins give a larger index to the same difference.
@@ -31,8 +31,6 @@ MIN_SHARE = 1e-4
 MODERATE, LARGE = 0.1, 0.25
 
 logger = logging.getLogger(__name__)
-
-Float64 = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,8 +9,8 @@ import numpy as np
 
 from dkan_core.data.encoding.preprocessor import UNSEEN, Preprocessor
 from dkan_core.data.encoding.sparse import EMPTY
-from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.evaluation.drift.counting import expected_counts
+from dkan_core.utils.arrays import Arrays
 from dkan_core.utils.hints import counted
 
 # Standard errors by which a share is above that of the training rows, some of whose values were too rare to be kept.

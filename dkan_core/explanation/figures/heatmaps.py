@@ -7,12 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dkan_core.data.encoding.preprocessor import Float64
-from dkan_core.evaluation.metrics import Array
 from dkan_core.explanation.figures.importance import Drawing, percent, scaled_axis, short
 from dkan_core.explanation.interactions import PairAxis, PairMap
 from dkan_core.report.figures.axes import Axis, Box, Panel, even_ticks, tick_texts
 from dkan_core.report.figures.canvas import ACCENT, MUTED, POINTS_PER_INCH, WARM, Canvas
+from dkan_core.utils.arrays import Array, Float64
 
 WIDTH, HEIGHT = 9.8 * POINTS_PER_INCH, 3.9 * POINTS_PER_INCH
 # About 32 characters fit below the axis of a map; longer rows of names would overlap.

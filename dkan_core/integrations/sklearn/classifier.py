@@ -14,7 +14,6 @@ from sklearn.utils import Tags, check_consistent_length, check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from dkan_core.config import TrainConfig
-from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.evaluation.drift.unseen import unseen_warnings
 from dkan_core.integrations.sklearn.editing import EditingMixin
 from dkan_core.integrations.sklearn.explaining import ExplainingMixin
@@ -48,9 +47,8 @@ from dkan_core.integrations.sklearn.training import Initial, print_evaluation, r
 from dkan_core.scoring.probabilities import log_odds
 from dkan_core.training.setup.defaults import learning_rate_from_scratch
 from dkan_core.training.setup.sizing import batch_rows
+from dkan_core.utils.arrays import Array, Arrays
 from dkan_core.utils.torch_resources import best_device, torch_threads
-
-Array = npt.NDArray[Any]
 
 NOT_BLENDED = (
     "partial_fit continues the network alone: the additive model that it was blended with is left out, and scores may "

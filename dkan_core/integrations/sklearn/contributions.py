@@ -7,13 +7,13 @@ import numpy as np
 import torch
 
 from dkan_core.data.encoding.preprocessor import Preprocessor
-from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.errors import ConfigError
 from dkan_core.explanation.additive import CROSS
 from dkan_core.explanation.columns import listed_columns, source_columns
 from dkan_core.explanation.contributions import background_rows, explainer_of
 from dkan_core.integrations.sklearn.rows import SPARSE_COLUMN
 from dkan_core.model.base import TabularModel
+from dkan_core.utils.arrays import Arrays
 
 BASELINE = "baseline"
 """The last column: what the contributions start from."""

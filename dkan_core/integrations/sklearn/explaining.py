@@ -8,13 +8,13 @@ import torch
 from sklearn.utils.validation import check_is_fitted
 
 from dkan_core.data.encoding.preprocessor import Preprocessor
-from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.integrations.sklearn.contributions import contributions_frame, mean_contributions
 from dkan_core.integrations.sklearn.page import learned_page
 from dkan_core.integrations.sklearn.parameters import thread_count
 from dkan_core.integrations.sklearn.rows import read_features
 from dkan_core.model.base import TabularModel
 from dkan_core.report.inline import Page
+from dkan_core.utils.arrays import Arrays
 from dkan_core.utils.torch_resources import torch_threads
 
 

@@ -6,11 +6,9 @@ Shape suffixes: N rows, L labels, G groups, K classes of all labels.
 import numpy as np
 import numpy.typing as npt
 
-from dkan_core.data.hashing import UInt64
 from dkan_core.evaluation.metrics import NOT_MEASURED
 from dkan_core.integrations.sklearn.targets import check_classes
-
-Int64 = npt.NDArray[np.int64]
+from dkan_core.utils.arrays import Int64, UInt64
 
 
 def hold_out_rows(

@@ -5,13 +5,13 @@ from typing import Any
 import numpy as np
 from sklearn.utils import check_consistent_length
 
-from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.errors import DataError
 from dkan_core.evaluation.metrics import NOT_MEASURED
 from dkan_core.explanation.explain import explanation_page, quick_explanation
 from dkan_core.integrations.sklearn.targets import encode_labels
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.report.inline import Page
+from dkan_core.utils.arrays import Arrays
 from dkan_core.utils.hints import counted
 from dkan_core.utils.storage.scratch import scratch_folder
 

@@ -34,7 +34,6 @@ SPARSE_COLUMN = "columns"
 # Of a sparse matrix of other numbers than zeros and ones, which is made an array: 800 MB in float64.
 MAX_DENSE_CELLS = 100_000_000
 
-Int64 = npt.NDArray[np.int64]
 
 OUT_OF_X: Advice = partial(drop_advice, argument="X")
 

@@ -12,10 +12,8 @@ from sklearn.utils.validation import check_is_fitted
 from dkan_core.config import ResolvedTrainConfig, TrainConfig
 from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.data.format.manifest import PreparedData
-from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.data.loading.in_memory import ArraysReader
 from dkan_core.errors import ConfigError
-from dkan_core.evaluation.metrics import Array
 from dkan_core.integrations.sklearn.explaining import ExplainingMixin
 from dkan_core.integrations.sklearn.rows import OUT_OF_X, reads_ids
 from dkan_core.integrations.sklearn.targets import split_info
@@ -26,6 +24,7 @@ from dkan_core.training.setup.architecture import settled
 from dkan_core.training.setup.defaults import resolve_for
 from dkan_core.training.setup.initial_model import InitialModel, check_transfer, settings_from, warn_of_kept_shape
 from dkan_core.training.state.refit_choices import RefitChoices, may_refit
+from dkan_core.utils.arrays import Array, Arrays
 from dkan_core.utils.storage.remote import local_copy
 
 # What messages call a model to continue: ``init_model`` of ``fit``, or in ``partial_fit`` the classifier's own.

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dkan_core.evaluation.metrics import Array
 from dkan_core.report.figures.canvas import (
     FONT_SIZE,
     GRID,
@@ -17,6 +16,7 @@ from dkan_core.report.figures.canvas import (
     Points,
     text_width,
 )
+from dkan_core.utils.arrays import Array
 
 # Ticks at 1.5 or 3 are harder to read off.
 STEPS = (1.0, 2.0, 2.5, 5.0)

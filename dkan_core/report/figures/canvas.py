@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from dkan_core.evaluation.metrics import Array
+from dkan_core.utils.arrays import Array
 
 # The figures are drawn in these colors, and each is then handed over to a variable of report.css.
 MUTED, GRID, ACCENT, WARM, QUIET, PAPER = "#64707f", "#e4e8ed", "#2460a7", "#c8692b", "#9aa6b4", "#fefefe"

@@ -18,7 +18,6 @@ from dkan_core.evaluation.curves import (
     score_histogram,
 )
 from dkan_core.evaluation.intervals import rate_interval
-from dkan_core.evaluation.metrics import Array
 from dkan_core.report.figures.axes import Axis, Panel, even_axis, even_ticks, fit, tick_texts
 from dkan_core.report.figures.canvas import (
     ACCENT,
@@ -31,6 +30,7 @@ from dkan_core.report.figures.canvas import (
     text_width,
 )
 from dkan_core.report.figures.svg import page_element, to_svg
+from dkan_core.utils.arrays import Array
 from dkan_core.utils.hints import counted
 
 # Two cards fit side by side on a laptop's screen.

@@ -16,12 +16,13 @@ from dkan_core.config import TrainConfig
 from dkan_core.data.loading.loader import FirstRows, RowReader, all_batches
 from dkan_core.evaluation.metrics import mean_log_loss
 from dkan_core.model.additive import AdditiveFastKAN
-from dkan_core.model.additive_terms import AdditiveTerms, Float64, purified, trained_terms
+from dkan_core.model.additive_terms import AdditiveTerms, purified, trained_terms
 from dkan_core.model.calibration import sigmoid
 from dkan_core.scoring.prepared import score_split
 from dkan_core.training.additive_fit.fitted_tables import fitted_terms
 from dkan_core.training.additive_fit.roughness import lower_bands, pair_roughness_bands
 from dkan_core.training.setup.sizing import can_fit_tables
+from dkan_core.utils.arrays import Float64
 
 FITTED, SMOOTHED = "fitted", "smoothed"
 

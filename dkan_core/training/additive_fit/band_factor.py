@@ -8,7 +8,7 @@ Shape suffixes: C rows of a matrix; the bands ``(3, C)`` are the diagonal and th
 
 import numpy as np
 
-from dkan_core.training.likelihood import Float64
+from dkan_core.utils.arrays import Float64
 
 
 class BandFactor:

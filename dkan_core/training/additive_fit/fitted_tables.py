@@ -22,15 +22,16 @@ from dkan_core.data.loading.loader import RowReader, all_batches
 from dkan_core.data.loading.order import dropout_keys
 from dkan_core.model.additive import AdditiveFastKAN
 from dkan_core.model.additive_shape import FeatureCuts, Layout
-from dkan_core.model.additive_terms import TABLES, AdditiveTerms, Float64, purified
+from dkan_core.model.additive_terms import TABLES, AdditiveTerms, purified
 from dkan_core.model.architecture import additive_layout, additive_shape
 from dkan_core.model.dropout import keep_factors
 from dkan_core.training.additive_fit.id_effects import IdEffects
 from dkan_core.training.additive_fit.penalized_fit import PenalizedFit, penalized_terms
 from dkan_core.training.additive_fit.penalties import PairPenalty
-from dkan_core.training.likelihood import UInt16, target_of
+from dkan_core.training.likelihood import target_of
 from dkan_core.training.setup.additive_architecture import quantile_cuts
 from dkan_core.training.setup.feature_crosses import Group
+from dkan_core.utils.arrays import Float64, UInt16
 from dkan_core.utils.hints import counted
 from dkan_core.utils.torch_resources import torch_threads
 

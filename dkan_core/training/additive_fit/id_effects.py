@@ -20,7 +20,8 @@ from threadpoolctl import threadpool_limits
 from dkan_core.data.encoding.sparse import EMPTY
 from dkan_core.data.loading.loader import RowReader, all_batches
 from dkan_core.evaluation.metrics import mean_log_loss
-from dkan_core.training.likelihood import LEAST_CURVATURE, Float64, LogisticLikelihood, damped, target_of
+from dkan_core.training.likelihood import LEAST_CURVATURE, LogisticLikelihood, damped, target_of
+from dkan_core.utils.arrays import Float64
 
 # In a batch, every row has room for as many codes as the longest one.
 BATCH_ROWS = 8_192

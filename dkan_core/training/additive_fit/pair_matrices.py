@@ -11,7 +11,7 @@ import torch
 
 from dkan_core.training.additive_fit.pair_splines import PairSpline
 from dkan_core.training.additive_fit.roughness import pair_roughness, side_roughness
-from dkan_core.training.likelihood import Float64
+from dkan_core.utils.arrays import Float64
 
 # What the squared first and second differences of a pair's neighbouring cells count: the less the first ones do, the
 # freer is a plane or a product of both sides, which is what is left of strong pairs.

@@ -10,13 +10,12 @@ of a block.
 import functools
 
 import numpy as np
-import numpy.typing as npt
 
 from dkan_core.model.additive_shape import SCORE_CODES
 from dkan_core.training.setup.additive_architecture import NUMERIC_BINS
+from dkan_core.utils.arrays import Float64
 
 Cuts = tuple[int, ...]
-Float64 = npt.NDArray[np.float64]
 
 # Of a side with fine bins, at most, besides the one of missing values; other sides have a knot in each bin. The second
 # number is that of pairs whose effects are sharp, and the third that of those which are still too sharp for it.

@@ -21,7 +21,8 @@ from dkan_core.training.additive_fit.id_effects import IdEffects
 from dkan_core.training.additive_fit.pair_matrices import EMPTY_RIDGE
 from dkan_core.training.additive_fit.pair_splines import KNOTS, MOST_KNOTS, PairSpline
 from dkan_core.training.additive_fit.penalties import CodesPenalty, CurvePenalty, PairPenalty, Penalty
-from dkan_core.training.likelihood import Float64, LogisticLikelihood, UInt16, damped
+from dkan_core.training.likelihood import LogisticLikelihood, damped
+from dkan_core.utils.arrays import Float64, UInt16
 
 # Passes over the terms; the weights of penalties are updated in every second one from the third on.
 ROUNDS, FIRST_UPDATE, UPDATE_EVERY = 16, 2, 2

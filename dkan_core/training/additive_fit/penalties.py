@@ -16,7 +16,7 @@ from dkan_core.training.additive_fit.band_factor import BandFactor
 from dkan_core.training.additive_fit.pair_matrices import EMPTY_RIDGE, pair_matrix
 from dkan_core.training.additive_fit.pair_splines import MORE_KNOTS, PairSpline
 from dkan_core.training.additive_fit.roughness import lower_bands
-from dkan_core.training.likelihood import Float64
+from dkan_core.utils.arrays import Float64
 
 # The greatest weight, at which a term is a line or nothing, and the largest factor of an update.
 MOST_WEIGHT, MAX_FACTOR = 1e6, 10.0

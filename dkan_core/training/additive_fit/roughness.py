@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dkan_core.training.likelihood import Float64
+from dkan_core.utils.arrays import Float64
 
 
 def lower_bands(matrix_CC: Float64, width: int) -> Float64:

@@ -14,8 +14,8 @@ from torch import Tensor
 from dkan_core.data.loading.loader import SliceBatches
 from dkan_core.training.communication.process_group import ProcessGroup
 from dkan_core.training.compute.flat_model import Replica
-from dkan_core.training.state.adamw import Float32
 from dkan_core.training.state.parameter_store import UpdateRules
+from dkan_core.utils.arrays import Float32
 
 # float32 counts exactly to 2**24: so split, rows are exact up to 2**36.
 ROWS_UNIT = 1 << 12

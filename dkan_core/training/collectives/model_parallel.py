@@ -13,7 +13,6 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.data.loading.loader import SliceBatches
 from dkan_core.model.base import TabularModel
 from dkan_core.model.build import build_model
@@ -22,6 +21,7 @@ from dkan_core.training.communication.process_group import ProcessGroup
 from dkan_core.training.compute.flat_model import Replica
 from dkan_core.training.state.aggregation import LossTotals
 from dkan_core.training.state.parameter_store import UpdateRules
+from dkan_core.utils.arrays import Arrays
 
 
 class ModelParallelism(Strategy):

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.evaluation.metrics import NOT_MEASURED
 from dkan_core.model.base import TabularModel
 from dkan_core.model.fastkan import FastKAN
@@ -20,6 +19,7 @@ from dkan_core.model.tabular import TabularFastKAN
 from dkan_core.training.collectives.model_parallel import ModelParallelism
 from dkan_core.training.compute.gradient import cell_weights, masked_loss, to_tensors
 from dkan_core.training.state.aggregation import LossTotals
+from dkan_core.utils.arrays import Arrays
 
 if TYPE_CHECKING:
     from torch.distributed.pipelining import ScheduleGPipe

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from dkan_core.config.resolved import ResolvedTrainConfig
-from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.model.architecture import ModelConfig
 from dkan_core.model.base import TabularModel
 from dkan_core.model.build import build_model
@@ -15,8 +14,8 @@ from dkan_core.model.kernels import Kernel, use_kernel
 from dkan_core.model.prepared_step import PreparedStep, prepare_step
 from dkan_core.model.sketch import one_step, sketched_layers
 from dkan_core.training.compute.gradient import accumulate_gradient, to_tensors, total_weight, trained_parameters
-from dkan_core.training.state.adamw import Float32
 from dkan_core.training.state.aggregation import LossTotals
+from dkan_core.utils.arrays import Arrays, Float32
 
 KEPT_BUFFERS = 4
 """Buffers whose views are made once: the two copies of a run's parameters take turns."""

@@ -15,7 +15,6 @@ from torch.nn import functional as F
 
 from dkan_core.config.resolved import ResolvedTrainConfig
 from dkan_core.data.format.manifest import PreparedData
-from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.evaluation.metrics import NOT_MEASURED
 from dkan_core.model.architecture import ModelConfig
 from dkan_core.model.base import TabularModel
@@ -25,6 +24,7 @@ from dkan_core.model.parameter_count import check_fits_memory, check_sketch
 from dkan_core.model.random_state import random_state
 from dkan_core.model.training_step import LossTerms, add_step_gradient
 from dkan_core.training.state.adamw import Decayed
+from dkan_core.utils.arrays import Arrays
 
 Logits = Callable[[Tensor | None, Tensor | None, Tensor, Tensor | None], Tensor]
 """From numeric and categorical columns, the rows' keys for dropout, and sparse columns to the logits ``(M, B, L)``."""

@@ -6,9 +6,8 @@ from contextlib import suppress
 
 import torch
 
-from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.data.loading.loader import DeviceCopies
-from dkan_core.training.state.adamw import Float32
+from dkan_core.utils.arrays import Arrays, Float32
 
 PORTABLE = 1
 """Of the flags of ``cudaHostRegister``: for all contexts."""

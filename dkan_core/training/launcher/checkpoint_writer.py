@@ -8,13 +8,13 @@ from typing import Any
 
 from dkan_core.errors import DkanError
 from dkan_core.training.launcher.reporting import Reporter
-from dkan_core.training.state.adamw import Float32
 from dkan_core.training.state.checkpoint_file import Checkpoint
 from dkan_core.training.state.checkpoint_store import read_model, save_checkpoint, write_parts
 from dkan_core.training.state.ledger import Ledger
 from dkan_core.training.state.parameter_store import newest_restore_point
 from dkan_core.training.state.shared_memory import CheckpointRequest, SharedMemory
 from dkan_core.training.state.snapshots import snapshots_after
+from dkan_core.utils.arrays import Float32
 from dkan_core.utils.storage.paths import is_remote
 
 # Of the time: what is hashed and copied takes CPU, memory bandwidth and network from training.

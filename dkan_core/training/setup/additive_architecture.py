@@ -13,11 +13,9 @@ import torch
 
 from dkan_core.config import ResolvedTrainConfig
 from dkan_core.data.encoding.preprocessor import Preprocessor, quantize
-from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.model.additive import score_codes
 from dkan_core.model.additive_shape import SCORE_CODES, AdditiveShape, FeatureCuts
 from dkan_core.model.architecture import MAX_BINARY_KNOTS
-from dkan_core.training.likelihood import UInt16
 from dkan_core.training.setup.feature_crosses import (
     CODES_PER_NAT,
     MIN_CROSS_GAIN,
@@ -27,6 +25,7 @@ from dkan_core.training.setup.feature_crosses import (
     coded_column,
 )
 from dkan_core.training.setup.monotone import parse_monotone, warn_of_calendar
+from dkan_core.utils.arrays import Arrays, UInt16
 
 # Bins of a number and codes of a category in a pair, at most.
 NUMERIC_BINS, CATEGORY_BINS = 16, 32

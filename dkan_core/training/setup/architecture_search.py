@@ -13,7 +13,6 @@ from dataclasses import replace
 from functools import partial
 
 from dkan_core.config import ResolvedTrainConfig
-from dkan_core.data.encoding.preprocessor import Float64
 from dkan_core.data.format.manifest import PreparedData
 from dkan_core.data.loading.loader import RowReader
 from dkan_core.model.architecture import ModelConfig
@@ -33,6 +32,7 @@ from dkan_core.training.setup.trials import (
     split_at,
     trained,
 )
+from dkan_core.utils.arrays import Float64
 from dkan_core.utils.torch_resources import torch_threads
 
 DEEP = (*HIDDEN, 16)

@@ -20,14 +20,14 @@ import numpy.typing as npt
 import torch
 
 from dkan_core.data.format.manifest import PreparedData
-from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.data.loading.loader import FirstRows, RowReader, all_batches
 from dkan_core.model.architecture import MAX_ONE_HOT_CODES, ModelConfig
 from dkan_core.model.base import TabularModel
 from dkan_core.model.encoder import EMBEDDING_STD
-from dkan_core.training.likelihood import Float64, target_of
+from dkan_core.training.likelihood import target_of
 from dkan_core.training.setup.model_parts import EMBEDDINGS
 from dkan_core.training.setup.trials import can_be_held_out, folds_of, most_even_fold
+from dkan_core.utils.arrays import Arrays, Float64
 
 # Half of an embedding; eight factors gained as much. Rounds to find out whether there are any, and to estimate them.
 FACTORS = 4

@@ -24,12 +24,12 @@ import numpy.typing as npt
 import torch
 
 from dkan_core.data.encoding.preprocessor import MISSING, SCORE_LIMIT, UNSEEN, Preprocessor
-from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.data.loading.loader import RowReader
 from dkan_core.evaluation.metrics import NOT_MEASURED
 from dkan_core.model.architecture import MAX_ONE_HOT_CODES
 from dkan_core.model.decoding import decode_scores
-from dkan_core.training.likelihood import MAX_CODES, Float64, LogisticLikelihood, UInt16
+from dkan_core.training.likelihood import MAX_CODES, LogisticLikelihood
+from dkan_core.utils.arrays import Arrays, Float64, UInt16
 
 # How many labels (rows times labels), and values (rows times columns), are looked at, which takes a second or two.
 SAMPLE_LABELS, SAMPLE_VALUES = 200_000, 8_000_000

@@ -22,9 +22,7 @@ import numpy as np
 import torch
 
 from dkan_core.config import ResolvedTrainConfig
-from dkan_core.data.encoding.preprocessor import Float64
 from dkan_core.data.format.manifest import PreparedData
-from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.data.loading.loader import RowReader
 from dkan_core.explanation.columns import Column, redrawn, source_columns
 from dkan_core.explanation.model_response import ModelResponse
@@ -46,6 +44,7 @@ from dkan_core.training.setup.trials import (
     split_at,
     trained,
 )
+from dkan_core.utils.arrays import Arrays, Float64
 from dkan_core.utils.hints import some_of
 from dkan_core.utils.torch_resources import torch_threads
 

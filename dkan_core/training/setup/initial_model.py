@@ -28,7 +28,7 @@ from dkan_core.training.setup.architecture import choose_architecture
 from dkan_core.training.setup.model_parts import learning_rate_factors
 from dkan_core.training.setup.monotone import parse_monotone
 from dkan_core.training.setup.weight_transfer import reading_all, transferred_state, widened_architecture
-from dkan_core.training.state.adamw import BETA1, BETA2, Float32
+from dkan_core.training.state.adamw import BETA1, BETA2
 from dkan_core.training.state.checkpoint_store import (
     BEST_FILE,
     CHECKPOINTS,
@@ -37,6 +37,7 @@ from dkan_core.training.state.checkpoint_store import (
     load_source,
 )
 from dkan_core.training.state.refit_choices import RefitChoices
+from dkan_core.utils.arrays import Float32
 from dkan_core.utils.hints import counted, flag, listed_names
 from dkan_core.utils.storage.remote import local_copy
 

@@ -12,15 +12,12 @@ from contextlib import closing
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from dkan_core.config import ResolvedTrainConfig, TrainConfig
-from dkan_core.data.encoding.preprocessor import Float64
 from dkan_core.data.format.manifest import PreparedData
-from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.data.loading.in_memory import ArraysReader
 from dkan_core.data.loading.loader import FirstRows, RowReader, SliceBatches, all_batches
 from dkan_core.model.architecture import ModelConfig
@@ -34,6 +31,7 @@ from dkan_core.training.setup.model_parts import learning_rate_factors
 from dkan_core.training.setup.sizing import SEARCH_ROWS
 from dkan_core.training.state.adamw import AdamState
 from dkan_core.training.state.parameter_store import UpdateRules
+from dkan_core.utils.arrays import Arrays, Float64, Int64
 
 # The first rows of the train split, which are shuffled, and values (rows times columns) at most.
 SAMPLE_ROWS, SAMPLE_VALUES = 100_000, 8_000_000
@@ -45,7 +43,6 @@ HIDDEN = (32,)
 # Of a trial: enough to see so many rows.
 TRIAL_ROWS, MIN_TRIAL_EPOCHS, MAX_TRIAL_EPOCHS = 100_000, 3, 6
 
-Int64 = npt.NDArray[np.int64]
 
 CPU = torch.device("cpu")
 

@@ -11,11 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from dkan_core.native.library import AdamWArguments, native_library
+from dkan_core.utils.arrays import Float32
 
-Float32 = npt.NDArray[np.float32]
 Decayed = tuple[int, int, float]
 Rate = tuple[int, int, float]
 """Range of the parameters, start and stop, and the factor of its learning rate; 0 where it is frozen."""

@@ -11,7 +11,8 @@ from typing import NamedTuple
 import numpy as np
 
 from dkan_core.config.resolved import ResolvedTrainConfig
-from dkan_core.training.state.adamw import BLOCK, AdamState, FlatAdamW, Float32
+from dkan_core.training.state.adamw import BLOCK, AdamState, FlatAdamW
+from dkan_core.utils.arrays import Float32
 
 
 class LossTotals(NamedTuple):

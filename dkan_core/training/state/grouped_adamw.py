@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dkan_core.training.state.adamw import AdamState, Decayed, FlatAdamW, Float32, Rate
+from dkan_core.training.state.adamw import AdamState, Decayed, FlatAdamW, Rate
+from dkan_core.utils.arrays import Float32
 
 # Steps after which AdamW's bias corrections are 1 in float64: moments that come from an earlier run, freed from their
 # bias there, count as so old.

@@ -16,12 +16,13 @@ import numpy as np
 
 from dkan_core.config.resolved import ResolvedTrainConfig
 from dkan_core.errors import TrainingError
-from dkan_core.training.state.adamw import AdamState, Decayed, FlatAdamW, Float32, Rate
+from dkan_core.training.state.adamw import AdamState, Decayed, FlatAdamW, Rate
 from dkan_core.training.state.aggregation import OptimizerStep, WorkerUpdate, aggregation_for
 from dkan_core.training.state.grouped_adamw import SETTLED_STEPS, GroupedAdamW
 from dkan_core.training.state.ledger import Ledger, WorkPlan, add_to_digest
 from dkan_core.training.state.schedule import Schedule, plan_work
 from dkan_core.training.state.shared_memory import SharedMemory
+from dkan_core.utils.arrays import Float32
 
 # Refused updates in a row: a single bad batch is skipped without a change of the learning rate.
 REFUSED_BEFORE_BACKOFF = 3

@@ -18,7 +18,7 @@ from dkan_core.config import ResolvedTrainConfig
 from dkan_core.errors import ConfigError
 from dkan_core.model.calibration import Calibration
 from dkan_core.model.model_folder import REFIT_ROWS
-from dkan_core.training.state.adamw import Float32
+from dkan_core.utils.arrays import Float32
 
 logger = logging.getLogger(__name__)
 

@@ -17,11 +17,11 @@ from dataclasses import astuple, dataclass, fields
 from typing import Any, Generic, Self, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from dkan_core.config.resolved import ResolvedTrainConfig
 from dkan_core.errors import ConfigError
 from dkan_core.training.state.ledger import Ledger
+from dkan_core.utils.arrays import Float32, Int64
 
 # All slots together, beyond the minimum; the evaluator may fall behind by that much before snapshots are skipped.
 SNAPSHOT_BYTES = 256 << 20
@@ -40,8 +40,6 @@ READ_TRIES = 100
 # Roles that have one process; of the others there is one per rank.
 SINGLE_ROLES = ("server", "evaluator")
 
-Float32 = npt.NDArray[np.float32]
-Int64 = npt.NDArray[np.int64]
 ValueT = TypeVar("ValueT")
 
 

@@ -11,10 +11,10 @@ import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from dkan_core.training.state.adamw import Float32
 from dkan_core.training.state.ledger import Ledger
 from dkan_core.training.state.parameter_store import checksum, copy_state
 from dkan_core.training.state.shared_memory import MemoryShape, SharedMemory, Snapshot
+from dkan_core.utils.arrays import Float32
 
 logger = logging.getLogger(__name__)
 

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from dataclasses import asdict
 
 from dkan_core.config.resolved import ResolvedTrainConfig
-from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.data.loading.loader import DeviceCopies, RowReader, SliceBatches
 from dkan_core.training.breakdown import Part
 from dkan_core.training.state.shared_memory import Record, TimeSpent
+from dkan_core.utils.arrays import Arrays
 from dkan_core.utils.resources import peak_resident_memory
 
 # How often the record is written: that takes some 20 us, a lap 0.3 us.

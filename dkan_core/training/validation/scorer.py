@@ -14,8 +14,8 @@ from dkan_core.data.loading.loader import RowReader
 from dkan_core.evaluation.metrics import macro_average_precision, mean_log_loss
 from dkan_core.scoring.prepared import ScoredSplit, score_split
 from dkan_core.training.compute.flat_model import Replica
-from dkan_core.training.state.adamw import Float32
 from dkan_core.training.validation.early_stopping import EarlyStopping
+from dkan_core.utils.arrays import Float32
 
 logger = logging.getLogger(__name__)
 

@@ -5,12 +5,12 @@ import numpy.typing as npt
 import pytest
 from sklearn.linear_model import LogisticRegression
 
-from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.data.loading.in_memory import ArraysReader
 from dkan_core.evaluation.metrics import NOT_MEASURED
 from dkan_core.model.calibration import sigmoid
 from dkan_core.training.additive_fit.id_effects import PENALTIES, IdEffects, fitted_ids
 from dkan_core.training.additive_fit.penalized_fit import PenalizedFit
+from dkan_core.utils.arrays import Arrays
 
 IDS, TRAIN, ROWS = 60, 6_000, 9_000
 Ones = npt.NDArray[np.bool_]

@@ -18,7 +18,7 @@ from dkan_core.training.additive_fit.penalties import (
     curve_slope,
 )
 from dkan_core.training.additive_fit.roughness import pair_roughness, side_roughness
-from dkan_core.training.likelihood import Float64, UInt16
+from dkan_core.utils.arrays import Float64, UInt16
 
 ROWS = 20_000
 FINE_CUTS, CUTS = tuple(range(1, 256, 8)), tuple(range(1, 256, 32))

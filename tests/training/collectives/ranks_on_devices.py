@@ -31,10 +31,10 @@ from dkan_core.training.roles.rank_updates import DeviceRounds
 from dkan_core.training.roles.training_loop import TrainingLoop
 from dkan_core.training.setup.architecture import choose_architecture
 from dkan_core.training.setup.defaults import resolve
-from dkan_core.training.state.adamw import Float32
 from dkan_core.training.state.parameter_store import ParameterStore, UpdateRules, initialize_store
 from dkan_core.training.state.shared_memory import MemoryShape, create_memory
 from dkan_core.training.state.stopwatch import Stopwatch
+from dkan_core.utils.arrays import Float32
 from tests.training.compute.recorded_graph import RecordedGraph, failing, record_graphs
 
 STRATEGIES: tuple[Strategy, ...] = ("allreduce", "ring", "ddp", "local-sgd")

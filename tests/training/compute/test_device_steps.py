@@ -9,11 +9,9 @@ import pytest
 import torch
 
 from dkan_core.config import ResolvedTrainConfig, TrainConfig
-from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.data.hashing import splitmix64
 from dkan_core.data.loading.in_memory import ArraysReader
 from dkan_core.data.loading.loader import SliceBatches, train_batches
-from dkan_core.data.loading.order import Int64
 from dkan_core.model.architecture import ModelConfig
 from dkan_core.model.tabular import TabularFastKAN
 from dkan_core.training.compute import resident_rows
@@ -28,6 +26,7 @@ from dkan_core.training.setup.defaults import resolve
 from dkan_core.training.state.adamw import AdamState, Rate
 from dkan_core.training.state.aggregation import LossTotals
 from dkan_core.training.state.parameter_store import UpdateRules
+from dkan_core.utils.arrays import Arrays, Int64
 from tests.training.compute.recorded_graph import failing, record_graphs
 
 ROWS = 1000

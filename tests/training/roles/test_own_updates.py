@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from dkan_core.config import ResolvedTrainConfig
-from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.data.loading.in_memory import ArraysReader
 from dkan_core.data.loading.loader import SliceBatches
 from dkan_core.training.compute.flat_model import Replica
@@ -22,6 +21,7 @@ from dkan_core.training.state.aggregation import WorkerUpdate
 from dkan_core.training.state.parameter_store import ParameterStore, UpdateRules, initialize_store
 from dkan_core.training.state.shared_memory import MemoryShape, create_memory
 from dkan_core.training.state.stopwatch import Stopwatch
+from dkan_core.utils.arrays import Arrays
 from tests.training.compute.test_device_steps import network, rows_in_memory, settings
 
 SERVER = "parameter-server"

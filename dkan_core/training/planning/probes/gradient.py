@@ -16,7 +16,6 @@ from torch import Tensor
 
 from dkan_core.config import ResolvedTrainConfig
 from dkan_core.data.format.shard_reader import ShardReader
-from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.data.loading.loader import row_bytes_in_batch, run_batches
 from dkan_core.data.loading.prefetching import PREFETCH
 from dkan_core.model.kernels.choice import captured
@@ -29,6 +28,7 @@ from dkan_core.training.roles.startup import open_train_split, use_device
 from dkan_core.training.state.aggregation import WorkerUpdate
 from dkan_core.training.state.parameter_store import ParameterStore, UpdateRules, initialize_store
 from dkan_core.training.state.shared_memory import MemoryShape, create_memory
+from dkan_core.utils.arrays import Arrays
 
 # Longer where there is more noise: gradients of two sizes are compared with each other, the rest are simple medians.
 # A plan measures each number of workers twice, and should not take minutes.
