@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dkan_core.data.labels import NOT_MEASURED
 from dkan_core.evaluation.curves import calibration_points
-from dkan_core.evaluation.metrics import NOT_MEASURED, compute_metrics
+from dkan_core.evaluation.metrics import compute_metrics
 
 Array = npt.NDArray[Any]
 

@@ -13,11 +13,11 @@ import numpy.typing as npt
 
 from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.data.format.manifest import open_prepared
+from dkan_core.data.labels import NOT_MEASURED
 from dkan_core.data.loading.loader import open_split
 from dkan_core.editing.apply import apply_edits
 from dkan_core.editing.edits import Edit, read_edits
 from dkan_core.errors import ConfigError, DataError, OutputError
-from dkan_core.evaluation.metrics import NOT_MEASURED
 from dkan_core.model.additive import AdditiveFastKAN
 from dkan_core.model.additive_terms import terms_of
 from dkan_core.model.base import TabularModel

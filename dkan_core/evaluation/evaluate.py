@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from dkan_core.data.labels import NOT_MEASURED
 from dkan_core.data.source.files import source_paths
 from dkan_core.errors import ConfigError
 from dkan_core.evaluation import column_summary, leakage
@@ -194,7 +195,7 @@ def _one_class(evaluation: Evaluation, data: EvaluationData) -> list[str]:
     """Return which labels have rows of one class only, and what their columns hold instead; or no rows at all."""
     found = []
     for label, labels_N in zip(data.labels, evaluation.counted_labels.T, strict=True):
-        classes = {*np.unique(labels_N).tolist()} - {metric.NOT_MEASURED}
+        classes = {*np.unique(labels_N).tolist()} - {NOT_MEASURED}
         if not classes:
             found.append(f"label {label!r} is measured in no row, so it has no metrics")
         if len(classes) == 1:
@@ -279,7 +280,7 @@ def _prediction_table(evaluation: Evaluation, names: list[str]) -> pa.Table:
     columns: dict[str, pa.Array] = {}
     for index, name in enumerate(names):
         labels_N = evaluation.labels[:, index]
-        columns[name] = pa.array(labels_N, mask=labels_N == metric.NOT_MEASURED)
+        columns[name] = pa.array(labels_N, mask=labels_N == NOT_MEASURED)
         columns[probability_column(name)] = pa.array(evaluation.probabilities[:, index])
     if evaluation.weights is not None and WEIGHT_COLUMN in columns:
         logger.warning("predictions: a label is called %r, and the rows' weights are left out", WEIGHT_COLUMN)

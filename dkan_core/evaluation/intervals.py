@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from scipy.special import expit, logit, ndtr, stdtrit
 
-from dkan_core.evaluation.metrics import NOT_MEASURED
+from dkan_core.data.labels import NOT_MEASURED
 from dkan_core.utils.arrays import Array
 
 # Of the bounds: nineteen of twenty such intervals hold the value of endlessly many rows like these.

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from dkan_core.data.encoding.preprocessor import Preprocessor
-from dkan_core.evaluation.metrics import NOT_MEASURED, compute_metrics, positive_rates
+from dkan_core.data.labels import NOT_MEASURED
+from dkan_core.evaluation.metrics import compute_metrics, positive_rates
 from dkan_core.explanation.columns import listed_codes, listed_columns, source_columns
 from dkan_core.utils.arrays import Array, Arrays
 

@@ -21,10 +21,9 @@ from typing import Any
 
 import numpy as np
 
+from dkan_core.data.labels import NOT_MEASURED
 from dkan_core.utils.arrays import Array
 
-# The largest uint8: labels stay at one byte per row.
-NOT_MEASURED = 255
 # Rows of the mean rate that a cell's own is drawn towards.
 SHRINKAGE = 2.0
 # The next smaller power of ten is lost when it is taken from 1 in float32. A single row that is wrong for sure then

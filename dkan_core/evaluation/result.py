@@ -8,9 +8,10 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import ConfigDict
 
+from dkan_core.data.labels import NOT_MEASURED
 from dkan_core.errors import DataError
 from dkan_core.evaluation import curves
-from dkan_core.evaluation.metrics import NOT_MEASURED, finite_numbers
+from dkan_core.evaluation.metrics import finite_numbers
 from dkan_core.model.saved_model import Share
 from dkan_core.report.inline import inline_page
 from dkan_core.report.templating import render_html, render_markdown, score

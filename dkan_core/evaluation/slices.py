@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from dkan_core.data.encoding.preprocessor import FIRST_CODE
+from dkan_core.data.labels import NOT_MEASURED
 from dkan_core.errors import ConfigError
 from dkan_core.evaluation.intervals import KEYS, around, metric_intervals
 from dkan_core.evaluation.labelled_rows import EvaluationData
-from dkan_core.evaluation.metrics import NOT_MEASURED, compute_metrics
+from dkan_core.evaluation.metrics import compute_metrics
 from dkan_core.explanation.columns import Column, read_codes, read_values, source_columns
 from dkan_core.explanation.grid import written_value
 from dkan_core.model.saved_model import SavedModel

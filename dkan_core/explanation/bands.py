@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dkan_core.data.encoding.preprocessor import normal_scores
-from dkan_core.evaluation.metrics import NOT_MEASURED
+from dkan_core.data.labels import NOT_MEASURED
 from dkan_core.explanation.curves import ReadCurve
 from dkan_core.explanation.grid import Grid
 from dkan_core.model.calibration import sigmoid

@@ -16,8 +16,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import torch
 
+from dkan_core.data.labels import NOT_MEASURED
 from dkan_core.errors import DataError
-from dkan_core.evaluation.metrics import NOT_MEASURED
 from dkan_core.explanation.columns import Column, refuse_sparse, source_columns
 from dkan_core.explanation.contributions import explainer_of
 from dkan_core.explanation.grid import written_value

@@ -16,11 +16,12 @@ from dkan_core.data.encoding.column_hints import stored_as_text
 from dkan_core.data.encoding.histograms import count_values, quantile_knots
 from dkan_core.data.encoding.preprocessor import CategoryFeature, NumericFeature, Preprocessor, category_codes
 from dkan_core.data.encoding.raw_columns import column_named
+from dkan_core.data.labels import NOT_MEASURED
 from dkan_core.data.preparation.label_values import doubtful_zeros
 from dkan_core.evaluation.drift.counting import DriftCounts, TrainingDistribution
 from dkan_core.evaluation.drift.measures import LARGE, measure, psi_beyond_chance
 from dkan_core.evaluation.leakage import MIN_CLASS_ROWS, SUSPECT_COLUMN
-from dkan_core.evaluation.metrics import NOT_MEASURED, compute_metrics, positive_rates
+from dkan_core.evaluation.metrics import compute_metrics, positive_rates
 
 # Fewer rows say little: 100 random numbers all differ, and so do the shares of their bins in two samples.
 MIN_ROWS = 100

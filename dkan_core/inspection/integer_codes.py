@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from dkan_core.data.encoding.fitting import MAX_VALUE_CODES
 from dkan_core.data.encoding.preprocessor import FIRST_CODE, Preprocessor, normal_scores, quantize, value_codes
-from dkan_core.evaluation.metrics import NOT_MEASURED
+from dkan_core.data.labels import NOT_MEASURED
 from dkan_core.utils.arrays import Float64, Int64
 
 # Of a sample, on average. Of fewer, the rate of a value is chance, or that of one person who is in several rows.

@@ -21,6 +21,7 @@ from dkan_core.data.encoding.fitting import fit_preprocessor
 from dkan_core.data.encoding.preprocessor import CodedFeature, NumericFeature, Preprocessor
 from dkan_core.data.format.manifest import open_prepared
 from dkan_core.data.hashing import salted
+from dkan_core.data.labels import NOT_MEASURED
 from dkan_core.data.loading.loader import all_batches, open_split
 from dkan_core.data.preparation.sampling import BottomK
 from dkan_core.data.preparation.statistics import check_binary, count_others
@@ -34,7 +35,6 @@ from dkan_core.data.source.partition import whole_files
 from dkan_core.data.source.roles import assign_roles, column_requirements, is_feature
 from dkan_core.data.source.splits import SplitBatch, read_split_batches
 from dkan_core.errors import DataError
-from dkan_core.evaluation.metrics import NOT_MEASURED
 from dkan_core.explanation.columns import EXACT_KNOTS, source_columns
 from dkan_core.explanation.inverse_transform import inverse_transform
 from dkan_core.utils.progress import progress

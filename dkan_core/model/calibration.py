@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dkan_core.evaluation.metrics import NOT_MEASURED
+from dkan_core.data.labels import NOT_MEASURED
 
 # Standard deviation of the prior of the scale (docs/benchmarks/experiments.md).
 SCALE_STD = 0.5

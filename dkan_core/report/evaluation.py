@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
+from dkan_core.data.labels import NOT_MEASURED
 from dkan_core.evaluation.curves import confusion_matrix, threshold_counts, threshold_table
 from dkan_core.evaluation.intervals import INTERVAL
-from dkan_core.evaluation.metrics import NOT_MEASURED
 from dkan_core.report.figures import evaluation as figures
 from dkan_core.report.history import History, training_section
 from dkan_core.report.templating import Card, digits_of, inline_script, render_html, score

@@ -12,7 +12,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from dkan_core.evaluation.metrics import NOT_MEASURED
+from dkan_core.data.labels import NOT_MEASURED
 from dkan_core.model.calibration import sigmoid
 from dkan_core.native.library import LikelihoodArguments, native_library
 from dkan_core.utils.arrays import Float64, UInt16

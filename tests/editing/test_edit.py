@@ -23,8 +23,8 @@ from dkan_core import (
     explain,
     explain_rows,
 )
+from dkan_core.data.labels import NOT_MEASURED
 from dkan_core.editing.edit import _measures
-from dkan_core.evaluation.metrics import NOT_MEASURED
 from dkan_core.model.saved_model import SavedModel, model_card
 from dkan_core.scoring.prepared import ScoredSplit
 from tests.additive_data import make_rows

@@ -11,9 +11,9 @@ import pytest
 from dkan_core import PrepareConfig, TrainConfig, evaluate, prepare, train
 from dkan_core.data.encoding.preprocessor import NumericFeature, Preprocessor
 from dkan_core.data.format.manifest import read_manifest
+from dkan_core.data.labels import NOT_MEASURED
 from dkan_core.data.loading.loader import all_batches, open_split
 from dkan_core.evaluation.leakage import leakage_warnings
-from dkan_core.evaluation.metrics import NOT_MEASURED
 
 ROWS = 6000
 TRUTH = np.random.default_rng(1).random(ROWS) < 0.3

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from sklearn import metrics as reference
 
+from dkan_core.data.labels import NOT_MEASURED
 from dkan_core.evaluation import curves, metrics
 from dkan_core.utils.arrays import Array
 
@@ -256,7 +257,7 @@ def test_weighted_scalars_equal_scikit_learn(sample: tuple[Array, Array], seed: 
 def test_weight_of_a_whole_number_is_so_many_rows_and_of_zero_none() -> None:
     labels, scores = imbalanced(2_000, 0.1)
     labels = np.stack([labels, np.roll(labels, 7)], axis=1)
-    labels[::50, 1] = metrics.NOT_MEASURED
+    labels[::50, 1] = NOT_MEASURED
     scores = np.stack([scores, np.roll(scores, 7)], axis=1)
     count = np.random.default_rng(0).integers(0, 4, len(labels))
     found = metrics.compute_metrics(labels, scores, ["a", "b"], count.astype(np.float32))
@@ -265,7 +266,7 @@ def test_weight_of_a_whole_number_is_so_many_rows_and_of_zero_none() -> None:
     for name in (*metrics.SCALARS, "average_precision_micro"):
         assert found[name] == pytest.approx(wanted[name], abs=1e-12), name
     for index, name in enumerate(("a", "b")):
-        counted = (count > 0) & (labels[:, index] != metrics.NOT_MEASURED)
+        counted = (count > 0) & (labels[:, index] != NOT_MEASURED)
         assert found["labels"][name]["rows"] == np.count_nonzero(counted)
         threshold = metrics.best_f1_threshold(labels[:, index], scores[:, index], count)
         assert threshold == metrics.best_f1_threshold(repeated_labels[:, index], repeated_scores[:, index])

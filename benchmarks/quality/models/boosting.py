@@ -13,7 +13,8 @@ import pyarrow as pa
 
 from benchmarks.quality.data import Encoder
 from benchmarks.quality.models import Array, Fitted, Job
-from dkan_core.evaluation.metrics import NOT_MEASURED, average_precision
+from dkan_core.data.labels import NOT_MEASURED
+from dkan_core.evaluation.metrics import average_precision
 
 ROUNDS, PATIENCE = 1000, 50
 

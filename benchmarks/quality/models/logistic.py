@@ -12,7 +12,8 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from benchmarks.quality.data import Encoder
 from benchmarks.quality.models import Array, Fitted, Job
-from dkan_core.evaluation.metrics import NOT_MEASURED, average_precision
+from dkan_core.data.labels import NOT_MEASURED
+from dkan_core.evaluation.metrics import average_precision
 
 STRENGTHS = (0.01, 0.1, 1.0, 10.0)
 MAX_ITERATIONS = 1000

@@ -20,7 +20,8 @@ from torch import Tensor, nn
 
 from benchmarks.quality.data import Encoder
 from benchmarks.quality.models import Array, Fitted, Job
-from dkan_core.evaluation.metrics import NOT_MEASURED, macro_average_precision
+from dkan_core.data.labels import NOT_MEASURED
+from dkan_core.evaluation.metrics import macro_average_precision
 
 LEARNING_RATE, WEIGHT_DECAY, PATIENCE = 2e-3, 3e-4, 16
 SMALL_BATCH, LARGE_BATCH, LARGE_ROWS = 256, 1024, 100_000

@@ -16,8 +16,8 @@ import numpy.typing as npt
 
 from dkan_core.config.prepare import MAX_WEIGHT
 from dkan_core.data.encoding.preprocessor import SCORE_LIMIT
+from dkan_core.data.labels import NOT_MEASURED
 from dkan_core.errors import DataError
-from dkan_core.evaluation.metrics import NOT_MEASURED
 from dkan_core.utils.hints import counted
 
 # Part of format version 2. Smaller blocks would mean a larger manifest (67 bytes a block), larger ones a slower start:

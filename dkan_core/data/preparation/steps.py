@@ -26,6 +26,7 @@ from dkan_core.data.format.manifest import FORMAT_VERSION, SPARSE_VERSION, Prepa
 from dkan_core.data.format.shard_writer import KEY, Shard, ShardWriter, array_layout, record_type
 from dkan_core.data.format.split_info import SplitInfo
 from dkan_core.data.hashing import salted, splitmix64
+from dkan_core.data.labels import NOT_MEASURED
 from dkan_core.data.preparation.label_values import log_positive
 from dkan_core.data.preparation.statistics import Counts, Statistics, check_counts
 from dkan_core.data.preparation.task import PreparationTask
@@ -35,7 +36,6 @@ from dkan_core.data.source.roles import ColumnRoles
 from dkan_core.data.source.split_hints import split_warnings
 from dkan_core.data.source.splits import SplitBatch, read_split_batches
 from dkan_core.errors import DataError, redact
-from dkan_core.evaluation.metrics import NOT_MEASURED
 from dkan_core.utils.arrays import UInt64
 from dkan_core.utils.hints import counted, few_rows, listed_counts
 

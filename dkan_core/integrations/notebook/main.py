@@ -17,10 +17,11 @@ import pyarrow.parquet as pq
 from dkan_core.config import PrepareConfig, TrainConfig, check_config
 from dkan_core.data.encoding.fitting import MIN_CATEGORY_ROWS
 from dkan_core.data.encoding.raw_columns import numbers
+from dkan_core.data.labels import NOT_MEASURED
 from dkan_core.data.preparation.prepare import prepare
 from dkan_core.data.source.column_types import is_number, is_text
 from dkan_core.errors import DataError
-from dkan_core.evaluation.metrics import NOT_MEASURED, macro_average_precision
+from dkan_core.evaluation.metrics import macro_average_precision
 from dkan_core.integrations.notebook.predictor import Predictor
 from dkan_core.integrations.notebook.rows import LabelledRows, read_labelled_rows
 from dkan_core.model.saved_model import SavedModel

@@ -13,9 +13,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import torch
 
+from dkan_core.data.labels import NOT_MEASURED
 from dkan_core.data.source.frames import column_names, is_frame, nulls_as_numbers, to_table, without_empty_types
 from dkan_core.errors import DataError
-from dkan_core.evaluation.metrics import NOT_MEASURED
 from dkan_core.utils.arrays import Array
 from dkan_core.utils.hints import counted, some_of
 

@@ -6,7 +6,7 @@ Shape suffixes: N rows, L labels, G groups, K classes of all labels.
 import numpy as np
 import numpy.typing as npt
 
-from dkan_core.evaluation.metrics import NOT_MEASURED
+from dkan_core.data.labels import NOT_MEASURED
 from dkan_core.integrations.sklearn.targets import check_classes
 from dkan_core.utils.arrays import Int64, UInt64
 

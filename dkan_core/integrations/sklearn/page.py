@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 from sklearn.utils import check_consistent_length
 
+from dkan_core.data.labels import NOT_MEASURED
 from dkan_core.errors import DataError
-from dkan_core.evaluation.metrics import NOT_MEASURED
 from dkan_core.explanation.explain import explanation_page, quick_explanation
 from dkan_core.integrations.sklearn.targets import encode_labels
 from dkan_core.model.saved_model import SavedModel

@@ -7,8 +7,8 @@ import numpy.typing as npt
 from sklearn.metrics import accuracy_score
 from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
+from dkan_core.data.labels import NOT_MEASURED
 from dkan_core.errors import ConfigError
-from dkan_core.evaluation.metrics import NOT_MEASURED
 from dkan_core.integrations.sklearn.targets import classes_of, encode_labels
 from dkan_core.model.architecture import ModelConfig
 from dkan_core.scoring.probabilities import to_probability

@@ -18,10 +18,10 @@ from sklearn.utils.validation import _check_sample_weight
 from dkan_core.config.prepare import MAX_WEIGHT
 from dkan_core.data.format.split_info import SplitInfo
 from dkan_core.data.hashing import value_keys
+from dkan_core.data.labels import NOT_MEASURED
 from dkan_core.data.source.column_types import is_text
 from dkan_core.data.source.frames import column_names, is_frame
 from dkan_core.data.source.groups import group_bytes
-from dkan_core.evaluation.metrics import NOT_MEASURED
 from dkan_core.utils.arrays import Array, Arrays, UInt64
 from dkan_core.utils.hints import counted
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from dkan_core.evaluation.metrics import NOT_MEASURED
+from dkan_core.data.labels import NOT_MEASURED
 from dkan_core.model.base import TabularModel
 from dkan_core.model.fastkan import FastKAN
 from dkan_core.model.tabular import TabularFastKAN

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from dkan_core.config.resolved import ResolvedTrainConfig
 from dkan_core.data.format.manifest import PreparedData
-from dkan_core.evaluation.metrics import NOT_MEASURED
+from dkan_core.data.labels import NOT_MEASURED
 from dkan_core.model.architecture import ModelConfig
 from dkan_core.model.base import TabularModel
 from dkan_core.model.build import build_model

@@ -24,8 +24,8 @@ import numpy.typing as npt
 import torch
 
 from dkan_core.data.encoding.preprocessor import MISSING, SCORE_LIMIT, UNSEEN, Preprocessor
+from dkan_core.data.labels import NOT_MEASURED
 from dkan_core.data.loading.loader import RowReader
-from dkan_core.evaluation.metrics import NOT_MEASURED
 from dkan_core.model.architecture import MAX_ONE_HOT_CODES
 from dkan_core.model.decoding import decode_scores
 from dkan_core.training.likelihood import MAX_CODES, LogisticLikelihood

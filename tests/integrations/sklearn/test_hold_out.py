@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dkan_core.evaluation.metrics import NOT_MEASURED
+from dkan_core.data.labels import NOT_MEASURED
 from dkan_core.integrations.sklearn.hold_out import hold_out, hold_out_rows
 from dkan_core.integrations.sklearn.targets import check_groups
 

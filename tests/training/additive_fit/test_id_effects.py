@@ -5,8 +5,8 @@ import numpy.typing as npt
 import pytest
 from sklearn.linear_model import LogisticRegression
 
+from dkan_core.data.labels import NOT_MEASURED
 from dkan_core.data.loading.in_memory import ArraysReader
-from dkan_core.evaluation.metrics import NOT_MEASURED
 from dkan_core.model.calibration import sigmoid
 from dkan_core.training.additive_fit.id_effects import PENALTIES, IdEffects, fitted_ids
 from dkan_core.training.additive_fit.penalized_fit import PenalizedFit

@@ -17,9 +17,9 @@ from benchmarks.interactions import collisions
 from dkan_core import ConfigError, FastKANClassifier, PrepareConfig, TrainConfig, TrainResult, prepare, train
 from dkan_core.config import ResolvedTrainConfig
 from dkan_core.data.format.manifest import PreparedData, open_prepared
+from dkan_core.data.labels import NOT_MEASURED
 from dkan_core.data.loading.in_memory import ArraysReader
 from dkan_core.data.loading.loader import RowReader, all_batches, open_split
-from dkan_core.evaluation.metrics import NOT_MEASURED
 from dkan_core.model.architecture import ModelConfig
 from dkan_core.model.base import TabularModel
 from dkan_core.model.saved_model import SavedModel
