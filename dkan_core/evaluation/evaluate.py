@@ -14,10 +14,10 @@ from dkan_core.data.labels import NOT_MEASURED
 from dkan_core.data.source.files import source_paths
 from dkan_core.errors import ConfigError
 from dkan_core.evaluation import column_summary, leakage
-from dkan_core.evaluation import metrics as metric
 from dkan_core.evaluation.comparison import DIFFERENCE, Comparison, add_comparison, compare, known_rows
 from dkan_core.evaluation.intervals import add_intervals
 from dkan_core.evaluation.labelled_rows import EvaluationData, RowCollector, open_evaluation_data, score_rows
+from dkan_core.evaluation.metrics import compute_metrics
 from dkan_core.evaluation.page import read_run_history, render_page
 from dkan_core.evaluation.result import Evaluation
 from dkan_core.evaluation.slices import TOP_COLUMNS, find_columns, slice_metrics
@@ -161,7 +161,7 @@ def _score(saved: SavedModel, data: EvaluationData, kept: int) -> tuple[Evaluati
     larger = RowCollector(data.sample(column_summary.rows_to_look_at(saved.preprocessor)))
     batches = larger.watch(collector.watch(data.batches(saved.preprocessor)))
     labels_NL, probabilities_NL, weight_N = score_rows(saved, data, batches)
-    metrics = metric.compute_metrics(labels_NL, probabilities_NL, data.labels, weight_N)
+    metrics = compute_metrics(labels_NL, probabilities_NL, data.labels, weight_N)
     metrics |= {"split": data.name, "is_raw": not data.split, "model_fingerprint": saved.files.fingerprint()}
     add_intervals(metrics, labels_NL, probabilities_NL, weight_N)
     for label in data.labels:
