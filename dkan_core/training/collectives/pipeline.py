@@ -97,7 +97,7 @@ class Stage(nn.Module):
 
     Args:
         model: The model, changed.
-        stage: Of these layers among the stages.
+        stage: Index of this stage.
         stages: How many there are.
         precision: "fp32" or "bf16", of matrix products.
 
