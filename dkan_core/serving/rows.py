@@ -11,7 +11,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from dkan_core.data.decimals import MAX_WHOLE
 from dkan_core.data.encoding.preprocessor import Preprocessor
+from dkan_core.data.encoding.raw_columns import texts_of
 from dkan_core.data.encoding.source_check import check_features, integer_categories
 from dkan_core.data.encoding.sparse import SparseFeature
 from dkan_core.data.source.column_types import column_types, is_number, is_text
@@ -104,7 +106,7 @@ def _inferred(name: str, values: list[Any], preprocessor: Preprocessor) -> pa.Ar
         values = _with_nulls(values)
     if name in integer_categories(preprocessor):
         # Integers of any size, and beside texts: a batch may have rows of several clients.
-        values = [str(value) if type(value) is int else value for value in values]
+        values = [_as_text(value) for value in values]
     vectors = next((each for each in preprocessor.sparse if each.name == name and each.vector_bytes), None)
     if vectors is not None:
         return pa.array([_vector(each, vectors, number) for number, each in enumerate(values)], vectors.source_type)
@@ -122,6 +124,11 @@ def _inferred(name: str, values: list[Any], preprocessor: Preprocessor) -> pa.Ar
         others = dict.fromkeys(preprocessor.columns, pa.null())
         check_features(preprocessor, {**others, name: kind}, where, because=TRAINED_WITH)
     raise DataError(f"{REQUEST}: column {name!r} holds values of several types; expected one")
+
+
+def _as_text(value: Any) -> Any:
+    is_whole = isinstance(value, float) and value.is_integer() and abs(value) <= MAX_WHOLE
+    return str(int(value)) if is_whole or type(value) is int else value
 
 
 def _with_nulls(values: Sequence[Any] | npt.NDArray[Any]) -> list[Any]:
@@ -242,5 +249,7 @@ def _rows(columns: Mapping[str, pa.Array], preprocessor: Preprocessor) -> pa.Rec
     columns = {**columns, **{name: parsed_times(columns[name], kind, name, REQUEST) for name, kind in times.items()}}
     types = {name: column.type for name, column in columns.items()}
     check_features(preprocessor, types, REQUEST, because=TRAINED_WITH)
+    for name in integer_categories(preprocessor):
+        columns[name] = texts_of(columns[name], name, REQUEST, integers=True)
     cast = {name: columns[name].cast(kind, safe=False) for name, kind in preprocessor.source_types.items()}
     return pa.record_batch(list(cast.values()), names=list(cast))

@@ -96,7 +96,15 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.mark.parametrize(
-    "kinds", [[pa.int64()], [pa.int16(), pa.uint16()], [None], [pa.decimal128(20, 0)], [pa.int32(), pa.string(), None]]
+    "kinds",
+    [
+        [pa.int64()],
+        [pa.int16(), pa.uint16()],
+        [None],
+        [pa.decimal128(20, 0)],
+        [pa.float64()],
+        [pa.int32(), pa.float32(), pa.string(), None],
+    ],
 )
 def test_integers_of_any_width_are_prepared_as_their_text(
     kinds: list[pa.DataType | None], texts: Path, tmp_path: Path
@@ -180,8 +188,7 @@ def test_strings_booleans_and_names_of_folders_may_be_named(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("column", "change", "message"),
     [
-        ("user", lambda t: as_kind(t, pa.float64(), ("user",)), r"raw/part-000.parquet: column 'user' is double, but "),
-        ("x", None, r"'x' is double, but is read as categories; expected integers \(Int64 in pandas"),
+        ("x", None, r"raw/part-000.parquet: column 'x' is double and read as string, .*holds numbers with a fraction"),
         ("usr", None, r"part-000.parquet: categorical column 'usr' does not exist; did you mean 'user'"),
         ("ids", lambda t: t.append_column("ids", pa.array([[1]] * ROWS)), r"'ids' is .*list.*; expected integers, str"),
         (
@@ -211,7 +218,7 @@ def test_files_and_frames_are_scored_as_the_same_texts(model: str, tmp_path: Pat
     rows = make_rows(2)
     wanted = predict(model, as_text(rows), reasons=2)
     assert len(wanted["y_probability"].unique()) > ROWS // 2
-    for index, kind in enumerate((pa.int64(), pa.int16(), None)):
+    for index, kind in enumerate((pa.int64(), pa.int16(), None, pa.float64(), pa.float32())):
         found, raw = as_kind(rows, kind), tmp_path / f"{index}.parquet"
         assert predict(model, found, reasons=2).equals(wanted)
         pq.write_table(found, raw)
@@ -219,14 +226,35 @@ def test_files_and_frames_are_scored_as_the_same_texts(model: str, tmp_path: Pat
         assert pq.read_table(tmp_path / f"scores {index}.parquet").equals(wanted)
     frame = rows.to_pandas().assign(user=pd.array(rows["user"].to_pylist(), "Int64"))
     assert np.array_equal(predict(model, frame)["y_probability"], wanted["y_probability"].to_numpy())
-    pq.write_table(as_kind(rows, pa.float64()), tmp_path / "floats.parquet")
-    with pytest.raises(DataError, match=r"'user' is double; .* categories \(integers \(Int64 in pandas\) or strings"):
-        predict(model, tmp_path / "floats.parquet", tmp_path / "never.parquet")
+    assert np.array_equal(predict(model, rows.to_pandas())["y_probability"], wanted["y_probability"].to_numpy())
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "message"),
+    [
+        (0.5, pa.float64(), "column 'user' holds numbers with a fraction; the model was trained with categories there"),
+        (2.0**54, pa.float64(), "column 'user' holds numbers beyond 9,007,199,254,740,992, where floats are no exact"),
+        (2.0**25, pa.float32(), "column 'user' holds numbers beyond 16,777,216, where floats are no exact integers"),
+    ],
+)
+def test_floats_that_are_no_integers_are_named(
+    value: float, kind: pa.DataType, message: str, model: str, tmp_path: Path
+) -> None:
+    rows = make_rows(2)
+    rows = rows.set_column(0, "user", pa.array([value] * ROWS, kind))
+    pq.write_table(rows, tmp_path / "raw.parquet")
+    with pytest.raises(DataError, match=f"raw.parquet: {message}"):
+        predict(model, tmp_path / "raw.parquet", tmp_path / "never.parquet")
+    datatype = "FP64" if kind == pa.float64() else "FP32"
+    tensors = [Tensor(name, "FP64", [3], [1.0] * 3) for name in ("x", "item")]
+    with pytest.raises(DataError, match=f"request: {message}"):
+        rows_of_tensors([*tensors, Tensor("user", datatype, [3], [value] * 3)], SavedModel(Path(model)).preprocessor)
 
 
 def test_parts_evaluation_drift_and_reasons_are_those_of_texts(model: str, tmp_path: Path) -> None:
     found = {}
-    for name, rows in (("ints", make_rows(2)), ("texts", as_text(make_rows(2)))):
+    given = make_rows(2)
+    for name, rows in (("ints", given), ("floats", as_kind(given, pa.float64())), ("texts", as_text(given))):
         source = write(rows, tmp_path / name, files=2)
         plan_scoring(model, source, str(tmp_path / f"{name} scores"), parts=2)
         for part in range(2):
@@ -235,7 +263,7 @@ def test_parts_evaluation_drift_and_reasons_are_those_of_texts(model: str, tmp_p
         result = evaluate(model, source, tmp_path / f"{name} eval", explain=False)
         reasons = explain_rows(model, source, tmp_path / f"{name} rows")
         found[name] = scores, result.metrics["average_precision"], measure_drift(model, source), reasons
-    assert found["ints"] == found["texts"]
+    assert found["ints"] == found["floats"] == found["texts"]
     values = {reason.column: reason.value for reason in found["ints"][3][0].reasons}
     assert values["item"] == str(make_rows(2)["item"][0].as_py())
 
@@ -253,7 +281,10 @@ def test_requests_may_have_integers(model: str) -> None:
         Tensor("item", "INT64", [50, 1], rows["item"].to_numpy().reshape(-1, 1)),
     ]
     texts = [tensors[0], *(Tensor(name, "BYTES", [50], as_text(rows)[name].to_pylist()) for name in IDS)]
+    floats = rows.to_pandas().astype({"user": float, "item": float})
     for found in (
+        rows_of_instances(floats.to_dict("records"), saved.preprocessor),
+        rows_of_tensors([Tensor(name, "FP64", [50], floats[name].tolist()) for name in floats], saved.preprocessor),
         rows_of_instances(rows.to_pylist(), saved.preprocessor),
         rows_of_instances(mixed, saved.preprocessor),
         rows_of_tensors(tensors, saved.preprocessor),

@@ -10,6 +10,7 @@ from dkan_core.data.decimals import to_float64
 from dkan_core.data.hashing import value_keys
 from dkan_core.data.source.column_types import is_number, is_text, is_whole
 from dkan_core.data.source.times import TimePart, in_seconds, is_duration, read_part
+from dkan_core.data.whole_floats import integer_texts
 from dkan_core.errors import DataError
 from dkan_core.utils.arrays import Float64
 
@@ -86,11 +87,16 @@ def texts_of(
         column: The column.
         name: Its name.
         where: The rows, as messages should call them.
-        integers: Whether whole numbers are taken, too, in decimal digits.
+        integers: Whether whole numbers are taken, too, in decimal digits; floats have no fraction then.
     """
     kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
     if pa.types.is_floating(kind) and column.null_count == len(column):
         return pa.nulls(len(column), pa.string())
+    if integers and pa.types.is_floating(kind):
+        try:
+            return integer_texts(column.cast(kind))
+        except pa.ArrowInvalid as error:
+            raise DataError(f"{where}: column {name!r} {error}; the model was trained with categories there") from None
     known = is_text(kind) or pa.types.is_boolean(kind) or pa.types.is_null(kind)
     if not (known or (integers and is_whole(kind))):
         raise DataError(f"{where}: column {name!r} is {kind}; the model was trained with categories there")

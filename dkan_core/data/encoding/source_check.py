@@ -43,11 +43,11 @@ def check_features(preprocessor: Preprocessor, types: dict[str, pa.DataType], wh
     others = {*preprocessor.times, *(feature.name for feature in preprocessor.sparse)}
     coded = integer_categories(preprocessor)
     for name in (name for name in preprocessor.columns if name not in others):
-        integers = (is_whole,) if name in coded else ()
+        integers = (is_whole, pa.types.is_floating) if name in coded else ()
         kinds = (is_number, is_duration) if name in numeric else (is_text, pa.types.is_boolean, *integers)
         # Text in the names of folders is read as what is needed, if it can be.
         if types[name] != FOLDER_TEXT and not any(fits(types[name]) for fits in (*kinds, pa.types.is_null)):
-            texts = "integers (Int64 in pandas) or strings" if name in coded else "strings or booleans"
+            texts = "integers or strings" if name in coded else "strings or booleans"
             wanted = "numbers" if name in numeric else f"categories ({texts})"
             raise DataError(f"{where}: column {name!r} is {types[name]}; {because} {wanted} there")
 

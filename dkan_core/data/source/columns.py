@@ -29,6 +29,7 @@ from dkan_core.data.source.folders import FOLDER_TEXT, add_folder_columns, folde
 from dkan_core.data.source.footer_checks import check_footer
 from dkan_core.data.source.parquet_files import footer_digest, open_in_order, open_parquet, open_stamped
 from dkan_core.data.source.row_groups import has_large_groups, runs_to_fetch, small_runs, whole_groups
+from dkan_core.data.whole_floats import integer_texts
 from dkan_core.errors import DataError, UnreadableError
 from dkan_core.utils import schemas
 from dkan_core.utils.hints import drop_advice, first_line
@@ -164,12 +165,12 @@ def _types_of(
     expected = {**requirements.types, **dict.fromkeys(requirements.categories, pa.string())}
     texts = {name for name, kind in value_types(path, parquet, expected).items() if kind != types[name]}
     for name in sorted({*requirements.categories} & {*types} - texts):
-        if is_whole(types[name]):
+        if is_whole(types[name]) or pa.types.is_floating(types[name]):
             texts.add(name)
         elif is_number(types[name]):
             raise DataError(
-                f"{path}: column {name!r} is {types[name]}, but is read as categories; expected integers "
-                "(Int64 in pandas, where some are missing), strings or booleans"
+                f"{path}: column {name!r} is {types[name]}, but is read as categories; expected integers, "
+                "strings or booleans"
             )
     types |= dict.fromkeys(texts, pa.string())
     # Above a source, folders have only what is known to be wanted: elsewhere their names may mean anything.
@@ -371,9 +372,12 @@ def _as_types(batch: pa.RecordBatch, plain: pa.Schema, path: str) -> pa.RecordBa
     for field, column in zip(plain, batch.columns, strict=True):
         try:
             is_rounded = pa.types.is_decimal(column.type) and pa.types.is_float64(field.type)
-            columns.append(to_float64(column) if is_rounded else column.cast(field.type))
+            is_code = pa.types.is_floating(column.type) and pa.types.is_string(field.type)
+            convert = to_float64 if is_rounded else integer_texts if is_code else None
+            columns.append(column.cast(field.type) if convert is None else convert(column))
         except pa.ArrowInvalid as error:
             advice = "IDs must be below 2^63" if is_id_list(field.type) else "write all files with one type"
+            advice = "categories are integers, strings or booleans" if is_code else advice
             raise DataError(
                 f"{path}: column {field.name!r} is {column.type} and read as {field.type}, which does not hold all of "
                 f"its values ({first_line(error)}); {advice}"

@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from dkan_core.data.source.column_types import is_whole
+from dkan_core.data.whole_floats import integer_texts
 from dkan_core.utils.hints import hint
 
 
@@ -53,13 +53,11 @@ def chosen_columns(chosen: Any, columns: Sequence[str]) -> list[str]:
 def _texts(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
     kind = column.type
     if pa.types.is_floating(kind):
-        number = pc.is_finite(column).fill_null(False)
         try:
-            return pc.if_else(number, column, pa.scalar(None, kind)).cast(pa.int64()).cast(pa.string())
-        except pa.ArrowInvalid:
+            return integer_texts(column)
+        except pa.ArrowInvalid as error:
             raise ValueError(
-                f"categorical_features: column {name!r} holds numbers with a fraction; expected whole numbers, strings "
-                "or booleans"
+                f"categorical_features: column {name!r} {error}; expected whole numbers, strings or booleans"
             ) from None
     if is_whole(kind):
         return column.cast(pa.string())
