@@ -152,6 +152,20 @@ def test_files_with_and_without_a_folder_of_that_name_are_refused(tmp_path: Path
         prepare(tmp_path / "raw", tmp_path / "out", PrepareConfig(label=("y",)))
 
 
+@pytest.mark.parametrize("role", ["group", "split_by_time", "weight", "split_column"])
+def test_missing_value_that_each_row_needs_is_named_before_rows_are_read(
+    role: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("3", "__HIVE_DEFAULT_PARTITION__"):
+        path = tmp_path / "raw" / f"level={name}" / "a.parquet"
+        path.parent.mkdir(parents=True)
+        pq.write_table(make_rows(30).drop(["row"]), path)
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", None)
+    settings: dict[str, Any] = {"label": ("y",), role: "level"}
+    with pytest.raises(DataError, match=r"__HIVE_DEFAULT_PARTITION__/a\.parquet: .* column 'level' .*30 rows"):
+        prepare(tmp_path / "raw", tmp_path / "out", PrepareConfig(**settings))
+
+
 def test_missing_value_and_column_of_the_file(tmp_path: Path) -> None:
     for name in ("__HIVE_DEFAULT_PARTITION__", "3"):
         path = tmp_path / "raw" / f"level={name}" / "x=5" / "a.parquet"

@@ -1,4 +1,4 @@
-"""What the statistics in a file's footer say is wrong with the columns that weight and split rows, before any is read.
+"""What footers and names of folders say is wrong with columns that weight and split rows, before any row is read.
 
 Not all writers leave statistics, so that rows are checked all the same.
 """
@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 
 from dkan_core.config.prepare import MAX_WEIGHT
 from dkan_core.data.source.column_types import flat_columns
+from dkan_core.data.source.folders import folder_values
 from dkan_core.errors import DataError
 from dkan_core.utils.hints import counted
 
@@ -31,7 +32,10 @@ def check_footer(path: str, footer: pq.FileMetaData, roles: Mapping[str, str]) -
         roles: By role, the column.
     """
     indices = flat_columns(footer, [*roles.values()])
+    in_folders = folder_values(path)
     for role, name in roles.items():
+        if name not in indices and in_folders.get(name, "") is None and footer.num_rows:
+            raise DataError(f"{path}: {MISSING[role].format(name=name, rows=counted(footer.num_rows, 'row'))}")
         groups = range(footer.num_row_groups if name in indices else 0)
         found = [*filter(None, (footer.row_group(group).column(indices[name]).statistics for group in groups))]
         missing = sum(each.null_count or 0 for each in found)
