@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from dkan_core.errors import ConfigError
 from dkan_core.utils.hints import shown
@@ -25,6 +25,10 @@ NEEDS: dict[str, tuple[tuple[str, ...], ...]] = {
     "scale": (("factor",),),
     "center": (),
 }
+
+
+def _integer_as_text(value: object) -> object:
+    return str(value) if type(value) is int else value
 
 
 class Edit(Schema):
@@ -51,8 +55,8 @@ class Edit(Schema):
     """In the column's unit, a date or time of ISO 8601, or a weekday (Mon to Sun); open where it is left out."""
 
     stop: float | str | None = None
-    values: tuple[str, ...] | None = None
-    """Categories or weekdays; "missing" stands for rows without a value."""
+    values: tuple[Annotated[str, BeforeValidator(_integer_as_text)], ...] | None = None
+    """Categories, integers among them as such or as text, or weekdays; "missing" stands for rows without a value."""
 
     to: float | None = None
     """In log-odds."""

@@ -43,6 +43,22 @@ def test_times_and_weekdays_are_written_as_such(caplog: pytest.LogCaptureFixture
         found.edit([{"term": "at.weekday", "action": "set", "to": 1.0, "values": ["Samstag"]}])
 
 
+def test_categories_of_integers_are_written_as_such(tmp_path: Path) -> None:
+    shop = np.arange(900) % 30
+    found = FastKANClassifier(
+        model="additive", pairs="0", members=2, epochs=1, random_state=0, categorical_features=["shop"]
+    )
+    found.fit(pandas.DataFrame({"shop": shop}), np.random.default_rng(0).integers(0, 2, len(shop)))
+    (tmp_path / "edits.toml").write_text('[[edit]]\nterm = "shop"\naction = "set"\nto = 9.0\nvalues = [17, "18"]\n')
+    edits = {"term": "shop", "action": "set", "to": 9.0, "values": np.array([17, 18])}
+    for edited in (found.edit([edits]), found.edit(tmp_path / "edits.toml")):
+        assert edited.metrics_["edits"][0]["values"] == ["17", "18"]
+        high = edited.predict_proba(pandas.DataFrame({"shop": shop}))[:, 1] > 0.99
+        assert np.array_equal(high, (shop == 17) | (shop == 18))
+    with pytest.raises(ConfigError, match="values"):
+        found.edit([{**edits, "values": [True]}])
+
+
 def test_the_edits_of_the_guide_work(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     departure = pandas.Timestamp("2013-01-01") + pandas.to_timedelta(rng.integers(0, 8760, 3000), "h")
