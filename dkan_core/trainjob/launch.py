@@ -86,6 +86,7 @@ def check_training_on_nodes(
     labels: str = "",
     split: str = "",
     prepared: str | Path | None = None,
+    categorical: str = "",
 ) -> None:
     """Check the arguments of ``train_on_nodes`` before any data are prepared, which may take hours.
 
@@ -97,6 +98,7 @@ def check_training_on_nodes(
         labels: As for ``check_training``.
         split: As for ``check_training``.
         prepared: Folder that the data will be prepared in. Default: not known.
+        categorical: As for ``check_training``.
 
     Raises:
         ConfigError: A setting is wrong, nodes cannot reach ``prepared`` or ``run``, or the SDK is missing.
@@ -107,7 +109,7 @@ def check_training_on_nodes(
         _shared("prepared_uri", prepared, nodes)
     _shared("run_uri", run, nodes)
     settle(config, nodes)
-    check_names(config, sources, labels)
+    check_names(config, sources, labels, categorical)
     check_split(split)
 
 

@@ -13,6 +13,7 @@ def check_training(
     label: str = "",
     split: str = "70/10/20",
     split_column: str = "",
+    categorical: str = "",
     # Settings of TrainConfig, by: python -m pipelines signatures
     model_kind: str = "auto",
     members: int = 0,
@@ -57,6 +58,8 @@ def check_training(
         split: Percentages of rows (or groups) in train/valid/test, unless split_column is given.
         split_column: Column holding train, valid or test for each row; it is not used as a feature. Empty: split by
             hash.
+        categorical: Column of integers that are codes, such as user or product IDs: each value is a category, not a
+            number; separate several by commas. Empty: none.
         model_kind: "auto" extends FastKAN with what suits the data; "fastkan" is plain; "additive" has no hidden layer.
             One of: auto, fastkan, additive.
         members: Networks in the ensemble, trained together, with averaged probabilities. 0: from the number of rows.
@@ -114,4 +117,4 @@ def check_training(
     from dkan_core import check_training, trainings_from_form
 
     for config in trainings_from_form(form):
-        check_training(config, data_uri, label, "" if split_column else split)
+        check_training(config, data_uri, label, "" if split_column else split, categorical)

@@ -16,6 +16,7 @@ def check_training_nodes(
     label: str = "",
     split: str = "70/10/20",
     split_column: str = "",
+    categorical: str = "",
     # Settings of TrainConfig, by: python -m pipelines signatures
     model_kind: str = "auto",
     members: int = 0,
@@ -77,6 +78,8 @@ def check_training_nodes(
         split: Percentages of rows (or groups) in train/valid/test, unless split_column is given.
         split_column: Column holding train, valid or test for each row; it is not used as a feature. Empty: split by
             hash.
+        categorical: Column of integers that are codes, such as user or product IDs: each value is a category, not a
+            number; separate several by commas. Empty: none.
         model_kind: "auto" extends FastKAN with what suits the data; "fastkan" is plain; "additive" has no hidden layer.
             One of: auto, fastkan, additive.
         members: Networks in the ensemble, trained together, with averaged probabilities. 0: from the number of rows.
@@ -146,4 +149,4 @@ def check_training_nodes(
 
     config, nodes_config = config_from_form(TrainConfig, form, settings), config_from_form(NodesConfig, form)
     divided = "" if split_column else split
-    check_training_on_nodes(run_uri, config, nodes_config, data_uri, label, divided, prepared_uri)
+    check_training_on_nodes(run_uri, config, nodes_config, data_uri, label, divided, prepared_uri, categorical)

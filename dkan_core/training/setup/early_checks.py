@@ -17,7 +17,11 @@ from dkan_core.utils.hints import counted
 
 
 def check_training(
-    config: TrainConfig, sources: str | Path | Sequence[str | Path] = (), labels: str = "", split: str = ""
+    config: TrainConfig,
+    sources: str | Path | Sequence[str | Path] = (),
+    labels: str = "",
+    split: str = "",
+    categorical: str = "",
 ) -> None:
     """Check settings of ``train`` before any data are prepared, which may take hours.
 
@@ -27,6 +31,7 @@ def check_training(
             opened only where a setting names a column. Default: not known.
         labels: Label columns, separated by commas. Default: not known.
         split: Percentages of rows in train/valid/test. Default: not known.
+        categorical: Columns of integers that will be categories, separated by commas.
 
     Raises:
         ConfigError: Settings exclude each other or name a column that is not there, or no rows are left to test on.
@@ -35,18 +40,19 @@ def check_training(
     # What "auto" becomes depends on the machine; these take what the others that it may become do.
     default: ResolvedStrategy = "allreduce" if config.mode == "sync" else "parameter-server"
     check_workers(config, default if config.strategy == "auto" else config.strategy, _known_workers(config))
-    check_names(config, sources, labels)
+    check_names(config, sources, labels, categorical)
     check_split(split)
 
 
-def check_names(config: TrainConfig, sources: str | Path | Sequence[str | Path], labels: str) -> None:
+def check_names(config: TrainConfig, sources: str | Path | Sequence[str | Path], labels: str, categorical: str) -> None:
     """Check what settings say of columns and labels; the arguments and errors are those of ``check_training``."""
     names = separated(labels)
     if names:
         check_label_weights(config, len(names))
     # Data are encoded as those of the initial model were, whatever types their columns have.
     if sources and config.monotone and not config.init_from:
-        parse_monotone(config.monotone, [name for name in _numeric_columns(sources) if name not in names])
+        others = {*names, *separated(categorical)}
+        parse_monotone(config.monotone, [name for name in _numeric_columns(sources) if name not in others])
 
 
 def check_split(split: str) -> None:

@@ -60,6 +60,10 @@ ADDITIVE = {"model_kind": "additive", "monotone": "agee:+"}
             {**ADDITIVE, "monotone": "late:+"},
             "monotone: 'late' is not a numeric column .* expected one of 'age', 'seen'",
         ),
+        (
+            {**ADDITIVE, "monotone": "age:+", "categorical": "age"},
+            "monotone: 'age' is not a numeric column .* expected one of 'seen'",
+        ),
         ({**ADDITIVE, "monotone": "age:+,age:-"}, "monotone: column 'age' is named twice"),
     ],
 )
