@@ -143,8 +143,9 @@ def training_from_form(values: Mapping[str, Any], changes: Mapping[str, Any]) ->
         if name in values and not rule.holds(values[name]):
             raise ConfigError(f"{name} must be {rule.expected}, got {values[name]!r}")
     workers = values.get("workers") or None
-    if gpus and workers not in (None, gpus):
-        raise ConfigError(f"workers {workers}: with num_gpus {gpus} there is one per GPU; leave workers at 0")
+    asked = workers if "workers" not in changes or "device" in changes else changes["workers"]
+    if gpus and asked not in (None, gpus):
+        raise ConfigError(f"workers {asked}: with num_gpus {gpus} there is one per GPU; leave workers at 0")
     placed = {"device": "cuda" if gpus else "auto", "workers": gpus or workers}
     return config_from_form(TrainConfig, values, {**placed, **changes})
 

@@ -41,6 +41,8 @@ ADDITIVE = {"model_kind": "additive", "monotone": "agee:+"}
             r"sweep must be .* without the same settings twice \(max_seconds, refit aside\), got",
         ),
         ({"strategy": "single", "num_gpus": "4"}, "workers 4: strategy single has one"),
+        ({"num_gpus": "2", "settings": {"workers": 4}}, "workers 4: with num_gpus 2 there is one per GPU"),
+        ({"num_gpus": "2", "sweep": [{"seed": 1}, {"workers": 1}]}, "workers 1: with num_gpus 2 there is one per GPU"),
         ({"strategy": "hybrid", "workers": 3}, "workers 3: strategy hybrid takes a multiple of tensor_parallel_size 2"),
         ({"settings": {"device": "cpu,cpu", "slice_weights": [1.0]}}, "slice_weights: 1 numbers; there are 2 workers"),
         ({"settings": {"mode": "async"}, "strategy": "ring"}, "mode async: only strategy parameter-server"),
@@ -78,6 +80,8 @@ def test_wrong_setting_is_named(settings: dict[str, Any], message: str, rows: st
         {},
         {"split": "80/20/0", "split_column": "seen"},
         {"strategy": "hybrid", "num_gpus": "4"},
+        {"num_gpus": "2", "settings": {"workers": 2}},
+        {"num_gpus": "2", "settings": {"workers": 4, "device": "cuda:0,cuda:0,cuda:1,cuda:1"}},
         {"cpu": "500m", "memory": "64e9", "node_selector": {"pool": "gpu"}, "tolerations": [{"operator": "Exists"}]},
         {"sweep": [{"seed": 0}, {"seed": 1}]},
         # How many workers there are, the machine decides that trains.
