@@ -6,7 +6,8 @@ unseen rows say that there are any: logistic matrix factorization by variational
 the likelihood is that of Jaakkola and Jordan 2000). Automatic relevance determination draws factors that say nothing
 to 0.
 
-Shape suffixes: N rows, C codes of a column, D codes of the other one, K an effect and the factors after it.
+Shape suffixes: N rows, P pairs of codes that rows have, C codes of a column, D codes of the other one, K an effect and
+the factors after it.
 """
 
 import itertools
@@ -74,15 +75,15 @@ class FactorPosterior:
     """The posterior of what one column's codes have: an effect and factors, normally distributed.
 
     Args:
-        codes_N: Codes of the rows.
+        codes_P: Codes of the rows, of all with the same pair of codes once.
         size: How many codes there are, C.
         factors: How many factors.
         random: Where the factors start.
     """
 
-    def __init__(self, codes_N: Codes, size: int, factors: int, random: np.random.Generator) -> None:
-        self.codes_N = codes_N
-        self.known_C = np.bincount(codes_N, minlength=size) > 0
+    def __init__(self, codes_P: Codes, size: int, factors: int, random: np.random.Generator) -> None:
+        self.codes_P = codes_P
+        self.known_C = np.bincount(codes_P, minlength=size) > 0
         self.mean_CK = np.zeros((size, 1 + factors))
         self.mean_CK[:, 1:] = FACTOR_STD * random.normal(size=(size, factors))
         self.covariance_CKK = np.zeros((size, 1 + factors, 1 + factors))
@@ -112,8 +113,12 @@ class Factorization:
         random = np.random.default_rng(0)
         prior = np.average(rows.target_N, weights=rows.weight_N)
         self.constant = math.log(prior / (1 - prior))
-        self.rows = rows
-        self.sides = [FactorPosterior(*each, factors, random) for each in zip(rows.codes, sizes, strict=True)]
+        # Rows of the same two codes have the same log-odds.
+        pairs_P, pair_N = np.unique(rows.codes[0] * sizes[1] + rows.codes[1], return_inverse=True)
+        self.codes = np.stack(np.divmod(pairs_P, sizes[1]))
+        self.weight_P = np.bincount(pair_N, rows.weight_N).astype(np.float64)
+        self.pull_P = np.bincount(pair_N, rows.weight_N * (rows.target_N - 0.5)).astype(np.float64)
+        self.sides = [FactorPosterior(*each, factors, random) for each in zip(self.codes, sizes, strict=True)]
         for round_ in range(rounds):
             for own, other in (self.sides, self.sides[::-1]):
                 self._update(own, other)
@@ -131,9 +136,8 @@ class Factorization:
 
     def _update(self, own: FactorPosterior, other: FactorPosterior) -> None:
         """Set the posterior of one column, given that of the other one."""
-        size_N = np.maximum(np.abs(self.log_odds(self.rows.codes)), LEAST_LOG_ODDS)
-        curvature_N = self.rows.weight_N * np.tanh(size_N / 2) / (2 * size_N)
-        pull_N = self.rows.weight_N * (self.rows.target_N - 0.5)
+        size_P = np.maximum(np.abs(self.log_odds(self.codes)), LEAST_LOG_ODDS)
+        curvature_P = self.weight_P * np.tanh(size_P / 2) / (2 * size_P)
         # A row's log-odds are linear in what its own code has: the other one's effect is an offset, and its factors,
         # behind a 1, are what that is multiplied by.
         products_DKK, features_DK = other.expected_products(), other.mean_CK.copy()
@@ -141,18 +145,18 @@ class Factorization:
         offset_DK[:, 0], features_DK[:, 0] = self.constant + other.mean_CK[:, 0], 1
         products_DKK[:, 0], products_DKK[:, :, 0] = features_DK, features_DK
         width = features_DK.shape[1]
-        sums = _sums(own, other, curvature_N) @ np.hstack([products_DKK.reshape(-1, width * width), offset_DK])
+        sums = _by_codes(own, other, curvature_P) @ np.hstack([products_DKK.reshape(-1, width * width), offset_DK])
         precision_CKK = sums[:, : width * width].reshape(-1, width, width) + np.diag(own.precision_K)
-        pull_CK = _sums(own, other, pull_N) @ features_DK - sums[:, width * width :]
+        pull_CK = _by_codes(own, other, self.pull_P) @ features_DK - sums[:, width * width :]
         own.covariance_CKK = np.linalg.inv(precision_CKK)
         own.mean_CK = np.einsum("ckl,cl->ck", own.covariance_CKK, pull_CK)
 
 
-def _sums(own: FactorPosterior, other: FactorPosterior, value_N: Float64) -> "csr_array":
-    """Return the sums of the rows' values by both codes, ``(C, D)``."""
+def _by_codes(own: FactorPosterior, other: FactorPosterior, value_P: Float64) -> "csr_array":
+    """Return the values of pairs of codes as a matrix, ``(C, D)``."""
     from scipy.sparse import csr_array
 
-    return csr_array((value_N, (own.codes_N, other.codes_N)), shape=(len(own.mean_CK), len(other.mean_CK)))
+    return csr_array((value_P, (own.codes_P, other.codes_P)), shape=(len(own.mean_CK), len(other.mean_CK)))
 
 
 def start_at_factors(model: TabularModel, reader: RowReader, prepared: PreparedData) -> None:
