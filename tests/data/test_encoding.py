@@ -193,6 +193,19 @@ def test_repeating_numbers_also_get_a_code_a_value() -> None:
     assert not fit({"x": rng.normal(size=2000)})[0].coded
 
 
+def test_numbers_with_a_dozen_rows_a_value_have_codes_as_well() -> None:
+    days = np.arange(340.0).repeat(12)
+    preprocessor, table = fit({"day": days, "often": np.arange(204.0).repeat(20)})
+    codes = {feature.name: feature.vocabulary for feature in preprocessor.coded}
+    assert codes == {"day": np.arange(340.0).tolist(), "often": np.arange(204.0).tolist()}
+    encoded = preprocessor.transform(table, "rows")["categorical"][:, 0]
+    np.testing.assert_array_equal(encoded, FIRST_CODE + days)
+    # Where frequent values hold half of the rows, the others have none.
+    assert fit({"x": np.r_[np.zeros(4080), days]})[0].coded[0].vocabulary == [0.0]
+    # Nor have values of fewer than eight rows.
+    assert not fit({"x": np.arange(340.0).repeat(7)})[0].coded
+
+
 def test_numbers_beyond_the_largest_count_as_it_in_codes_and_counts() -> None:
     limits = np.finfo(np.float64).max * np.array([-1, 1])
     preprocessor, table = fit({"x": np.r_[limits.repeat(300), np.random.default_rng(0).normal(size=900)]})

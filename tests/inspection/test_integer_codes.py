@@ -9,7 +9,7 @@ import pytest
 from dkan_core import PrepareConfig, inspect_data
 from tests.data.tables import write
 
-ROWS = 20_000
+ROWS = 32_000
 CONFIG = PrepareConfig(label=("y",), split="60/20/20")
 
 

@@ -53,6 +53,9 @@ MIN_CATEGORY_ROWS = 2
 MAX_VALUE_CODES = 254
 # Fewer rows leave the rate of positives at a value to chance: the standard error of a rate near one half is 0.11.
 MIN_VALUE_ROWS = 20
+# Where values with as many rows hold less than half of the column's, as days with a dozen rows each do, those that have
+# at least so many get a code as well, if that makes it half of the rows: what they gain on unseen rows decides.
+MIN_FEW_ROWS, MAX_FEW_CODES, FEW_SHARE = 8, 1022, 0.5
 # Below, the column is as good as continuous, and the normal score says all. Exact values paid where they repeat: on
 # the adult census (age, capital gain, hours) the average precision rose from 0.806 to 0.835 with them.
 MIN_REPEATED_SHARE = 0.1
@@ -274,19 +277,32 @@ def _inverse_normal_of(rank: float) -> float:
 
 def _fit_value_codes(found: DistinctValues, name: str) -> ValueFeature | None:
     """Code the frequent values of a numeric column, or None where that would say nothing new."""
-    if found.most < MIN_VALUE_ROWS and not found.missing:
+    if found.most < MIN_FEW_ROWS and not found.missing:
         return None
     counts = found.counts
-    frequent = np.flatnonzero(counts >= MIN_VALUE_ROWS)
-    # By falling count and, among equals, by value: the choice must not depend on the order of the rows.
-    order = np.lexsort((found.values[frequent], -counts[frequent]))[:MAX_VALUE_CODES]
-    frequent = frequent[order]
+    frequent = _most_frequent(found, MIN_VALUE_ROWS, MAX_VALUE_CODES)
+    if counts[counts >= MIN_VALUE_ROWS].sum() < FEW_SHARE * found.rows:
+        more = _most_frequent(found, MIN_FEW_ROWS, MAX_FEW_CODES)
+        if counts[more].sum() >= FEW_SHARE * found.rows:
+            frequent = more
     # Of two values, the score alone tells which one it is.
     repeats = len(found.values) > 2 and counts[frequent].sum() >= MIN_REPEATED_SHARE * found.rows
     if not repeats and not found.missing:
         return None
     vocabulary = np.sort(found.values[frequent]).tolist() if repeats else []
     return ValueFeature(name=name, vocabulary=vocabulary)
+
+
+def _most_frequent(found: DistinctValues, rows: int, most: int) -> Int64:
+    """Return the indices of the values with at least so many rows, at most the ``most`` most frequent of them.
+
+    They are by falling count and, among equals, by value: the choice must not depend on the order of the rows.
+    """
+    counts = found.counts
+    frequent = np.flatnonzero(counts >= rows)
+    order = np.lexsort((found.values[frequent], -counts[frequent]))[:most]
+    chosen: Int64 = frequent[order]
+    return chosen
 
 
 def _fit_category(
