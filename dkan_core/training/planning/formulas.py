@@ -105,7 +105,7 @@ def server_exchange(workers: int, size: float, copy_bandwidth: float, arrays: in
 class ScalingCurve:
     """Seconds by number of workers: measured at some, a line between and beyond; more workers never cost less.
 
-    >>> Curve({1: 1.0, 2: 2.0, 4: 3.0}).at(3), Curve({1: 1.0, 2: 2.0, 4: 3.0}).at(8)
+    >>> ScalingCurve({1: 1.0, 2: 2.0, 4: 3.0}).at(3), ScalingCurve({1: 1.0, 2: 2.0, 4: 3.0}).at(8)
     (2.5, 5.0)
     """
 
