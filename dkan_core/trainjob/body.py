@@ -42,6 +42,8 @@ CONFIG_KEYS = (
     "GOOGLE_CLOUD_PROJECT",
     "MLFLOW_TRACKING_URI",
     "MLFLOW_EXPERIMENT_NAME",
+    "MLFLOW_TRACKING_SERVER_CERT_PATH",
+    "SSL_CERT_FILE",
 )
 
 # What a namespace asks of every pod that enforces the "restricted" Pod Security Standard. The image's user is no root.

@@ -18,8 +18,9 @@ VARIABLES = (
     "AWS_CA_BUNDLE",
     "GOOGLE_APPLICATION_CREDENTIALS",
     "GOOGLE_CLOUD_PROJECT",
+    "SSL_CERT_FILE",
 )
-"""What the clients of buckets read; with ``OWN_PREFIX`` before the name it is for dkan alone."""
+"""What clients of buckets and of a Model Registry read; with ``OWN_PREFIX`` before the name it is for dkan alone."""
 
 # By what dkan has of its own: variables that would be combined with it, or win over it, and belong to somebody else.
 _FOREIGN = {
