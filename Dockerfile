@@ -9,33 +9,41 @@
 ARG BASE=python:3.12.12-slim-bookworm@sha256:593bd06efe90efa80dc4eee3948be7c0fde4134606dd40d8dd8dbcade98e669c
 
 FROM ${BASE} AS dependencies
-ENV UV_PROJECT_ENVIRONMENT=/opt/dkan \
-    UV_PYTHON_DOWNLOADS=never \
+ENV UV_PYTHON_DOWNLOADS=never \
     UV_COMPILE_BYTECODE=1 \
     UV_NO_CACHE=1
 WORKDIR /src
+# Of pip and of uv, where PyPI is mirrored; without them, the base decides.
+ARG PIP_INDEX_URL
+ARG UV_DEFAULT_INDEX
 COPY requirements-build.txt ./
 RUN sed -n '/^uv==/,/[^\\]$/p' requirements-build.txt >/tmp/uv.txt \
     && pip install --no-cache-dir --require-hashes --requirement /tmp/uv.txt
 COPY pyproject.toml uv.lock requirements-torch-cpu.txt ./
 ARG VARIANT=gpu
 ARG TORCH_CPU_INDEX=https://download.pytorch.org/whl/cpu
+# Installed by name and hash, not by uv sync, which downloads from the addresses in the lock, whatever index is given.
 # The lock holds the CUDA build of torch, which does not load without the CUDA libraries. The cpu variant leaves out
 # both, and takes a CPU build from its own index, which serves nothing else here.
-RUN set -eu -- --frozen --no-dev --extra s3 --extra gcs --extra tensorboard --extra nodes --extra registry --extra mlflow \
-        --extra serve; \
+RUN set -eu -- --frozen --no-dev --no-emit-project --quiet --output-file /tmp/locked.txt \
+        --extra s3 --extra gcs --extra tensorboard --extra nodes --extra registry --extra mlflow --extra serve; \
+    uv export "$@"; \
     case "${VARIANT}" in \
-    gpu) uv sync "$@" --no-install-project ;; \
-    cpu) uv export "$@" --quiet --no-hashes --output-file /tmp/locked.txt; \
-        cuda=$(sed -nE 's/^((cuda|nvidia|torch|triton)[a-z0-9-]*)(\[|=).*/\1/p' /tmp/locked.txt); \
-        for name in ${cuda}; do set -- "$@" --no-install-package "${name}"; done; \
-        uv sync "$@" --no-install-project; \
-        uv pip install --python /opt/dkan/bin/python --no-deps --index-url "${TORCH_CPU_INDEX}" \
-            --require-hashes --requirement requirements-torch-cpu.txt ;; \
+    gpu) ;; \
+    cpu) cuda=$(sed -nE 's/^((cuda|nvidia|torch|triton)[a-z0-9-]*)(\[|=).*/\1/p' /tmp/locked.txt); \
+        for name in ${cuda}; do set -- "$@" --no-emit-package "${name}"; done; \
+        uv export "$@" ;; \
     *) echo "VARIANT must be gpu or cpu, got ${VARIANT}" >&2; exit 1 ;; \
-    esac
+    esac; \
+    uv venv --quiet /opt/dkan; \
+    uv pip install --python /opt/dkan/bin/python --no-deps --require-hashes --requirement /tmp/locked.txt; \
+    if [ "${VARIANT}" = cpu ]; then \
+        uv pip install --python /opt/dkan/bin/python --no-deps --default-index "${TORCH_CPU_INDEX}" \
+            --require-hashes --requirement requirements-torch-cpu.txt; \
+    fi
 
 FROM dependencies AS build
+ARG UV_DEFAULT_INDEX
 # The compiler of the native extension stays in this stage.
 # hadolint ignore=DL3008
 RUN if ! command -v g++; then \
