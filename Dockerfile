@@ -65,7 +65,7 @@ ARG VARIANT=gpu
 RUN if [ "${VARIANT}" = gpu ] && ! command -v gcc; then \
         apt-get update && apt-get install --yes --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*; \
     fi
-# Two layers: a change of the code builds, pushes and pulls only the small one anew.
+# Two layers: a change of the code builds, pushes and pulls only the small one.
 COPY --from=dependencies /opt/dkan /opt/dkan
 COPY --from=build /own /opt/dkan
 # A cluster may run the image under any uid, one without a passwd entry: the name and the home come from here. /tmp is
@@ -77,7 +77,7 @@ ENV PATH=/opt/dkan/bin:$PATH \
 WORKDIR /tmp
 USER 10001:0
 CMD ["dkan", "--help"]
-# Last: another revision then copies nothing anew.
+# Last: another revision then copies nothing again.
 ARG VERSION=0.2.0
 ARG REVISION=unknown
 LABEL org.opencontainers.image.title="dkan" \
