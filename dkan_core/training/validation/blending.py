@@ -16,7 +16,7 @@ import torch
 from dkan_core.config import ResolvedTrainConfig
 from dkan_core.data.format.manifest import PreparedData
 from dkan_core.data.loading.loader import FirstRows, RowReader, all_batches
-from dkan_core.evaluation.metrics import macro_average_precision, mean_log_loss
+from dkan_core.evaluation.metrics import macro_average_precision
 from dkan_core.model.additive import AdditiveFastKAN
 from dkan_core.model.additive_shape import AdditiveShape, Blend
 from dkan_core.model.additive_terms import TABLES
@@ -33,14 +33,16 @@ from dkan_core.training.setup.sizing import MAX_FITTED_PAIRS, TERMS_PER_ID, blen
 
 # To choose from by validation AP: more of them would fit its noise.
 WEIGHTS = (0.2, 0.4, 0.6, 0.8)
-# Of few positives, validation AP says little about these: other weights than the first number below have to be better
-# by the second one times the square of their distance from it, divided by the validation rows of the rarer class.
+# Of few positives, validation AP says little about these: other weights than the first number below, the 0 of a network
+# that scores alone too, have to be better by the second one times the square of their distance from it, divided by the
+# validation rows of the rarer class.
 USUAL_WEIGHT, DISTANCE_COST = 0.6, 5.0
 # A network scores alone where it is better on each of so many parts of the validation rows: of many rows, whose columns
 # interact as no sum of pairs does, it is. Without a difference that happens once in a thousand times.
 ALONE_PARTS = 10
-# Or where it is better by this share of its AP, or of what that lacks to 1 if it is less. Of few rows, blends are
-# nearly always better on those that no choice has seen: this is for terms that have gone wrong.
+# Or where it is better by this share of its AP, or of what that lacks to 1 if it is less, beyond what its weight of 0
+# costs. Of few rows, blends are nearly always better on those that no choice has seen: this is for terms that have gone
+# wrong.
 ALONE_MARGIN = 0.1
 # Rows that pairs are chosen on: half of those that the network's crosses are, at half the time.
 SEARCHED_ROWS = 100_000
@@ -124,12 +126,12 @@ class Blender:
             return network, scored
         found = {weight: _weighted(scored, partner.scored, weight) for weight in WEIGHTS}
         values = {weight: _average_precision(each) for weight, each in found.items()}
-        best = chosen_weight(found, values)
-        alone = _average_precision(scored)
-        is_far_better = values[best] < alone - ALONE_MARGIN * min(alone, 1 - alone)
+        rows, alone = rarer_rows(scored.labels_NL), _average_precision(scored)
+        best = chosen_weight(values, rows)
+        far_better = is_far_better(alone, values[best], best, rows)
         # Data that need a second hidden layer are none of those on which blends are nearly always better.
-        is_better_and_deep = len(network.config.hidden) > 1 and values[best] < alone
-        if is_far_better or is_better_and_deep or is_better_on_each_part(scored, found[best]):
+        better_and_deep = len(network.config.hidden) > 1 and values[best] < alone
+        if far_better or better_and_deep or is_better_on_each_part(scored, found[best]):
             return network, scored
         logger.info(
             "blended with %g of the additive model: validation AP %.4f instead of %.4f", best, values[best], alone
@@ -188,17 +190,41 @@ def _weighted(of_network: ScoredSplit, of_partner: ScoredSplit, weight: float) -
     return replace(of_network, log_odds_NL=weighted_mean(network_NL, partner_NL, weight).numpy())
 
 
-def chosen_weight(found: Mapping[float, ScoredSplit], values: Mapping[float, float]) -> float:
+def chosen_weight(values: Mapping[float, float], rows: int) -> float:
     """Return the weight with the best validation AP, or the usual one if rows are few and it is nearly as good.
 
     Args:
-        found: How the blend with each weight scores validation.
-        values: The AP of each.
+        values: The AP with each weight.
+        rows: Validation rows of the rarer class.
     """
-    cost = DISTANCE_COST / rarer_rows(next(iter(found.values())).labels_NL)
-    worth = {weight: value - cost * (weight - USUAL_WEIGHT) ** 2 for weight, value in values.items()}
-    # Of few rows, all may be ranked correctly by several.
-    return max(worth, key=lambda weight: (worth[weight], -_loss(found[weight])))
+    return max(values, key=lambda weight: values[weight] - weight_cost(weight, rows))
+
+
+def weight_cost(weight: float, rows: int) -> float:
+    """Return by how much AP has to be greater with a weight than with the usual one.
+
+    >>> [round(weight_cost(weight, rows=50), 4) for weight in (0, 0.2, 0.6)]
+    [0.036, 0.016, 0.0]
+    """
+    return DISTANCE_COST * (weight - USUAL_WEIGHT) ** 2 / rows
+
+
+def is_far_better(alone: float, blended: float, weight: float, rows: int) -> bool:
+    """Return whether a network is better by itself beyond what so few rows may show by chance.
+
+    Args:
+        alone: Its validation AP.
+        blended: That of its blend.
+        weight: That of the additive model in the blend.
+        rows: Validation rows of the rarer class.
+
+    >>> is_far_better(0.97, 0.96, 0.6, rows=10_000), is_far_better(0.97, 0.96, 0.6, rows=20)
+    (True, False)
+    >>> is_far_better(0.97, 0.6, 0.6, rows=20)
+    True
+    """
+    cost = weight_cost(0, rows) - weight_cost(weight, rows)
+    return blended < alone - cost - ALONE_MARGIN * min(alone, 1 - alone)
 
 
 def rarer_rows(labels_NL: npt.NDArray[np.uint8]) -> int:
@@ -219,10 +245,6 @@ def is_better_on_each_part(one: ScoredSplit, other: ScoredSplit) -> bool:
 def _part(scored: ScoredSplit, rows: slice) -> ScoredSplit:
     weight_N = None if scored.weight_N is None else scored.weight_N[rows]
     return ScoredSplit(scored.labels_NL[rows], scored.log_odds_NL[rows], weight_N)
-
-
-def _loss(scored: ScoredSplit) -> float:
-    return mean_log_loss(scored.labels_NL, scored.log_odds_NL, scored.weight_N)
 
 
 def _average_precision(scored: ScoredSplit) -> float:
