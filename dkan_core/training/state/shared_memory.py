@@ -25,6 +25,8 @@ from dkan_core.utils.arrays import Float32, Int64
 
 # All slots together, beyond the minimum; the evaluator may fall behind by that much before snapshots are skipped.
 SNAPSHOT_BYTES = 256 << 20
+# Those that are written to in turn while the evaluator keeps up: a checkpoint may need what was scored a moment ago.
+ROTATED_BYTES = 64 << 20
 # One is kept for the final snapshot and one is being scored. A slot holds the whole state, three times the parameters
 # or more, so that there are no more of them than needed where the state is large.
 MIN_SLOTS, MAX_SLOTS = 4, 64
@@ -245,17 +247,29 @@ class MemoryShape:
 
     @property
     def snapshot_slots(self) -> int:
-        """Snapshots that may wait for the evaluator; memory is taken only by those that do.
+        """Snapshots that may wait for the evaluator; beyond ``rotated_slots``, memory is taken only by those that do.
 
         >>> [MemoryShape(parameters=10**size, workers=1).snapshot_slots for size in (3, 6, 9)]
         [64, 22, 4]
         """
-        return max(MIN_SLOTS, min(MAX_SLOTS, SNAPSHOT_BYTES // (4 * self.whole_state * self.parameters)))
+        return self._slots_within(SNAPSHOT_BYTES)
+
+    @property
+    def rotated_slots(self) -> int:
+        """Slots that snapshots take in turn while the evaluator keeps up.
+
+        >>> [MemoryShape(parameters=10**size, workers=1).rotated_slots for size in (3, 6, 9)]
+        [64, 5, 4]
+        """
+        return self._slots_within(ROTATED_BYTES)
+
+    def _slots_within(self, limit: int) -> int:
+        return max(MIN_SLOTS, min(MAX_SLOTS, limit // (4 * self.whole_state * self.parameters)))
 
     @property
     def needed_bytes(self) -> int:
         """What a run touches of it at least; snapshots that wait take more."""
-        sizes = self.sizes() | {"snapshots": (2, self.whole_state)}
+        sizes = self.sizes() | {"snapshots": (self.rotated_slots, self.whole_state)}
         return 4 * self.parameters * sum(int(np.prod(lead)) for lead in sizes.values())
 
     def sizes(self) -> dict[str, tuple[int, ...]]:

@@ -1,4 +1,4 @@
-"""Snapshots of the state on their way to the evaluator: a ring of slots in shared memory.
+"""Snapshots of the state on their way to the evaluator, in slots of shared memory.
 
 Each is a state to resume from, so that the best one can be: parameters, moments, and the ledger that belongs to them.
 Whoever writes never waits: with every slot taken, a snapshot is skipped. One slot is kept for the final one.
@@ -58,7 +58,7 @@ def publish_snapshot(memory: SharedMemory, ledger: Ledger, *, steps_per_epoch: i
     if free <= (0 if ledger.ended else 1):
         logger.warning("evaluation lags behind: snapshot at step %d skipped", ledger.step)
         return False
-    slot = number % len(memory.snapshots)
+    slot = _next_slot(memory)
     copy_state(memory, ledger, memory.snapshots_SKP[slot])
     # Before the record with its number, by which the evaluator finds it.
     memory.snapshot_ledgers[slot].write(replace(ledger.with_reset_counters(), published=ledger.step))
@@ -77,6 +77,15 @@ def publish_snapshot(memory: SharedMemory, ledger: Ledger, *, steps_per_epoch: i
         )
     )
     return True
+
+
+def _next_slot(memory: SharedMemory) -> int:
+    """Return the slot for the next snapshot: while the evaluator keeps up, few take turns, the others no memory."""
+    numbers = [number for record in memory.snapshots if (number := record.read().number)]
+    used, evaluated = len(numbers), memory.evaluated.read().number
+    if used < memory.shape.rotated_slots or (used < len(memory.snapshots) and min(numbers) > evaluated):
+        return used
+    return numbers.index(min(numbers))
 
 
 def _in_slot(memory: SharedMemory, slot: int) -> StateSnapshot:
@@ -114,7 +123,7 @@ def snapshots_after(memory: SharedMemory, after: int, until: int) -> list[StateS
 def republish_snapshot(memory: SharedMemory, each: StateSnapshot) -> None:
     """Publish a snapshot of an earlier process again."""
     number = newest_snapshot(memory).number + 1
-    slot = number % len(memory.snapshots)
+    slot = _next_slot(memory)
     memory.snapshots_SKP[slot] = each.state_KP
     memory.snapshot_ledgers[slot].write(each.ledger)
     memory.snapshots[slot].write(replace(each.snapshot, number=number, final=0, time_is_up=0))

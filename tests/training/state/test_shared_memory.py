@@ -10,11 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dkan_core.training.state import shared_memory
 from dkan_core.training.state.ledger import Ledger, WorkPlan, add_to_digest
 from dkan_core.training.state.parameter_store import initialize_store, newest_restore_point
 from dkan_core.training.state.shared_memory import (
     RECORD_BYTES,
     WAIT,
+    EvaluatorProgress,
     Lease,
     MemoryShape,
     Push,
@@ -137,6 +139,33 @@ def test_snapshots_wait_in_order_and_one_slot_is_kept_for_the_last(memory: Share
     assert newest_snapshot(memory).final
 
 
+def test_few_slots_take_turns_while_the_evaluator_keeps_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page of shared memory that was once written to is never given back."""
+    monkeypatch.setattr(shared_memory, "SNAPSHOT_BYTES", 20 * 12_000)
+    monkeypatch.setattr(shared_memory, "ROTATED_BYTES", 5 * 12_000)
+    memory = create_memory(MemoryShape(parameters=1000, workers=1))
+    os.close(memory.handle)
+    slots, few = len(memory.snapshots), memory.shape.rotated_slots
+    assert (slots, few) == (20, 5)
+
+    def publish(step: int) -> None:
+        assert publish_snapshot(memory, Ledger(step=step), steps_per_epoch=10, time_is_up=False)
+
+    def used() -> int:
+        return sum(record.read().number > 0 for record in memory.snapshots)
+
+    for step in range(1, 3 * slots):
+        publish(step)
+        memory.evaluated.write(EvaluatorProgress(number=step))
+    kept = sorted(record.read().number for record in memory.snapshots)[-few:]
+    assert used() == few and kept == list(range(3 * slots - few, 3 * slots)), "the newest ones are kept"
+    for step in range(3 * slots, 4 * slots - 1):
+        publish(step)
+    assert used() == slots - 1, "one is kept for the last"
+    waiting = [each.snapshot.step for each in snapshots_beyond(memory, 3 * slots - 1)]
+    assert waiting == list(range(3 * slots, 4 * slots - 1)), "those that wait are not written over"
+
+
 def test_damaged_snapshot_is_not_taken_for_a_whole_one(memory: SharedMemory) -> None:
     memory.buffers_2KP[0] = 1
     publish_snapshot(memory, Ledger(step=5, rows=50, digest=7), steps_per_epoch=10, time_is_up=False)
@@ -149,7 +178,7 @@ def test_damaged_snapshot_is_not_taken_for_a_whole_one(memory: SharedMemory) -> 
     # Of two of one step the first counts.
     assert [each.snapshot.number for each in snapshots_after(memory, -1, 6)] == [1, 3]
     assert not snapshots_after(memory, 6, 9)
-    memory.snapshots_SKP[1, 0, 3] = 7
+    memory.snapshots_SKP[0, 0, 3] = 7
     assert [each.snapshot.number for each in snapshots_after(memory, -1, 6)] == [2, 3]
 
 
