@@ -1,6 +1,7 @@
 """Folders in buckets: replaced whole or not at all, and never with files from outside of them."""
 
 import errno
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ import pytest
 from fsspec import AbstractFileSystem
 
 from dkan_core.errors import DataError, OutputError, UnreadableError
+from dkan_core.utils.storage import failures
+from dkan_core.utils.storage.failures import readable
 from dkan_core.utils.storage.outputs import PARTIAL, check_contents
 from dkan_core.utils.storage.paths import filesystem
 from dkan_core.utils.storage.remote import download_folder, replace_remote
@@ -120,3 +123,20 @@ def test_foreign_file_in_a_folder_of_a_result_is_found(slash: str) -> None:
         filesystem(uri)[0].pipe_file(f"/results/out/{name}", b"{}")
     with pytest.raises(OutputError, match=r"/out/train/notes\.txt: was not written by dkan"):
         check_contents(uri + slash, {"train": r"\d+\.safetensors"})
+
+
+def test_long_waits_for_a_bucket_are_reported_one_at_a_time(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that takes connections may never answer, and clients repeat their requests for minutes."""
+    monkeypatch.setattr(failures, "NOTICE_SECONDS", 0.01)
+    caplog.set_level("INFO")
+    with readable("local"), readable("s3://bucket/rows"), readable("s3://bucket/rows/0.parquet"):
+        while len(caplog.messages) < 3:
+            threading.Event().wait(0.01)
+    assert all(message.startswith("still waiting for s3://bucket/rows") for message in caplog.messages)
+    count = len(caplog.messages)
+    waiting = [thread for thread in threading.enumerate() if thread.name == "dkan-notices"]
+    for thread in waiting:
+        thread.join()
+    assert len(caplog.messages) <= count + len(waiting), "nothing is reported once the wait is over"

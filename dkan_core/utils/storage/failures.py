@@ -1,19 +1,30 @@
 """What goes wrong with a file, as an error that names the file: exit code 2 and one message."""
 
 import errno
+import logging
+import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from dkan_core.errors import DkanError, OutputError, UnreadableError
 from dkan_core.utils.storage.paths import is_remote
 
+# Clients repeat for many minutes what a server does not answer, and say nothing.
+NOTICE_SECONDS = 30.0
+
+_may_tell = threading.Lock()
+
+logger = logging.getLogger(__name__)
+
 
 @contextmanager
 def readable(uri: str | Path) -> Iterator[None]:
-    """Turn a failure to reach ``uri`` into an UnreadableError."""
+    """Turn a failure to reach ``uri`` into an UnreadableError; say so where a remote one takes long."""
     try:
-        yield
+        with _notices(str(uri)) if is_remote(uri) else nullcontext():
+            yield
     except DkanError:
         raise
     except Exception as error:
@@ -33,6 +44,25 @@ def writable(uri: str | Path) -> Iterator[None]:
         raise
     except Exception as error:
         raise OutputError(f"{uri}: cannot be written ({_reason(error)})") from error
+
+
+@contextmanager
+def _notices(uri: str) -> Iterator[None]:
+    """Log now and then that ``uri`` is waited for; of several in this process, that one is."""
+    done, start = threading.Event(), time.monotonic()
+
+    def tell() -> None:
+        while not done.wait(NOTICE_SECONDS):
+            if _may_tell.acquire(blocking=False):
+                logger.info("still waiting for %s, for %.0f s", uri, time.monotonic() - start)
+                done.wait(NOTICE_SECONDS / 2)
+                _may_tell.release()
+
+    threading.Thread(target=tell, name="dkan-notices", daemon=True).start()
+    try:
+        yield
+    finally:
+        done.set()
 
 
 def _reason(error: Exception) -> str:
