@@ -15,13 +15,14 @@ from fastapi import FastAPI
 from kserve import ModelRepository
 
 from dkan_core.config import ServeConfig
+from dkan_core.evaluation.drift.unseen import UnseenWatch
 from dkan_core.serving.app import ModelDataPlane, build_app
 from dkan_core.serving.batching import MicroBatcher
 from dkan_core.serving.grpc_server import grpc_server
-from dkan_core.serving.metrics import BATCH_REQUESTS, BATCH_ROWS
+from dkan_core.serving.metrics import BATCH_REQUESTS, BATCH_ROWS, UNSEEN_ROWS
 from dkan_core.serving.scorer import RequestScorer, set_threads
 from dkan_core.serving.served_model import ServedModel
-from dkan_core.serving.unseen import UnseenWatch
+from dkan_core.utils.arrays import Arrays
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +38,7 @@ def application(scorer: RequestScorer, config: ServeConfig) -> Any:
     warnings.filterwarnings("ignore", "ORJSONResponse is deprecated")
     # Some of torch's backends keep the number by thread.
     start_thread = functools.partial(set_threads, config.threads)
-    scorer.on_scored = UnseenWatch(config.name, scorer.preprocessor).count
+    scorer.on_scored = functools.partial(_count_unseen, config.name, UnseenWatch(scorer.preprocessor))
     batcher = MicroBatcher(
         scorer.score,
         max_rows=config.max_batch_rows,
@@ -116,3 +117,8 @@ def _exit_event() -> asyncio.Event:
 def _count_batch(name: str, requests: int, rows: int) -> None:
     BATCH_REQUESTS.labels(name).observe(requests)
     BATCH_ROWS.labels(name).observe(rows)
+
+
+def _count_unseen(name: str, watch: UnseenWatch, arrays: Arrays) -> None:
+    for column, rows in watch.count(arrays).items():
+        UNSEEN_ROWS.labels(name, column).inc(rows)

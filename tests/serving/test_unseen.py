@@ -6,6 +6,7 @@ import pyarrow as pa
 import pytest
 
 from dkan_core import TrainResult
+from dkan_core.evaluation.drift.unseen import MIN_ROWS, PERIOD_SECONDS, UnseenWatch
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.serving.rows import rows_of_instances
 from dkan_core.serving.scorer import RequestScorer
@@ -20,11 +21,9 @@ def now() -> list[float]:
 def test_a_log_has_a_line_in_ten_minutes_and_none_of_a_few_rows(
     trained: TrainResult, table: pa.Table, now: list[float], caplog: pytest.LogCaptureFixture
 ) -> None:
-    from dkan_core.serving.unseen import MIN_ROWS, PERIOD_SECONDS, UnseenWatch
-
     scorer = RequestScorer(SavedModel(Path(trained.model)))
     scorer.warm_up()
-    scorer.on_scored = UnseenWatch("late", scorer.preprocessor, lambda: now[0]).count
+    scorer.on_scored = UnseenWatch(scorer.preprocessor, clock=lambda: now[0]).count
 
     def ask(site: str | None, rows: int) -> list[str]:
         """Return what is logged of a request of so many rows."""

@@ -107,6 +107,9 @@ def test_model_in_mlflow_scores_as_predict_does(
     loaded.predict(frame.assign(site="elsewhere"))
     (text,) = [record.getMessage() for record in caplog.records]
     assert text.startswith("model_input: column 'site': ") and "hold a value that the model does not know" in text
+    caplog.clear()
+    loaded.predict(frame.assign(site="elsewhere"))
+    assert not caplog.records, "a server calls it for each request, and a log has a line in ten minutes"
 
 
 def test_model_in_mlflow_holds_no_pickle_and_has_a_signature(mlflow: Any, logged: TrainResult, tmp_path: Path) -> None:

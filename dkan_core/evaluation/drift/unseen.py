@@ -3,7 +3,10 @@
 Shape suffixes: N rows.
 """
 
+import logging
 import math
+import time
+from collections.abc import Callable
 
 import numpy as np
 
@@ -19,6 +22,11 @@ MIN_ERRORS = 3.0
 FEW_IDS = 0.5
 # Columns that are named; of a thousand, a log would be a page.
 MAX_NAMED = 10
+# Of fewer rows of requests, shares say little: a single one may well hold a rare value.
+MIN_ROWS = 100
+PERIOD_SECONDS = 600.0
+
+logger = logging.getLogger(__name__)
 
 
 class UnseenValues:
@@ -83,3 +91,41 @@ def unseen_warnings(preprocessor: Preprocessor, arrays: Arrays) -> list[str]:
     found = UnseenValues(preprocessor)
     found.count(arrays)
     return found.warnings()
+
+
+class UnseenWatch:
+    """Counts the rows of requests that hold such values, and warns where they are more than in training.
+
+    Requests of ten minutes are looked at together, so that a log has a line per column and not one per request.
+
+    Args:
+        preprocessor: The model's.
+        where: The requests, as messages should call them.
+        always_pause: Whether rows that need no warning are followed by ten minutes without a look, too.
+        clock: Seconds since some time.
+    """
+
+    def __init__(
+        self,
+        preprocessor: Preprocessor,
+        where: str = "requests",
+        *,
+        always_pause: bool = True,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._preprocessor, self._where = preprocessor, where
+        self._always_pause, self._clock = always_pause, clock
+        self._found, self._due = UnseenValues(preprocessor), -math.inf
+
+    def count(self, arrays: Arrays) -> dict[str, int]:
+        """Count encoded rows, and return how many of these hold an unknown value, by category that has any."""
+        counts = self._found.count(arrays)
+        now = self._clock()
+        if self._found.rows >= MIN_ROWS and now >= self._due:
+            texts = self._found.warnings()
+            for text in texts:
+                logger.warning("%s: %s", self._where, text)
+            self._found = UnseenValues(self._preprocessor)
+            if texts or self._always_pause:
+                self._due = now + PERIOD_SECONDS
+        return counts

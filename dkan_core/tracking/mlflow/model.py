@@ -4,7 +4,6 @@ MLflow is told the name of this module, and calls ``_load_pyfunc`` with the path
 """
 
 import base64
-import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,13 +16,14 @@ from dkan_core.data.source.column_types import is_text
 from dkan_core.data.source.frames import to_table, without_empty_types
 from dkan_core.data.source.times import parsed_times
 from dkan_core.errors import DataError
-from dkan_core.evaluation.drift.unseen import unseen_warnings
+from dkan_core.evaluation.drift.unseen import UnseenWatch
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.scoring.probabilities import check_probabilities, score
 from dkan_core.scoring.raw import probability_column
 from dkan_core.utils.torch_resources import best_device
 
-logger = logging.getLogger(__name__)
+# What messages call the rows, as MLflow does.
+WHERE = "model_input"
 
 
 class MlflowScorer:
@@ -37,6 +37,8 @@ class MlflowScorer:
         self._saved = SavedModel(folder)
         self._device = best_device()
         self._saved.module.to(self._device)
+        # A server calls ``predict`` for each request, and a notebook for frames that differ.
+        self._watch = UnseenWatch(self._saved.preprocessor, WHERE, always_pause=False)
 
     def predict(self, model_input: Any, params: Mapping[str, Any] | None = None) -> Any:  # noqa: ARG002 - MLflow's
         """Return a frame with a probability per label and row, with the index of the input.
@@ -50,16 +52,14 @@ class MlflowScorer:
         """
         import pandas as pd
 
-        where = "model_input"
         names = [name for name in self._saved.preprocessor.columns if name in model_input.columns]
-        read = without_empty_types(to_table(model_input[names], names, where))
-        table = _parsed(read, self._saved.preprocessor, where)
-        arrays = self._saved.preprocessor.transform(table, where)
+        read = without_empty_types(to_table(model_input[names], names, WHERE))
+        table = _parsed(read, self._saved.preprocessor, WHERE)
+        arrays = self._saved.preprocessor.transform(table, WHERE)
         found_NL = score(self._saved.module, arrays, self._device)
         labels = self._saved.config.labels
-        check_probabilities(found_NL, labels, where)
-        for text in unseen_warnings(self._saved.preprocessor, arrays):
-            logger.warning("%s: %s", where, text)
+        check_probabilities(found_NL, labels, WHERE)
+        self._watch.count(arrays)
         return pd.DataFrame(found_NL, columns=[probability_column(label) for label in labels], index=model_input.index)
 
 
