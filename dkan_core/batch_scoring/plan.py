@@ -65,8 +65,8 @@ class ScoringPlan(Schema):
     files: list[PlannedFile]
     parts: list[list[int]]
 
-    arrow_schema: str
-    """Schema of the scores of all files: an IPC message in base64."""
+    arrow_schema: str = ""
+    """Schema of the scores of all files: an IPC message in base64. Empty: dkan 0.2.0 made the plan."""
 
     @cached_property
     def id(self) -> str:
@@ -230,13 +230,14 @@ def _check_apart(output: SharedFolder, plan: ScoringPlan, sources: Sequence[str]
 def _claim(output: SharedFolder, plan: ScoringPlan, *, overwrite: bool) -> None:
     """Write the plan, unless other files are there; remove the record that an earlier scoring is complete."""
     under_way, done = read_plan(output), read_done(output)
-    if under_way is None or under_way.id != plan.id:
+    is_outdated = under_way is not None and not under_way.arrow_schema
+    if under_way is None or under_way.id != plan.id or is_outdated:
         earlier = {} if done is None else {done.plan: [file.output for file in done.files]}
         if under_way is not None:
             earlier[under_way.id] = [file.output for file in under_way.files]
         _check_taken(output, plan, set(earlier), overwrite=overwrite)
         stale = {name for names in earlier.values() for name in names} - {file.output for file in plan.files}
-        folders = {f"{WORK}/{name}" for name in earlier if name != plan.id}
+        folders = {f"{WORK}/{name}" for name in earlier if name != plan.id or is_outdated}
         # Before the plan: once that is written, nobody knows any more what the earlier one left.
         output.write_json(REPLACED, ReplacedOutputs(names=sorted(stale | folders)).model_dump())
         output.write_json(PLAN, json.loads(plan.model_dump_json()))
@@ -264,7 +265,7 @@ def read_plan(output: SharedFolder) -> ScoringPlan | None:
     """Return the plan that is in progress, if there is one.
 
     Raises:
-        DataError: It is damaged, or of another version of dkan.
+        DataError: It is damaged, or of a later version of dkan.
     """
     return output.read(ScoringPlan, PLAN)
 
@@ -273,12 +274,14 @@ def open_plan(output_uri: str | Path) -> tuple[SharedFolder, ScoringPlan]:
     """Return an output folder and the plan that is in progress there.
 
     Raises:
-        DataError: There is none.
+        DataError: There is none, or an earlier version of dkan made it.
     """
     output = SharedFolder(output_uri)
     plan = read_plan(output)
     if plan is None:
         raise DataError(f"{output_uri}: no scoring is in progress there; plan_scoring comes first")
+    if not plan.arrow_schema:
+        raise DataError(f"{output_uri}: the plan is of an earlier version of dkan; call plan_scoring again")
     return output, plan
 
 

@@ -1,12 +1,13 @@
-"""Which folders scores may be written to: none that a second call would read as rows."""
+"""Which folders scores may be written to: none that a second call would read as rows; plans of earlier versions."""
 
+import json
 from pathlib import Path
 
 import fsspec
 import pyarrow.parquet as pq
 import pytest
 
-from dkan_core import OutputError, TrainResult, complete_scoring, plan_scoring, score_part
+from dkan_core import DataError, OutputError, TrainResult, complete_scoring, plan_scoring, score_part
 
 
 @pytest.fixture
@@ -41,3 +42,23 @@ def test_remote_scores_among_the_sources_are_refused(trained: TrainResult, folde
         with pytest.raises(OutputError, match="lies in a folder of sources"):
             plan_scoring(trained.model, named, f"{uri}/scores")
     assert plan_scoring(trained.model, uri, f"{uri}-scores", parts=1) == [0]
+
+
+def test_plan_of_an_earlier_version_is_named_and_made_again(trained: TrainResult, source: Path, tmp_path: Path) -> None:
+    """0.2.0 noted no schema of the scores; nothing of what its parts left is taken."""
+    out = tmp_path / "out"
+    plan_scoring(trained.model, source, out)
+    score_part(out, 0)
+    scored = (out / source.name).stat().st_mtime_ns
+    file = out / ".work" / "plan.json"
+    file.write_text(
+        json.dumps({name: value for name, value in json.loads(file.read_text()).items() if name != "arrow_schema"})
+    )
+    with pytest.raises(DataError, match="is of an earlier version of dkan; call plan_scoring again"):
+        score_part(out, 0)
+    with pytest.raises(OutputError, match="another model or other settings; pass overwrite=True"):
+        plan_scoring(trained.model, source, out, columns=("site",))
+    for part in plan_scoring(trained.model, source, out):
+        score_part(out, part)
+    complete_scoring(out)
+    assert (out / source.name).stat().st_mtime_ns > scored
