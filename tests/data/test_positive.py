@@ -250,6 +250,7 @@ def test_each_of_several_labels_has_a_value_of_its_own(tmp_path: Path) -> None:
             r"one class only in train: 0 in \d+ rows; no row holds 'delayed': the column holds 'on time' \(\d",
         ),
         ("codes", ("late",), r"label column 'outcome' is int64, which cannot hold the positive value 'late'"),
+        ("codes", ("True",), r"'True'; where a file holds numbers, True is 1: write 1 instead"),
         ("text of three values", (), r"a label column of 0 and 1, or name it with --positive"),
     ],
 )

@@ -5,8 +5,11 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dkan_core.data.source.column_types import is_text
+from dkan_core.data.source.column_types import is_number, is_text
 from dkan_core.errors import DataError
+
+# What booleans are among numbers.
+BOOLEANS = {"true": 1, "false": 0}
 
 
 def with_nulls(rows: pa.RecordBatch, labels: Sequence[str]) -> pa.RecordBatch:
@@ -49,8 +52,11 @@ def with_positive(rows: pa.RecordBatch, positive: Mapping[str, str], where: str)
         try:
             value = _value(text, column.type)
         except pa.ArrowException:
+            number = BOOLEANS.get(text.casefold()) if is_number(column.type) else None
+            # A column of which another file holds numbers has their type in every file.
+            hint = "" if number is None else f"; where a file holds numbers, {text} is {number}: write {number} instead"
             raise DataError(
-                f"{where}: label column {name!r} is {column.type}, which cannot hold the positive value {text!r}"
+                f"{where}: label column {name!r} is {column.type}, which cannot hold the positive value {text!r}{hint}"
             ) from None
         _check_spelling(name, column, text, where)
         rows = rows.set_column(index, name, pc.equal(column, value).cast(pa.uint8()))
