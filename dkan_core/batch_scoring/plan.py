@@ -16,7 +16,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from dkan_core.data.preparation.label_columns import label_columns
-from dkan_core.data.source.files import find_parquet, split_sources, stamp, takes_in
+from dkan_core.data.source.files import find_parquet, split_sources, stamps, takes_in
 from dkan_core.errors import ConfigError, DataError, OutputError
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.scoring.raw import copied_folder_types, output_schema
@@ -157,14 +157,14 @@ def _make_plan(
 ) -> ScoringPlan:
     compared = label_columns(saved.config.labels, labels) if labels else ()
     passed = list(dict.fromkeys(columns))
-    stamps = [stamp(path) for path in paths]  # before the footers: a file that is replaced meanwhile is noticed later
+    found = stamps(paths)  # before the footers: a file that is replaced meanwhile is noticed later
     schema, rows = output_schema(saved, paths, passed, compared, copied_folder_types(saved, paths))
     # Single files may be empty, as of a writer that had nothing to write.
     if not any(rows):
         raise DataError(f"{paths[0]}: no rows in any source file")
     names = _below_common_folder(paths)
     files = []
-    for path, count, (size, modified) in zip(paths, rows, stamps, strict=True):
+    for path, count, (size, modified) in zip(paths, rows, found, strict=True):
         files.append(PlannedFile(source=path, output=names[path], rows=count, bytes=size, modified=modified))
     return ScoringPlan(
         model=model,

@@ -12,8 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from dkan_core import DataError, TrainResult, evaluate, prepare
-from dkan_core.data.source import parquet_files
-from dkan_core.data.source.parquet_files import AT_ONCE, Stamped, open_in_order, open_stamped
+from dkan_core.data.source import files, parquet_files
+from dkan_core.data.source.files import AT_ONCE, stamp, stamps
+from dkan_core.data.source.parquet_files import Stamped, open_in_order, open_stamped
 from tests.data.tables import CONFIG, contents, make_rows, write
 
 START_SECONDS = 240
@@ -113,3 +114,16 @@ def test_files_with_long_footers_are_opened_one_by_one(bucket: list[str], monkey
 
     assert len(list(open_in_order(open_one, bucket, bucket[0]))) == len(bucket)
     assert threads == {threading.current_thread()}
+
+
+def test_bucket_is_asked_for_several_stamps_at_once(bucket: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    together = threading.Barrier(AT_ONCE, timeout=START_SECONDS)
+
+    def stamp_together(path: str) -> tuple[int, str]:
+        if path in bucket[:AT_ONCE]:
+            together.wait()
+        return stamp(path)
+
+    expected = [stamp(path) for path in bucket]
+    monkeypatch.setattr(files, "stamp", stamp_together)
+    assert stamps(bucket) == expected

@@ -17,7 +17,7 @@ from dkan_core.data.format.manifest import CONTENTS, MANIFEST, OUTPUTS
 from dkan_core.data.preparation.reuse import earlier_result, is_reusable
 from dkan_core.data.preparation.task import PreparationTask
 from dkan_core.data.source.columns import SourceFile
-from dkan_core.data.source.files import stamp, whole_second
+from dkan_core.data.source.files import stamps, whole_second
 from dkan_core.data.source.partition import Fragment
 from dkan_core.data.source.roles import ColumnRoles
 from dkan_core.data.source.time_split import TimeBounds
@@ -178,13 +178,12 @@ def unchanged_fragments(plan: PreparationPlan, part: int) -> list[Fragment]:
         DataError: A source file is another one now.
     """
     read = {fragment.path for fragment in plan.parts[part]}
+    files = [file for file in plan.task.files if file.path in read]
     found: dict[str, SourceFile] = {}
-    for file in plan.task.files:
-        if file.path in read:
-            size, modified = stamp(file.path)
-            if (size, whole_second(modified)) != (file.bytes, whole_second(file.modified)):
-                raise DataError(f"{file.path}: the source changed after the preparation was planned; plan it again")
-            found[file.path] = file.model_copy(update={"modified": modified})
+    for file, (size, modified) in zip(files, stamps([file.path for file in files]), strict=True):
+        if (size, whole_second(modified)) != (file.bytes, whole_second(file.modified)):
+            raise DataError(f"{file.path}: the source changed after the preparation was planned; plan it again")
+        found[file.path] = file.model_copy(update={"modified": modified})
     return [replace(fragment, file=found[fragment.path]) for fragment in plan.parts[part]]
 
 

@@ -6,6 +6,7 @@ import logging
 import os
 import re
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -25,6 +26,9 @@ from dkan_core.utils.storage.paths import check_name, filesystem, is_remote
 SUFFIXES = (".parquet", ".parq", ".pq")
 # The first bytes of every Parquet file.
 MAGIC = b"PAR1"
+
+# Files of a bucket that are asked for, or opened, at once: each takes some round trips of tens of milliseconds.
+AT_ONCE = 16
 
 # What is in the folder of a table whose log says which of its files are current: by a part of a path.
 TABLES = {"/_delta_log/": "Delta Lake", "/.hoodie/": "Hudi", ".metadata.json": "Iceberg"}
@@ -243,6 +247,14 @@ def stamp(uri: str) -> tuple[int, str]:
     return int(info["size"]), ""
 
 
+def stamps(uris: Sequence[str]) -> list[tuple[int, str]]:
+    """Return the ``stamp`` of each of some files, of which a bucket is asked for several at once."""
+    if not any(map(is_remote, uris)):
+        return list(map(stamp, uris))
+    with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="dkan-stamp") as pool:
+        return list(pool.map(stamp, uris))
+
+
 def whole_second(modified: str) -> str:
     """Cut a modification stamp at the second: a bucket's listing may give more of it than a question for one object.
 
@@ -266,8 +278,9 @@ def fingerprint_sources(
         DataError: A source does not exist or holds no Parquet file; or there is no such model.
     """
     digest = hashlib.sha256(settings.encode())
-    for path in find_parquet(split_sources(sources)) + (_list_files(str(model)) if model else []):
-        digest.update(json.dumps([path, *stamp(path)]).encode())
+    paths = find_parquet(split_sources(sources)) + (_list_files(str(model)) if model else [])
+    for path, found in zip(paths, stamps(paths), strict=True):
+        digest.update(json.dumps([path, *found]).encode())
     return digest.hexdigest()[:16]
 
 

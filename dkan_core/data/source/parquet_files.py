@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dkan_core.data.source.files import stamp
+from dkan_core.data.source.files import AT_ONCE, stamp
 from dkan_core.errors import DataError
 from dkan_core.utils.hints import first_line
 from dkan_core.utils.storage.failures import readable
@@ -22,9 +22,7 @@ from dkan_core.utils.storage.paths import filesystem, is_remote
 READ_BYTES = 1 << 18
 # Behind the metadata in the footer of a file with encrypted columns: a nonce and a tag.
 SIGNATURE_BYTES = 28
-# Files of a bucket that are opened at once: each takes some round trips of tens of milliseconds.
-AT_ONCE = 16
-# Of their footers, as they are stored: of files with many columns and row groups fewer are opened at once.
+# Of the footers of such files, as they are stored: of files with many columns and row groups fewer are opened at once.
 AHEAD_BYTES = 8 << 20
 
 
