@@ -75,12 +75,11 @@ class Ending:
 
     def next_step(self) -> str:
         """Return how to continue the run, or to start it again."""
-        if not self.checkpoint:
-            return "start again with --resume auto or --overwrite"
         limit = LARGER.get(self.reason)
         if limit and self.is_fitted:
             return FITTED
-        return f"continue with {self.options}" + (f" and a larger {limit}" if limit else "")
+        how = f"continue with {self.options}" if self.checkpoint else "start again with --resume auto or --overwrite"
+        return how + (f" and a larger {limit}" if limit else "")
 
 
 def describe_patience(history: Sequence[Mapping[str, Any]]) -> str:
