@@ -72,7 +72,7 @@ CASES: dict[str, Case] = {
         with_column("label", [1] * ROWS),
         LABEL,
         None,
-        r"'label' has one class only in train: 1 in [\d]+ rows",
+        r"'label' has one class only: 1 in every row with a value",
     ),
     "fewer positives than splits": (
         with_column("label", [1] + [0] * (ROWS - 1)),

@@ -1,11 +1,13 @@
-"""What each column is for, by its type."""
+"""What each column is for, by its type, and what footers say of it."""
 
+import math
 import time
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -39,7 +41,9 @@ def test_column_without_any_value_is_refused_before_rows_are_read(
     tmp_path: Path, values: list[list[str | None]], options: dict[str, Any], is_refused: bool
 ) -> None:
     for index, found in enumerate(values):
-        rows = pa.table({"x": [1.5] * len(found), "city": pa.array(found, pa.string()), "y": [0] * len(found)})
+        rows = pa.table(
+            {"x": [1.5] * len(found), "city": pa.array(found, pa.string()), "y": pa.nulls(len(found), pa.int8())}
+        )
         pq.write_table(rows, tmp_path / f"{index}.parquet", row_group_size=1, **options)
     config = PrepareConfig(label=("y",))
     if is_refused:
@@ -68,7 +72,7 @@ def test_row_without_a_group_time_split_or_weight_is_named_before_rows_are_read(
     named: dict[str, Any] = {case.partition(" ")[0]: "role"}
     config = PrepareConfig(label=("y",), **named)
     for name, found in {"a_row": values.slice(0, 1), "more": values}.items():
-        table = pa.table({"x": [1.5] * len(found), "y": [0] * len(found), "role": found})
+        table = pa.table({"x": [1.5] * len(found), "y": pa.nulls(len(found), pa.int8()), "role": found})
         pq.write_table(table, tmp_path / f"{name}.parquet", row_group_size=1)
     assert find_task(tmp_path / "a_row.parquet", config)[0].schema.features == ["x"]
     with pytest.raises(DataError, match=rf"more\.parquet: .*{message}"):
@@ -117,3 +121,37 @@ def test_split_column_that_does_not_exist_is_named_once() -> None:
     config = PrepareConfig(label=("y",), split_column="spilt")
     with pytest.raises(DataError, match=r"^rows: split column 'spilt' does not exist; did you mean 'split'\?"):
         check_roles({"y": pa.int8(), "split": pa.string()}, config, "rows")
+
+
+CONSTANT: dict[str, list[pa.Array]] = {
+    "integers": [pa.array([1, 1, None]), pa.array([1, 1])],
+    "booleans and numbers": [pa.array([True]), pa.array([1.0, math.nan]), pa.array([], pa.int8())],
+    "nulls in a file": [pa.array([None], pa.int8()), pa.array([2])],
+}
+PERHAPS_NOT: dict[str, list[pa.Array]] = {
+    "another value": [pa.array([1, 1]), pa.array([1, 0])],
+    "another file": [pa.array([True]), pa.array([0.0])],
+    "text": [pa.array(["late"]), pa.array(["late"])],
+    "nulls alone": [pa.array([None, None], pa.int8())],
+    "unknown": [pa.array([1.0]), pa.array([math.nan])],
+}
+
+
+def files_with(labels: list[pa.Array], folder: Path, **options: Any) -> list[str]:
+    paths = [str(folder / f"{number}.parquet") for number in range(len(labels))]
+    for path, label in zip(paths, labels, strict=True):
+        pq.write_table(pa.table({"x": np.arange(len(label)), "y": label}), path, **options)
+    return paths
+
+
+@pytest.mark.parametrize("labels", CONSTANT.values(), ids=CONSTANT)
+def test_label_of_one_value_is_found_in_the_footers(labels: list[pa.Array], tmp_path: Path) -> None:
+    paths = files_with(labels, tmp_path, row_group_size=2)
+    with pytest.raises(DataError, match=r"'y' has one class only: (True|1|2) in every row with a value"):
+        find_task(paths, PrepareConfig(label=("y",)))
+    find_task(files_with(labels, tmp_path, write_statistics=False), PrepareConfig(label=("y",)))
+
+
+@pytest.mark.parametrize("labels", PERHAPS_NOT.values(), ids=PERHAPS_NOT)
+def test_label_of_perhaps_several_values_is_read(labels: list[pa.Array], tmp_path: Path) -> None:
+    find_task(files_with(labels, tmp_path), PrepareConfig(label=("y",)))

@@ -1,7 +1,7 @@
 """What is to be prepared: the source files, what each column is for, and where a split by time begins."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,7 @@ from dkan_core.data.source.partition import Fragment
 from dkan_core.data.source.roles import ColumnRoles, assign_roles, column_requirements, split_keys
 from dkan_core.data.source.split_hints import find_split_hints
 from dkan_core.data.source.time_split import TimeBounds, find_time_bounds
-from dkan_core.errors import ConfigError
+from dkan_core.errors import ConfigError, DataError
 from dkan_core.utils.hints import counted
 from dkan_core.utils.progress import progress
 
@@ -114,6 +114,7 @@ def find_task(
     task = partial(PreparationTask, config=config, files=files, grouped=config.has_groups, hints=hints)
     if reference is None:
         schema = replace(assign_roles(types, config, where, found.empty), folders=folders, common=found.common)
+        _check_not_constant(found.constant, where)
         return task(schema=_with_keys(schema, types, config)), footers
     known = {name: kind for name, kind in reference.preprocessor.folder_types.items() if name in folders}
     types |= dict.fromkeys(known, FOLDER_TEXT)
@@ -121,6 +122,13 @@ def find_task(
         reference.assign_roles(types, config, where, found.empty), folders={**folders, **known}, common=found.common
     )
     return task(schema=_with_keys(schema, types, config), encoding=reference.preprocessor), footers
+
+
+def _check_not_constant(labels: Mapping[str, Collection[object]], where: str) -> None:
+    """Raise DataError where a label is known to hold one value alone, which reading all rows would show, too."""
+    for name, values in labels.items():
+        for value in values:
+            raise DataError(f"{where}: label column {name!r} has one class only: {value!r} in every row with a value")
 
 
 def _with_keys(schema: ColumnRoles, types: dict[str, pa.DataType], config: PrepareConfig) -> ColumnRoles:

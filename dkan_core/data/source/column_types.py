@@ -61,6 +61,34 @@ def without_values(footer: pq.FileMetaData, names: Collection[str]) -> set[str]:
     return found
 
 
+def constant_values(footer: pq.FileMetaData, earlier: Mapping[str, frozenset[object]]) -> dict[str, frozenset[object]]:
+    """Return which of some columns hold no two different numbers or booleans, as the statistics in a file say.
+
+    Args:
+        footer: Of the file.
+        earlier: By column, the value in earlier files; empty where these hold only nulls.
+
+    Returns:
+        By column, the value in all of these files.
+    """
+    found = {}
+    for name, index in flat_columns(footer, earlier).items():
+        chunks = (footer.row_group(group).column(index) for group in range(footer.num_row_groups))
+        values = earlier[name].union(*map(_ends, chunks))
+        if len(values) < 2:
+            found[name] = values
+    return found
+
+
+def _ends(chunk: pq.ColumnChunkMetaData) -> frozenset[object]:
+    if _has_no_value(chunk):
+        return frozenset()
+    statistics = chunk.statistics
+    # Those of text may be cut off.
+    is_known = statistics is not None and statistics.has_min_max and "BYTE_ARRAY" not in chunk.physical_type
+    return frozenset({statistics.min, statistics.max} if is_known else {False, True})
+
+
 def flat_columns(footer: pq.FileMetaData, names: Collection[str]) -> dict[str, int]:
     """Return the index in a footer of some columns; those that are nested or not in the file are left out."""
     columns = ((index, footer.schema.column(index)) for index in range(footer.num_columns if names else 0))

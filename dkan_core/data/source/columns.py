@@ -16,6 +16,7 @@ from dkan_core.data.source.column_requirements import ColumnRequirements
 from dkan_core.data.source.column_types import (
     column_types,
     common_type,
+    constant_values,
     is_id_list,
     is_number,
     is_text,
@@ -82,6 +83,9 @@ class Sources:
     empty: set[str]
     """Columns that hold nothing but nulls, as far as the statistics in all files say so."""
 
+    constant: dict[str, frozenset[object]]
+    """The labels that hold one value in all rows, nulls aside, with it, as far as the statistics say so."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Footer:
@@ -108,6 +112,7 @@ def read_sources(sources: Sequence[str], requirements: ColumnRequirements | None
     files, footers = list[SourceFile](), list[Footer]()
     reference, reference_path, differing = dict[str, pa.DataType](), "", set[str]()
     unnamed, empty_texts, partial, empty = set[str](), set[str](), set[str](), set[str]()
+    constant = dict.fromkeys(requirements.labels, frozenset[object]())
     found = find_partitioned(sources)
     opened = open_in_order(open_stamped, [*found], next(iter(found)))
     for (path, folders), (parquet, size, modified) in zip(found.items(), opened, strict=True):
@@ -123,8 +128,7 @@ def read_sources(sources: Sequence[str], requirements: ColumnRequirements | None
         here = [name for name, kind in types.items() if kind != reference[name] and requirements.uses(name)]
         differing.update(here)
         types |= dict.fromkeys(_empty_floats([path], types, reference, here), pa.null())
-        earlier = (file.path for file in files)
-        reference |= dict.fromkeys(_empty_floats(earlier, reference, types, here), pa.null())
+        reference |= dict.fromkeys(_empty_floats((file.path for file in files), reference, types, here), pa.null())
         for name in here:
             reference[name] = common_type(
                 name,
@@ -138,6 +142,7 @@ def read_sources(sources: Sequence[str], requirements: ColumnRequirements | None
         metadata = parquet.metadata
         check_footer(path, metadata, requirements.roles)
         empty = without_values(metadata, empty if files else {*types})
+        constant = constant_values(metadata, constant)
         files.append(SourceFile(path=path, rows=metadata.num_rows, bytes=size, modified=modified))
         groups = [metadata.row_group(index).num_rows for index in range(metadata.num_row_groups)]
         footers.append(Footer(groups=groups, digest=footer_digest(parquet)))
@@ -151,7 +156,9 @@ def read_sources(sources: Sequence[str], requirements: ColumnRequirements | None
     for name in sorted(differing):
         logger.info("column %r differs in type between files, and is read as %s", name, reference[name])
     common = {name: str(reference[name]) for name in reference if name in differing | empty_texts}
-    return Sources(files=files, types=reference, common=common, footers=footers, partial=partial, empty=empty)
+    return Sources(
+        files=files, types=reference, common=common, footers=footers, partial=partial, empty=empty, constant=constant
+    )
 
 
 def _types_of(
