@@ -157,12 +157,12 @@ def _smoothers(curve: ReadCurve, start: int) -> list[_Smoother]:
     # Categories have no order, a frequent value has weights of its own, and a missing one no neighbour.
     line = 0 if grid.column.scored is None else sum(role in ("curve", "level") for role in grid.roles_P)
     found = []
-    for stretch, precision_PP in ((slice(0, line), _walk(grid, line)), (slice(line, size), np.eye(size - line))):
-        if stretch.start < stretch.stop:
+    for span, precision_PP in ((slice(0, line), _walk(grid, line)), (slice(line, size), np.eye(size - line))):
+        if span.start < span.stop:
             precision_PP = precision_PP + LEVEL_PRECISION * np.eye(len(precision_PP))
-            mean_P = curve.mean_P[stretch]
-            roughness = float(mean_P @ precision_PP @ mean_P) / max(1, len(mean_P) - (stretch.start < line))
-            part = slice(start + stretch.start, start + stretch.stop)
+            mean_P = curve.mean_P[span]
+            roughness = float(mean_P @ precision_PP @ mean_P) / max(1, len(mean_P) - (span.start < line))
+            part = slice(start + span.start, start + span.stop)
             found.append(_Smoother(part, precision_PP, max(LEAST_ROUGHNESS, roughness)))
     return found
 

@@ -101,7 +101,7 @@ def cut(settings: Settings, part: slice | Rows) -> Settings:
 
 
 def slices(count: int, step: int) -> Iterator[slice]:
-    """Yield the stretches of ``count`` rows; at least one, so that no rows have an answer, too, of the right shape."""
+    """Yield ranges of ``count`` rows; at least one, so that no rows have an answer, too, of the right shape."""
     return (slice(start, start + step) for start in range(0, max(1, count), step))
 
 

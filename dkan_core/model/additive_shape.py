@@ -1,4 +1,4 @@
-"""Where the terms of an additive model lie in its one table: a stretch of rows for each feature, then for each pair.
+"""Where the terms of an additive model lie in its one table: a range of rows for each feature, then for each pair.
 
 Features are counted as in the prepared arrays: the numeric ones, then the coded ones.
 """
@@ -118,7 +118,7 @@ class Term:
 
     @property
     def rows(self) -> slice:
-        """The stretch of rows."""
+        """The range of rows."""
         return slice(self.first, self.first + self.size)
 
 

@@ -82,7 +82,7 @@ class AdamWArguments(Structure):
     _fields_ = (
         *_pointers("old_values old_exp_avg old_exp_avg_sq new_values new_exp_avg new_exp_avg_sq gradient"),
         *_pointers("starts stops factors"),
-        *_sizes("stretches count clears"),
+        *_sizes("ranges count clears"),
         *_floats("beta1 beta2 one_minus_beta1 one_minus_beta2 root_scale epsilon step_size scale"),
     )
 

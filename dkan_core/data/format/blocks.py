@@ -1,6 +1,6 @@
 """Which blocks of which shards were verified.
 
-Shape suffixes: N stretches of bytes, B blocks of all shards.
+Shape suffixes: N ranges of bytes, B blocks of all shards.
 """
 
 from collections.abc import Sequence
@@ -42,7 +42,7 @@ class VerifiedBlocks:
         Of each block, the numbers of the parts are given in which the bytes lie: none of one with the header alone.
 
         Args:
-            shard_N: In which shard each stretch of bytes lies.
+            shard_N: In which shard each range of bytes lies.
             start_N: Its first byte.
             stop_N: The one past its last; there is at least one.
         """

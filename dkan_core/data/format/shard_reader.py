@@ -125,7 +125,7 @@ class ShardReader:
         """Read the rows of ``extents`` (first, past the last), none of which crosses a shard, one after the other.
 
         Args:
-            extents: Stretches of rows.
+            extents: Ranges of rows.
             out: Arrays of exactly so many rows, to read them into. Default: new ones.
 
         Raises:
@@ -159,7 +159,7 @@ class ShardReader:
         self._require(shard_EA, start_EA.reshape(-1), stop_EA.reshape(-1))
 
     def _require(self, shard_N: Int64, start_N: Int64, stop_N: Int64) -> None:
-        """Verify the blocks of some stretches of bytes that were not verified before."""
+        """Verify the blocks of some ranges of bytes that were not verified before."""
         if not self._verified.is_complete:
             self._verify_blocks(self._verified.missing(shard_N, start_N, stop_N))
 

@@ -21,7 +21,7 @@ from dkan_core.utils.arrays import Int64
 SPARSE = "sparse"
 
 Require = Callable[[Int64, Int64, Int64], None]
-"""Verifies stretches of bytes, given the shard of each, its first byte and the one past its last."""
+"""Verifies ranges of bytes, given the shard of each, its first byte and the one past its last."""
 
 ReadInto = Callable[[int, memoryview, int], None]
 """Fills a buffer with bytes of a shard that were verified, from an offset on."""
@@ -88,25 +88,25 @@ class SparseRows:
         """Read the codes of rows.
 
         Args:
-            pieces: Stretches of rows (first, past the last), none of which crosses a shard.
-            out_NS: Gets their codes, one stretch after the other.
+            pieces: Ranges of rows (first, past the last), none of which crosses a shard.
+            out_NS: Gets their codes, one range after the other.
         """
         pieces = pieces[pieces[:, 0] < pieces[:, 1]]
         shards = np.searchsorted(self.starts, pieces[:, 0], side="right") - 1
         rows = pieces - self.starts[shards, None]
-        offsets = self._stretches(OFFSETS, shards, rows + np.array([0, 1]))
+        offsets = self._ranges(OFFSETS, shards, rows + np.array([0, 1]))
         for shard, first, of_piece in zip(shards.tolist(), rows[:, 0].tolist(), offsets, strict=True):
             self._check(shard, first, of_piece)
         ends = np.array([(of_piece[0], of_piece[-1]) for of_piece in offsets], np.int64).reshape(-1, 2)
         offset = 0
-        for of_piece, codes in zip(offsets, self._stretches(INDICES, shards, ends), strict=True):
+        for of_piece, codes in zip(offsets, self._ranges(INDICES, shards, ends), strict=True):
             codes_NS = out_NS[offset : offset + len(of_piece) - 1]
             codes_NS[:] = 0
             codes_NS[np.arange(self.width) < np.diff(of_piece)[:, None]] = codes
             offset += len(codes_NS)
 
-    def _stretches(self, name: str, shards: Int64, extents: Int64) -> list[npt.NDArray[Any]]:
-        """Read stretches of an array (first value, past the last), the blocks of all of which are verified at once.
+    def _ranges(self, name: str, shards: Int64, extents: Int64) -> list[npt.NDArray[Any]]:
+        """Read ranges of an array (first value, past the last), the blocks of all of which are verified at once.
 
         Shape:
             - Input: ``(E,)``, the shard of each, and ``(E, 2)``

@@ -53,7 +53,7 @@ class RowReader(Protocol):
         """Read the rows of ``extents`` (first, past the last), none of which crosses a shard, one after the other.
 
         Args:
-            extents: Stretches of rows.
+            extents: Ranges of rows.
             out: Arrays with exactly that number of rows, to read them into. Default: new ones.
         """
 

@@ -1,7 +1,7 @@
 """The order of rows: a pure function of seed and epoch.
 
 An epoch visits runs of consecutive rows ("pieces") in a random order. ``prepare`` has shuffled the rows, so this
-is as good as a full shuffle and reads long stretches. The stream of rows is cut into global batches, and each of those
+is as good as a full shuffle and reads long ranges. The stream of rows is cut into global batches, and each of those
 into one slice per worker: any number of workers sees the same global batches. What is random about a row in a step
 follows from its position in the stream, ``dropout_key``, and so does not depend on how a batch is cut either.
 
@@ -36,34 +36,34 @@ def piece_rows(rows: int, row_bytes: int) -> int:
 
 
 class RowStream:
-    """Rows of a split in some order, made of stretches of consecutive rows.
+    """Rows of a split in some order, made of ranges of consecutive rows.
 
     Args:
-        first: First row of each stretch, in the order they are visited.
-        position: Where each stretch begins in the stream, and the number of rows at the end.
+        first: First row of each range, in the order they are visited.
+        position: Where each range begins in the stream, and the number of rows at the end.
     """
 
     def __init__(self, first: Int64, position: Int64) -> None:
         self.position = position
-        # Of all stretches at once: with each batch it would take as long as copying the rows of a small one.
-        self.stretches = np.stack([first, first + np.diff(position)], axis=1)
+        # Of all ranges at once: with each batch it would take as long as copying the rows of a small one.
+        self.ranges = np.stack([first, first + np.diff(position)], axis=1)
 
     @property
     def first(self) -> Int64:
-        """First row of each stretch."""
-        return self.stretches[:, 0]
+        """First row of each range."""
+        return self.ranges[:, 0]
 
     def extents(self, start: int, stop: int) -> Int64:
-        """Return the stretches at positions ``start`` up to ``stop`` of the stream.
+        """Return the ranges at positions ``start`` up to ``stop`` of the stream.
 
         Shape:
-            - Output: ``(E, 2)``, first row and the one past the last of each stretch
+            - Output: ``(E, 2)``, first row and the one past the last of each range
         """
         if stop <= start:
             return np.empty((0, 2), np.int64)
         low = int(self.position.searchsorted(start, side="right")) - 1
         high = int(self.position.searchsorted(stop - 1, side="right"))
-        covered = self.stretches[low:high].copy()
+        covered = self.ranges[low:high].copy()
         covered[0, 0] += start - self.position[low]
         covered[-1, 1] -= self.position[high] - stop
         return covered
@@ -146,11 +146,11 @@ def dropout_keys(seed: int, first: int, rows: int, out: Int32 | None = None) -> 
 
 
 def row_keys(seed: int, extents: Int64, out: Int32) -> None:
-    """Put a key for each row of some stretches into ``out``: the same in every epoch.
+    """Put a key for each row of some ranges into ``out``: the same in every epoch.
 
     Args:
         seed: Of the run.
-        extents: Stretches of rows, as ``RowStream.extents`` returns them.
+        extents: Ranges of rows, as ``RowStream.extents`` returns them.
         out: Gets the keys, one for each row.
     """
     start = 0

@@ -1,12 +1,12 @@
 """Backend for CUDA: the basis is computed where the matrix product needs it, and never written to memory.
 
 Each program computes a tile of the result. The basis of its inputs is made in registers and goes straight into the
-tensor cores, in forward and in both gradients. The gradient of the weights is summed over stretches of rows, and the
-stretches are summed afterwards: without atomics, so that the same inputs give the same bits.
+tensor cores, in forward and in both gradients. The gradient of the weights is summed over parts of the rows, and the
+parts are summed afterwards: without atomics, so that the same inputs give the same bits.
 
 Float32 products are three products of TF32 parts ("3xTF32"), whose error is about that of float32.
 
-Shape suffixes: N networks side by side, B rows, I inputs, G centers, O outputs, S stretches of rows.
+Shape suffixes: N networks side by side, B rows, I inputs, G centers, O outputs, S parts of the rows.
 """
 
 import math
@@ -64,7 +64,7 @@ PROGRAMS = 264
 OPTIONS = {"enable_fp_fusion": True}
 """Of every launch."""
 
-VARYING = ["B", "N", "stretch"]
+VARYING = ["B", "N", "part_rows"]
 """Arguments that differ from batch to batch: a kernel is not compiled again for each kind of number."""
 
 ALIGNMENT = 16
@@ -108,7 +108,7 @@ def _forward(
 
 @triton.jit(do_not_specialize=VARYING)
 def _backward_weight(
-    x, grad, centers, grad_weight, inverse_width, B, I, O, N, stretch,  # noqa: E741
+    x, grad, centers, grad_weight, inverse_width, B, I, O, N, part_rows,  # noqa: E741
     TB: tl.constexpr, TI: tl.constexpr, G: tl.constexpr, TO: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     network = (tl.program_id(2) % N).to(tl.int64)
@@ -119,8 +119,8 @@ def _backward_weight(
     grad += network * B * O
     centers_G = tl.load(centers + tl.arange(0, G))
     sum_KO = tl.zeros((TI * G, TO), dtype=tl.float32)
-    last = tl.minimum(part * stretch + stretch, B)
-    for first in range(part * stretch, last, TB):
+    last = tl.minimum(part * part_rows + part_rows, B)
+    for first in range(part * part_rows, last, TB):
         rows = first + tl.arange(0, TB)
         _, basis_BIG = _bumps(_tile(x, rows, last, I, inputs, I), centers_G, inverse_width)
         grad_BO = _tile(grad, rows, last, O, outputs, O)
@@ -245,17 +245,17 @@ class _Product:
         return grad_x_NBI
 
     def weight_gradient(self, grad_NBO: Tensor) -> Tensor:
-        """Return the gradient of the weights, given that of the product; it is summed over stretches of rows."""
+        """Return the gradient of the weights, given that of the product; it is summed over parts of the rows."""
         tiles = self.tiles(self.tilings.weight_gradient)
         across = (triton.cdiv(self.inputs, tiles["TI"]), triton.cdiv(self.outputs, tiles["TO"]))
         wanted = triton.cdiv(PROGRAMS, across[0] * across[1] * self.networks)
-        stretch = triton.cdiv(triton.cdiv(self.rows, wanted), tiles["TB"]) * tiles["TB"]
-        stretches = triton.cdiv(self.rows, max(1, stretch))
-        grad_SNOK = torch.empty(stretches, *self.weight_NOK.shape, device=grad_NBO.device)
-        if stretches:
+        part_rows = triton.cdiv(triton.cdiv(self.rows, wanted), tiles["TB"]) * tiles["TB"]
+        parts = triton.cdiv(self.rows, max(1, part_rows))
+        grad_SNOK = torch.empty(parts, *self.weight_NOK.shape, device=grad_NBO.device)
+        if parts:
             tensors = (self.x_NBI, grad_NBO, self.centers_G, grad_SNOK)
-            grid = (*across, stretches * self.networks)
-            _backward_weight[grid](*tensors, *self.sizes, self.networks, stretch, **tiles)
+            grid = (*across, parts * self.networks)
+            _backward_weight[grid](*tensors, *self.sizes, self.networks, part_rows, **tiles)
         return grad_SNOK.sum(0)
 
 

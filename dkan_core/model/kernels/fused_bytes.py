@@ -99,13 +99,13 @@ def _add_product(value, other, half, mask, sum, HALVES: tl.constexpr, TRANSPOSED
 
 @triton.jit(do_not_specialize=VARYING)
 def _forward(
-    stored, weight, bias, centers, out, scale, step, limit, B, I, O, padded, stretch,  # noqa: E741
+    stored, weight, bias, centers, out, scale, step, limit, B, I, O, padded, part_tiles,  # noqa: E741
     HALVES: tl.constexpr, G: tl.constexpr, TB: tl.constexpr, TI: tl.constexpr, TO: tl.constexpr,
 ):  # fmt: skip
     # In 64 bits only where a tile begins.
     begin = tl.program_id(0).to(tl.int64) * TB
     part = tl.program_id(2)
-    first = part * stretch * TI
+    first = part * part_tiles * TI
     stored += begin * I + first
     weight += first
     rows = tl.arange(0, TB)[:, None]
@@ -114,7 +114,7 @@ def _forward(
     outputs = tl.program_id(1) * TO + tl.arange(0, TO)
     stride = padded.to(tl.int64)
     half = (G + 1) * O * stride
-    tiles = tl.minimum(stretch, (padded - first) // TI)
+    tiles = tl.minimum(part_tiles, (padded - first) // TI)
     sum_BO = tl.zeros((TB, TO), dtype=tl.float32)
     for term in range(0, tiles * G):
         inputs = term // G * TI + tl.arange(0, TI)[None, :]
@@ -135,7 +135,7 @@ def _forward(
 
 @triton.jit(do_not_specialize=VARYING)
 def _backward(
-    stored, grad, centers, grad_weight, scale, step, limit, B, I, O, stretch,  # noqa: E741
+    stored, grad, centers, grad_weight, scale, step, limit, B, I, O, part_tiles,  # noqa: E741
     FUNCTIONS: tl.constexpr, IS_SILU: tl.constexpr,
     HALVES: tl.constexpr, TB: tl.constexpr, TI: tl.constexpr, TO: tl.constexpr,
 ):  # fmt: skip
@@ -144,11 +144,11 @@ def _backward(
     outputs = (tl.program_id(1) // FUNCTIONS * TO + tl.arange(0, TO))[None, :]
     center = tl.load(centers + function)
     part = tl.program_id(2)
-    begin = part.to(tl.int64) * stretch * TB
+    begin = part.to(tl.int64) * part_tiles * TB
     stored += begin * I
     grad += begin * O
     half = B.to(tl.int64) * O
-    left = tl.minimum(stretch * TB, B - begin).to(tl.int32)
+    left = tl.minimum(part_tiles * TB, B - begin).to(tl.int32)
     sum_IO = tl.zeros((TI, TO), dtype=tl.float32)
     rows = tl.arange(0, TB)
     for first in range(0, left, TB):
@@ -218,10 +218,10 @@ class _Layer:
         tiles = self.tiles(self.tilings.forward)
         across = (triton.cdiv(self.rows, tiles["TB"]), triton.cdiv(self.outputs, tiles["TO"]))
         padded = weight_HSOI.shape[-1]
-        stretch, parts = _cut(padded // tiles["TI"], across[0] * across[1])
+        part_tiles, parts = _cut(padded // tiles["TI"], across[0] * across[1])
         out_RBO = torch.empty(parts, self.rows, self.outputs, device=bias_O.device)
         tensors = (self.stored_BI, weight_HSOI, bias_O, self.centers_G, out_RBO)
-        sizes = (self.rows, self.inputs, self.outputs, padded, stretch)
+        sizes = (self.rows, self.inputs, self.outputs, padded, part_tiles)
         _forward[*across, parts](*tensors, *self.scores, *sizes, **tiles)
         return out_RBO.sum(0) if parts > 1 else out_RBO[0]
 
@@ -230,18 +230,18 @@ class _Layer:
         tiles = self.tiles(self.tilings.backward)
         del tiles["G"]
         across = (triton.cdiv(self.inputs, tiles["TI"]), triton.cdiv(self.outputs, tiles["TO"]) * functions)
-        stretch, parts = _cut(triton.cdiv(self.rows, tiles["TB"]), across[0] * across[1])
+        part_tiles, parts = _cut(triton.cdiv(self.rows, tiles["TB"]), across[0] * across[1])
         grad_RSOI = torch.empty(parts, functions, self.outputs, self.inputs, device=grad_HBO.device)
         tensors = (self.stored_BI, grad_HBO, self.centers_G, grad_RSOI)
-        sizes = (self.rows, self.inputs, self.outputs, stretch)
+        sizes = (self.rows, self.inputs, self.outputs, part_tiles)
         _backward[*across, parts](*tensors, *self.scores, *sizes, FUNCTIONS=functions, IS_SILU=is_silu, **tiles)
         return grad_RSOI.sum(0) if parts > 1 else grad_RSOI[0]
 
 
 def _cut(tiles: int, programs: int) -> tuple[int, int]:
     """Return how many of a sum's tiles make a part, and the number of parts: enough programs for a large GPU."""
-    stretch = triton.cdiv(tiles, max(1, PROGRAMS // programs))
-    return stretch, triton.cdiv(tiles, stretch)
+    part_tiles = triton.cdiv(tiles, max(1, PROGRAMS // programs))
+    return part_tiles, triton.cdiv(tiles, part_tiles)
 
 
 def _halves(tensor: Tensor, product: torch.dtype) -> Tensor:

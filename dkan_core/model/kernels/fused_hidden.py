@@ -1,11 +1,11 @@
 """A last layer with one output on CUDA in one pass each way: dropout, LayerNorm, basis, SiLU and the sums over both.
 
 Nothing that has more than one number for each input is written to memory: backward, all of it is computed again from
-the inputs. The gradient of the weights is summed over stretches of rows, and the stretches are summed afterwards:
+the inputs. The gradient of the weights is summed over parts of the rows, and the parts are summed afterwards:
 without atomics, so that the same inputs give the same bits. What is dropped is a function of row and unit, as in
 ``dropout.keep_factors``. All is float32: there are no matrix products here.
 
-Shape suffixes: N networks side by side, B rows, I inputs, G centers, W weights of a network, R stretches of rows.
+Shape suffixes: N networks side by side, B rows, I inputs, G centers, W weights of a network, R parts of the rows.
 """
 
 from typing import Any, NamedTuple
@@ -27,7 +27,7 @@ TILE = 8192
 
 WARPS = 8
 
-VARYING = ["B", "stretch", "dropped", "keep_scale"]
+VARYING = ["B", "part_rows", "dropped", "keep_scale"]
 
 
 class Drop(NamedTuple):
@@ -88,7 +88,7 @@ def _forward(
 @triton.jit(do_not_specialize=VARYING)
 def _backward(
     x, grad, row_keys, unit_keys, norm_weight, norm_bias, spline, base, centers, grad_x, grad_weight,
-    scale, epsilon, dropped, keep_scale, B, N, I, stretch,  # noqa: E741
+    scale, epsilon, dropped, keep_scale, B, N, I, part_rows,  # noqa: E741
     DROPS: tl.constexpr, FIRST: tl.constexpr, SECOND: tl.constexpr, BITS: tl.constexpr, LOW: tl.constexpr,
     TB: tl.constexpr, TI: tl.constexpr, G: tl.constexpr,
 ):  # fmt: skip
@@ -108,8 +108,8 @@ def _backward(
     sum_base_BI = tl.zeros((TB, TI), dtype=tl.float32)
     sum_norm_weight_BI = tl.zeros((TB, TI), dtype=tl.float32)
     sum_norm_bias_BI = tl.zeros((TB, TI), dtype=tl.float32)
-    last = tl.minimum(part * stretch + stretch, B)
-    for first in range(part * stretch, last, TB):
+    last = tl.minimum(part * part_rows + part_rows, B)
+    for first in range(part * part_rows, last, TB):
         rows = (first + tl.arange(0, TB)).to(tl.int64)
         mask_BI = (rows[:, None] < last) & inside[None, :]
         offsets_BI = rows[:, None] * (N * I) + own[None, :]
@@ -212,13 +212,13 @@ class _HiddenLayer(torch.autograd.Function):
         networks, rows = grad_NB.shape
         inputs = x_BU.shape[1] // networks
         constants = _constants(inputs, centers_G, ctx.drop)
-        stretch = triton.cdiv(triton.cdiv(rows, max(1, PROGRAMS // networks)), constants["TB"]) * constants["TB"]
-        parts = triton.cdiv(rows, max(1, stretch))
+        part_rows = triton.cdiv(triton.cdiv(rows, max(1, PROGRAMS // networks)), constants["TB"]) * constants["TB"]
+        parts = triton.cdiv(rows, max(1, part_rows))
         grad_x_BU = torch.empty_like(x_BU)
         grad_RNW = x_BU.new_empty(parts, networks, inputs * (len(centers_G) + 3))
         if rows:
             tensors = (x_BU, grad_NB, *_keys(ctx.drop), *weights, centers_G, grad_x_BU, grad_RNW)
-            numbers = (*_numbers(ctx.width, ctx.drop), rows, networks, inputs, stretch)
+            numbers = (*_numbers(ctx.width, ctx.drop), rows, networks, inputs, part_rows)
             _backward[parts, networks](*tensors, *numbers, **constants)
         sizes = (inputs, inputs, inputs * len(centers_G), inputs)
         return grad_x_BU, *grad_RNW.sum(0).split(sizes, dim=1), grad_NB.sum(1, keepdim=True), None, None, None

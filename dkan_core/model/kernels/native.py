@@ -76,7 +76,7 @@ def basis(x: Tensor, centers_G: Tensor, width: float, gradient: Tensor | None = 
 
 
 def row_tiles(x_BI: Tensor, num_centers: int) -> list[slice]:
-    """Return the stretches of rows that are computed at a time."""
+    """Return the ranges of rows that are computed at a time."""
     rows = x_BI.shape[-2]
     row_bytes = 4 * num_centers * max(1, x_BI.numel() // max(1, rows))
     step = max(recompute.MIN_TILE_ROWS, TILE_BYTES // row_bytes)

@@ -60,10 +60,10 @@ void update(const dkan::AdamW& a, int64_t start, int64_t stop, float factor, flo
 float DKAN_ADAMW(const dkan::AdamW& a, int64_t start, int64_t stop) {
     float squares[LANES] = {};
     int64_t done = start;
-    for (int64_t stretch = 0; stretch < a.stretches; ++stretch) {
-        const int64_t first = std::clamp(a.starts[stretch], done, stop), last = std::clamp(a.stops[stretch], done, stop);
+    for (int64_t range = 0; range < a.ranges; ++range) {
+        const int64_t first = std::clamp(a.starts[range], done, stop), last = std::clamp(a.stops[range], done, stop);
         update(a, done, first, 1, squares);
-        update(a, first, last, a.factors[stretch], squares);
+        update(a, first, last, a.factors[range], squares);
         done = last;
     }
     update(a, done, stop, 1, squares);

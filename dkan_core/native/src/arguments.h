@@ -129,10 +129,10 @@ struct AdamW {
     float* new_exp_avg;
     float* new_exp_avg_sq;
     float* gradient;
-    const int64_t* starts;   // of the stretches that decay, in order
+    const int64_t* starts;   // of the ranges that decay, in order
     const int64_t* stops;
-    const float* factors;    // what the parameters of a stretch are multiplied by
-    int64_t stretches;
+    const float* factors;    // what the parameters of a range are multiplied by
+    int64_t ranges;
     int64_t count;
     int64_t clears;          // whether the gradient is 0 afterwards
     float beta1;

@@ -89,10 +89,10 @@ DKAN_EXPORT void dkan_hidden_forward(const Hidden* a, int threads) {
     if (a->outputs > MAX_OUTPUTS) return hidden_product_forward(*a, threads);
     PackedWeights weights(*a, a->networks);
     for (int64_t network = 0; network < a->networks; ++network) weights.pack(*a, network);
-    const int64_t stretches = ceil_div(a->rows, MIN_TASK_ROWS);
+    const int64_t ranges = ceil_div(a->rows, MIN_TASK_ROWS);
     const int64_t numbers = a->networks * a->rows * a->inputs;
-    for_each_task(stretches * a->networks, numbers, threads, [&](int64_t task) {
-        const int64_t network = task / stretches, start = task % stretches * MIN_TASK_ROWS;
+    for_each_task(ranges * a->networks, numbers, threads, [&](int64_t task) {
+        const int64_t network = task / ranges, start = task % ranges * MIN_TASK_ROWS;
         passes().hidden_layer->forward(*a, weights[network], network, start, std::min(a->rows, start + MIN_TASK_ROWS));
     });
 }
@@ -100,21 +100,21 @@ DKAN_EXPORT void dkan_hidden_forward(const Hidden* a, int threads) {
 void dkan::hidden_backward(const Hidden& a, const Loss* loss, int threads) {
     const int64_t step = std::max(MIN_TASK_ROWS, ceil_div(a.rows, MAX_TASKS));
     // At least one, whose gradients are 0 where there are no rows.
-    const int64_t stretches = std::max<int64_t>(1, ceil_div(a.rows, step));
-    PackedWeights weights(a, a.networks), gradients(a, a.networks * stretches);
-    std::vector<double> losses(a.networks * stretches);
+    const int64_t ranges = std::max<int64_t>(1, ceil_div(a.rows, step));
+    PackedWeights weights(a, a.networks), gradients(a, a.networks * ranges);
+    std::vector<double> losses(a.networks * ranges);
     for (int64_t network = 0; network < a.networks; ++network) weights.pack(a, network);
     const int64_t numbers = a.networks * a.rows * a.inputs;
-    for_each_task(stretches * a.networks, numbers, threads, [&](int64_t task) {
-        const int64_t network = task / stretches, start = task % stretches * step;
+    for_each_task(ranges * a.networks, numbers, threads, [&](int64_t task) {
+        const int64_t network = task / ranges, start = task % ranges * step;
         const int64_t stop = std::min(a.rows, start + step);
         losses[task] =
             passes().hidden_layer->backward(a, weights[network], gradients[task], loss, network, start, stop);
     });
     // In the order of the rows, whichever thread was done first.
     for (int64_t network = 0; network < a.networks; ++network) {
-        const int64_t first = network * stretches;
-        for (int64_t stretch = 1; stretch < stretches; ++stretch) gradients.add(first, first + stretch);
+        const int64_t first = network * ranges;
+        for (int64_t range = 1; range < ranges; ++range) gradients.add(first, first + range);
         gradients.add_gradients_to(a, network, first);
         if (loss) add_numbers(gradients[first].bias, a.outputs, loss->grad_shift);
     }

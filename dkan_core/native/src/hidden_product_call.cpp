@@ -97,10 +97,10 @@ class Copies {
 void dkan::hidden_product_forward(const Hidden& a, int threads) {
     Copies weights(a, Order::BY_TERM, a.networks);
     for (int64_t network = 0; network < a.networks; ++network) weights.pack(network);
-    const int64_t stretches = ceil_div(a.rows, FORWARD_ROWS);
+    const int64_t ranges = ceil_div(a.rows, FORWARD_ROWS);
     const int64_t numbers = a.networks * a.rows * a.inputs * a.outputs;
-    for_each_task(stretches * a.networks, numbers, threads, [&](int64_t task) {
-        const int64_t network = task / stretches, start = task % stretches * FORWARD_ROWS;
+    for_each_task(ranges * a.networks, numbers, threads, [&](int64_t task) {
+        const int64_t network = task / ranges, start = task % ranges * FORWARD_ROWS;
         passes().hidden_product->forward(a, weights[network], network, start, std::min(a.rows, start + FORWARD_ROWS));
     });
 }
@@ -109,18 +109,18 @@ void dkan::hidden_product_backward(const Hidden& a, int threads) {
     const int64_t tasks = std::max<int64_t>(1, MAX_BACKWARD_TASKS / a.networks);
     const int64_t step = std::max(MIN_BACKWARD_ROWS, ceil_div(a.rows, tasks));
     // At least one, whose gradients are 0 where there are no rows.
-    const int64_t stretches = std::max<int64_t>(1, ceil_div(a.rows, step));
-    Copies weights(a, Order::BOTH, a.networks), gradients(a, Order::BY_TERM, a.networks * stretches);
+    const int64_t ranges = std::max<int64_t>(1, ceil_div(a.rows, step));
+    Copies weights(a, Order::BOTH, a.networks), gradients(a, Order::BY_TERM, a.networks * ranges);
     for (int64_t network = 0; network < a.networks; ++network) weights.pack(network);
     const int64_t numbers = a.networks * a.rows * a.inputs * a.outputs;
-    for_each_task(stretches * a.networks, numbers, threads, [&](int64_t task) {
-        const int64_t network = task / stretches, start = task % stretches * step, stop = std::min(a.rows, start + step);
+    for_each_task(ranges * a.networks, numbers, threads, [&](int64_t task) {
+        const int64_t network = task / ranges, start = task % ranges * step, stop = std::min(a.rows, start + step);
         passes().hidden_product->backward(a, weights[network], gradients[task], network, start, stop);
     });
     // In the order of the rows, whichever thread was done first.
     for (int64_t network = 0; network < a.networks; ++network) {
-        const int64_t first = network * stretches;
-        for (int64_t stretch = 1; stretch < stretches; ++stretch) gradients.add(first, first + stretch);
+        const int64_t first = network * ranges;
+        for (int64_t range = 1; range < ranges; ++range) gradients.add(first, first + range);
         gradients.add_gradients_to(network, first);
     }
 }

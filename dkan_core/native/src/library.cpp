@@ -152,9 +152,9 @@ DKAN_EXPORT int64_t dkan_likelihood(const Likelihood* a, int adds) {
 }
 
 DKAN_EXPORT void dkan_scatter(const Scatter* a, int threads) {
-    const int64_t per_stretch = ceil_div(a->count, SCATTER_TASK_COLUMNS);
-    for_each_task(ceil_div(a->rows, SCATTER_TASK_ROWS) * per_stretch, a->rows * a->count, threads, [&](int64_t task) {
-        const int64_t first = task % per_stretch * SCATTER_TASK_COLUMNS, start = task / per_stretch * SCATTER_TASK_ROWS;
+    const int64_t per_range = ceil_div(a->count, SCATTER_TASK_COLUMNS);
+    for_each_task(ceil_div(a->rows, SCATTER_TASK_ROWS) * per_range, a->rows * a->count, threads, [&](int64_t task) {
+        const int64_t first = task % per_range * SCATTER_TASK_COLUMNS, start = task / per_range * SCATTER_TASK_ROWS;
         passes().scatter(*a, first, std::min(a->count, first + SCATTER_TASK_COLUMNS), start,
                        std::min(a->rows, start + SCATTER_TASK_ROWS));
     });

@@ -6,7 +6,7 @@
 namespace {
 
 // Rows whose derivatives are computed at a time.
-constexpr int64_t STRETCH = 512;
+constexpr int64_t BLOCK = 512;
 // With so few codes, consecutive rows often have the same one, whose sum would wait for itself: there are several sums.
 constexpr int64_t FEW_CODES = 256, COPIES = 4;
 
@@ -14,8 +14,8 @@ constexpr int64_t FEW_CODES = 256, COPIES = 4;
 typedef double Two __attribute__((vector_size(16)));
 
 void derivatives(const dkan::Likelihood& a, int64_t first, int64_t count, float (*out)[2]) {
-    float log_odds[STRETCH + LANES] = {}, target[STRETCH + LANES] = {}, weight[STRETCH + LANES] = {};
-    float gradient[STRETCH + LANES], curvature[STRETCH + LANES];
+    float log_odds[BLOCK + LANES] = {}, target[BLOCK + LANES] = {}, weight[BLOCK + LANES] = {};
+    float gradient[BLOCK + LANES], curvature[BLOCK + LANES];
     for (int64_t n = 0; n < count; ++n) log_odds[n] = static_cast<float>(a.log_odds[first + n]);
     memcpy(target, a.target + first, 4 * count);
     memcpy(weight, a.weight + first, 4 * count);
@@ -33,9 +33,9 @@ void DKAN_LIKELIHOOD_SUMS(const dkan::Likelihood& a) {
     const int64_t copies = a.size <= FEW_CODES ? COPIES : 1;
     Two few[COPIES * FEW_CODES] = {};
     Two* sums = copies > 1 ? few : reinterpret_cast<Two*>(a.sums);
-    float values[STRETCH][2];
-    for (int64_t first = 0; first < a.rows; first += STRETCH) {
-        const int64_t count = a.rows - first < STRETCH ? a.rows - first : STRETCH;
+    float values[BLOCK][2];
+    for (int64_t first = 0; first < a.rows; first += BLOCK) {
+        const int64_t count = a.rows - first < BLOCK ? a.rows - first : BLOCK;
         derivatives(a, first, count, values);
         const uint16_t* codes = a.codes + first;
         for (int64_t n = 0; n < count; ++n) {

@@ -9,7 +9,7 @@ namespace {
 using namespace dkan;
 
 // Inputs whose basis is computed at a time: with 32 centers 8 KiB.
-constexpr int64_t BASIS_STRETCH = 64;
+constexpr int64_t BASIS_BLOCK = 64;
 // Vectors of a sum that are in registers at a time.
 constexpr int64_t TABLE_VECTORS = 4;
 
@@ -32,9 +32,9 @@ inline void offsets(const Basis& a, int64_t start, int64_t count, float* u) {
 template <int FIXED>
 void basis_forward(const Basis& a, int64_t start, int64_t stop) {
     const int64_t G = centers_of<FIXED>(a.num_centers);
-    float u[BASIS_STRETCH * MAX_CENTERS + LANES] = {};
-    for (int64_t first = start; first < stop; first += BASIS_STRETCH) {
-        const int64_t count = stop - first < BASIS_STRETCH ? stop - first : BASIS_STRETCH;
+    float u[BASIS_BLOCK * MAX_CENTERS + LANES] = {};
+    for (int64_t first = start; first < stop; first += BASIS_BLOCK) {
+        const int64_t count = stop - first < BASIS_BLOCK ? stop - first : BASIS_BLOCK;
         offsets<FIXED>(a, first, count, u);
         float* out = a.out + first * G;
         for (int64_t j = 0; j < count * G; j += LANES) {
@@ -47,9 +47,9 @@ void basis_forward(const Basis& a, int64_t start, int64_t stop) {
 template <int FIXED>
 void basis_backward(const Basis& a, int64_t start, int64_t stop) {
     const int64_t G = centers_of<FIXED>(a.num_centers);
-    float u[BASIS_STRETCH * MAX_CENTERS + LANES] = {};
-    for (int64_t first = start; first < stop; first += BASIS_STRETCH) {
-        const int64_t count = stop - first < BASIS_STRETCH ? stop - first : BASIS_STRETCH;
+    float u[BASIS_BLOCK * MAX_CENTERS + LANES] = {};
+    for (int64_t first = start; first < stop; first += BASIS_BLOCK) {
+        const int64_t count = stop - first < BASIS_BLOCK ? stop - first : BASIS_BLOCK;
         offsets<FIXED>(a, first, count, u);
         const float* gradient = a.gradient + first * G;
         for (int64_t j = 0; j < count * G; j += LANES) {

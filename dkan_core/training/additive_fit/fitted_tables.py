@@ -208,9 +208,9 @@ def without_idle_pairs(terms: AdditiveTerms) -> AdditiveTerms:
         update={"pairs": pairs, "binned": tuple(each for each in shape.binned if each.feature in used)}
     )
     logger.info("%d of %d pairs are kept: the others contribute next to nothing", len(pairs), len(kept))
-    stretches = [term.rows for term in layout.mains]
-    stretches += [pair.rows for pair, keeps in zip(layout.pairs, kept, strict=True) if keeps]
-    rows = np.concatenate([np.r_[each] for each in stretches])
+    chosen = [term.rows for term in layout.mains]
+    chosen += [pair.rows for pair, keeps in zip(layout.pairs, kept, strict=True) if keeps]
+    rows = np.concatenate([np.r_[each] for each in chosen])
     config = terms.config.model_copy(update={"additive": changed})
     assert additive_layout(config).size == len(rows), "the terms that are left, in their order"
     return replace(terms, config=config, table_VML=terms.table_VML[rows], weight_V=terms.weight_V[rows])
