@@ -18,7 +18,7 @@ import typer
 
 from benchmarks.timing import in_turns
 from dkan_core import export
-from dkan_core.data.source.columns import read_batches
+from dkan_core.data.source.columns import open_file, read_batches
 from dkan_core.data.source.files import find_parquet
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.onnx_export.verification import OUTPUT, graph_inputs
@@ -96,7 +96,7 @@ def compare(model: Path, sources: list[str], limit: int) -> Comparison:
 
 def _first_batches(path: str, saved: SavedModel, limit: int) -> list[pa.RecordBatch]:
     found, rows = [], 0
-    for batch in read_batches(path, saved.preprocessor.columns):
+    for batch in read_batches(open_file(path), saved.preprocessor.columns):
         # As many at once as a service would see at most.
         for start in range(0, min(len(batch), limit - rows), 4096):
             found.append(batch.slice(start, min(4096, limit - rows)))

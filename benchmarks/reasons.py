@@ -16,7 +16,7 @@ import pyarrow as pa
 import torch
 import typer
 
-from dkan_core.data.source.columns import read_batches
+from dkan_core.data.source.columns import open_file, read_batches
 from dkan_core.data.source.files import find_parquet
 from dkan_core.explanation.columns import source_columns
 from dkan_core.explanation.contributions import BACKGROUND_ROWS, ContributionExplainer, background_rows
@@ -72,7 +72,7 @@ def main(
     """Print a row for each way, compared with Shapley values over all background rows."""
     saved = SavedModel(model)
     (path,) = find_parquet([source])
-    batch = next(read_batches(path, saved.preprocessor.columns, lambda _: None))
+    batch = next(read_batches(open_file(path), saved.preprocessor.columns))
     # From all over it: neighbouring rows of a file are often alike.
     indices = np.linspace(0, len(batch) - 1, min(rows, len(batch))).astype(np.int64)
     arrays = saved.preprocessor.transform(batch.take(pa.array(indices)), path)

@@ -24,7 +24,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from dkan_core.data.encoding.preprocessor import Preprocessor
-from dkan_core.data.source.columns import read_batches
+from dkan_core.data.source.columns import open_file, read_batches
 from dkan_core.data.source.files import find_parquet
 from dkan_core.model.saved_model import SavedModel
 
@@ -117,7 +117,7 @@ def _percentile(text: str, percent: int) -> float:
 
 def request_body(preprocessor: Preprocessor, source: str, rows: int) -> bytes:
     """Return a request with the first rows of a source."""
-    batch = next(read_batches(find_parquet([source])[0], preprocessor.columns))
+    batch = next(read_batches(open_file(find_parquet([source])[0]), preprocessor.columns))
     instances: list[dict[str, Any]] = batch.slice(0, rows).to_pylist()
     return json.dumps({"instances": instances}).encode()
 

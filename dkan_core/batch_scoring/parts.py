@@ -101,9 +101,10 @@ def _score_file(
     columns, labels, schema = plan.columns, plan.labels, plan.scores_schema
     with output.staged(file.output) as aside:
         with pq.ParquetWriter(aside, schema) as writer:
-            batches = counted_batches(saved, file.source, columns, labels, found, on_rows, folder_types)
+            batches = counted_batches(saved, file.source, columns, labels, found, folder_types)
             for batch, found_NL in batches:
                 writer.write_batch(output_batch(batch, found_NL, columns, schema))
+                on_rows(len(batch))
         return ScoredFile(output=file.output, source=file.source, rows=file.rows, bytes=aside.stat().st_size)
 
 

@@ -129,10 +129,11 @@ def _predict_file(
         open_scores_file(out, aside, written) as writer,
     ):
         for path in paths:
-            for batch, found_NL in scored_batches(saved, path, columns, device, advance, unseen.count, folder_types):
+            for batch, found_NL in scored_batches(saved, path, columns, device, unseen.count, folder_types):
                 scored = output_batch(batch, found_NL, columns, schema)
                 found = [] if finder is None else finder.find(batch, reasons, path)
                 writer.write_batch(pa.record_batch([*scored.columns, *found], schema=written))
+                advance(len(batch))
     for text in unseen.warnings():
         logger.warning("%s", text)
     logger.info("scored %s to %s", counted(total, "row"), out)

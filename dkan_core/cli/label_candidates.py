@@ -43,7 +43,7 @@ def label_candidates(sources: Sequence[str]) -> list[str]:
     import pyarrow.compute as pc
 
     from dkan_core.data.source.column_types import column_types, is_number, is_text
-    from dkan_core.data.source.columns import read_batches
+    from dkan_core.data.source.columns import open_file, read_batches
     from dkan_core.data.source.files import find_parquet
     from dkan_core.data.source.parquet_files import open_parquet
 
@@ -53,7 +53,7 @@ def label_candidates(sources: Sequence[str]) -> list[str]:
     names = [name for name, kind in types.items() if is_number(kind) or is_text(kind) or pa.types.is_boolean(kind)]
     found: list[str] = []
     texts: list[str] = []
-    for batch in read_batches(path, names):
+    for batch in read_batches(open_file(path), names):
         for name, column in zip(names, batch.slice(0, LOOKED_AT).columns, strict=True):
             if is_text(column.type):
                 pair = pc.unique(column.drop_null()).to_pylist()

@@ -25,7 +25,7 @@ from dkan_core.data.preparation.label_columns import (
 )
 from dkan_core.data.preparation.steps import encode_rows
 from dkan_core.data.source.column_types import value_types
-from dkan_core.data.source.columns import SourceFile, batches_of, open_file
+from dkan_core.data.source.columns import SourceFile, open_file, read_batches
 from dkan_core.data.source.files import find_in_order
 from dkan_core.data.source.parquet_files import open_in_order, open_stamped
 from dkan_core.data.source.positive import other_values, with_nulls
@@ -214,7 +214,7 @@ class RawRows:
             file = open_file(path, folder_types=encoding.folder_types)
             types = value_types(path, file.parquet, encoding.source_types)
             check_features(encoding, types, path, because=TRAINED_WITH)
-            for rows in batches_of(file, needed):
+            for rows in read_batches(file, needed):
                 seen = with_nulls(rows, [*self._positive])
                 for column, value in positive_in(seen.schema, self._positive).items():
                     self._others[column] |= dict.fromkeys(other_values(seen.column(column), value))

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from dkan_core.data.encoding.preprocessor import Preprocessor
-from dkan_core.data.source.columns import read_batches
+from dkan_core.data.source.columns import open_file, read_batches
 from dkan_core.evaluation.labelled_rows import EvaluationData, RawRows, RowCollector
 from dkan_core.evaluation.slices import RARE_LEVEL
 from dkan_core.explanation.additive import CROSS
@@ -143,7 +143,7 @@ def _rows(data: EvaluationData, numbers_E: Int64, encoding: Preprocessor) -> lis
     first, parts = 0, []
     for path in data.paths:
         begin, found = first, []
-        for batch in read_batches(path, encoding.columns, folder_types=encoding.folder_types):
+        for batch in read_batches(open_file(path, folder_types=encoding.folder_types), encoding.columns):
             start, stop = np.searchsorted(numbers_E, [first, first + len(batch)])
             found.append(pa.table(batch).take(pa.array(numbers_E[start:stop] - first)))
             first += len(batch)

@@ -120,7 +120,7 @@ def _explained(
     index, baseline = saved.config.labels.index(label), finder.baseline[label]
     number = 0
     for path in paths:
-        for batch, found_NL in scored_batches(saved, path, [], device, lambda _: None):
+        for batch, found_NL in scored_batches(saved, path, [], device):
             wanted = batch.slice(0, MAX_ROWS - number)
             for reasons, probability in zip(_reasons(finder, wanted, path), found_NL[:, index], strict=False):
                 yield ExplainedRow(number=number, probability=float(probability), baseline=baseline, reasons=reasons)

@@ -10,7 +10,7 @@ import torch
 from dkan_core.data.encoding.source_check import check_features
 from dkan_core.data.preparation.label_columns import check_label_columns
 from dkan_core.data.source.column_types import column_types, common_type, value_types
-from dkan_core.data.source.columns import read_batches
+from dkan_core.data.source.columns import open_file, read_batches
 from dkan_core.data.source.folders import FOLDER_TEXT, with_whole_numbers
 from dkan_core.data.source.parquet_files import open_in_order, open_parquet
 from dkan_core.errors import DataError
@@ -32,7 +32,6 @@ def scored_batches(
     path: str,
     columns: Sequence[str],
     device: torch.device,
-    on_rows: Callable[[int], None],
     on_arrays: Callable[[Arrays], object] = lambda _: None,
     folder_types: Mapping[str, str] | None = None,
 ) -> Iterator[tuple[pa.RecordBatch, npt.NDArray[np.float32]]]:
@@ -43,7 +42,6 @@ def scored_batches(
         path: The file.
         columns: What to read besides the model's own columns.
         device: Where to compute.
-        on_rows: Called with the number of rows after each batch.
         on_arrays: Called with the rows of each batch as the model reads them.
         folder_types: What columns in the names of folders are read as, from ``copied_folder_types``. Default: what the
             model takes them for.
@@ -54,7 +52,7 @@ def scored_batches(
     needed = list(dict.fromkeys([*saved.preprocessor.columns, *columns]))
     row, model = 0, saved.module.for_scoring()
     folder_types = saved.preprocessor.folder_types if folder_types is None else folder_types
-    for batch in read_batches(path, needed, on_rows, folder_types=folder_types):
+    for batch in read_batches(open_file(path, folder_types=folder_types), needed):
         arrays = saved.preprocessor.transform(batch, path)
         on_arrays(arrays)
         found_NL = score(model, arrays, device)

@@ -26,7 +26,7 @@ def test_blocks_hold_what_whole_rows_do(
         fsspec.filesystem("memory").pipe_file("/blocks/year=2024/rows.parquet", path.read_bytes())
     columns, others = ["y", "year"], ["x", "city" if place == "with text" else "age", "row"]
     types = {"year": "int64"}
-    whole = [*read_batches(source, [*columns, *others], None, groups, folder_types=types)]
+    whole = [*read_batches(open_file(source, groups, folder_types=types), [*columns, *others])]
     found = [*read_blocks(open_file(source, groups, folder_types=types), columns, others)]
     assert [each.count for each in found] == [len(each) for each in whole]
     for each, expected in zip(found, whole, strict=True):

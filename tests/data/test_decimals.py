@@ -13,7 +13,7 @@ from dkan_core.config.prepare import SPLITS
 from dkan_core.data.decimals import to_float64
 from dkan_core.data.encoding.fitting import fit_preprocessor
 from dkan_core.data.hashing import content_keys
-from dkan_core.data.source.columns import read_batches
+from dkan_core.data.source.columns import open_file, read_batches
 from tests.data.tables import row_numbers
 
 CENTS = np.random.default_rng(0).integers(-(10**4), 10**4, 3000)
@@ -55,7 +55,7 @@ def test_rows_of_decimals_are_encoded_as_those_of_floats(kind: pa.DataType) -> N
 def test_narrow_decimals_keep_all_of_their_digits(tmp_path: Path) -> None:
     account = pa.array([Decimal(10**17 + row // 2).scaleb(-2) for row in range(10)], pa.decimal64(18, 2))
     pq.write_table(pa.table({"account": account}), tmp_path / "rows.parquet")
-    (batch,) = read_batches(str(tmp_path / "rows.parquet"), ["account"])
+    (batch,) = read_batches(open_file(str(tmp_path / "rows.parquet")), ["account"])
     assert batch.column(0).to_pylist() == account.to_pylist()
 
 

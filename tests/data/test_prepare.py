@@ -51,7 +51,7 @@ def test_row_groups_read_whole_or_in_pieces_give_the_same_bytes(tmp_path: Path, 
     for most, sizes in ((1 << 20, [2500, 2500]), (2000, [1024, 1024, 1024, 1024, 904])):
         monkeypatch.setattr(row_groups, "WHOLE_GROUP_BYTES", most)
         monkeypatch.setattr(columns, "BATCH_BYTES", most)
-        assert [batch.num_rows for batch in columns.read_batches(str(source), names)] == sizes
+        assert [batch.num_rows for batch in columns.read_batches(columns.open_file(str(source)), names)] == sizes
         prepare(source, tmp_path / f"out-{most}", CONFIG)
         found.append(contents(tmp_path / f"out-{most}"))
     assert found[0] == found[1]
@@ -60,15 +60,16 @@ def test_row_groups_read_whole_or_in_pieces_give_the_same_bytes(tmp_path: Path, 
 def test_tiny_row_groups_are_read_together(tmp_path: Path) -> None:
     [source] = write(make_rows().drop_columns("city"), tmp_path / "raw", row_group_size=10)
     assert pq.ParquetFile(source).num_row_groups == 300
-    [whole] = columns.read_batches(str(source), ["x", "age"])
+    [whole] = columns.read_batches(columns.open_file(str(source)), ["x", "age"])
     assert whole.num_rows == ROWS
-    [part] = columns.read_batches(str(source), ["x", "age"], groups=(100, 200))
+    [part] = columns.read_batches(columns.open_file(str(source), (100, 200)), ["x", "age"])
     assert part.equals(whole.slice(1000, 1000))
     [blocks] = read_blocks(columns.open_file(str(source), (100, 200)), ["y"], ["x", "age"])
     assert side_by_side(blocks.blocks()).equals(part)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(row_groups, "JOINED_ROWS", 25)
-        assert [batch.num_rows for batch in columns.read_batches(str(source), ["x"], groups=(0, 5))] == [20, 20, 10]
+        batches = columns.read_batches(columns.open_file(str(source), (0, 5)), ["x"])
+        assert [batch.num_rows for batch in batches] == [20, 20, 10]
 
 
 def test_rows_are_shuffled_even_when_the_input_is_sorted_by_label(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from functools import partial
 
 import pyarrow as pa
 
-from dkan_core.data.source.columns import OpenFile, batches_of, next_batch, plain_schema
+from dkan_core.data.source.columns import OpenFile, next_batch, plain_schema, read_batches
 from dkan_core.data.source.folders import add_folder_columns
 from dkan_core.data.source.row_groups import small_runs, whole_groups
 from dkan_core.utils.resources import available_cores
@@ -49,7 +49,7 @@ def read_blocks(file: OpenFile, columns: Sequence[str], others: Sequence[str]) -
     # From a bucket each read is a request: fewer and longer ones are faster.
     runs = None if is_remote(file.path) else small_runs(metadata, file.groups, plain_schema(file.types, every))
     if runs is None:
-        for batch in batches_of(file, every):
+        for batch in read_batches(file, every):
             yield RowBlocks(batch.num_rows, batch.select(columns), partial(_one_block, batch.select(others)))
         return
     for run in runs:

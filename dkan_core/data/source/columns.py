@@ -2,7 +2,7 @@
 
 import logging
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Annotated
@@ -281,39 +281,12 @@ def open_file(
     )
 
 
-def read_batches(
-    path: str,
-    columns: Sequence[str],
-    on_rows: Callable[[int], None] | None = None,
-    groups: tuple[int, int] | None = None,
-    footer: str | None = None,
-    *,
-    folder_types: Mapping[str, str] | None = None,
-    common: Mapping[str, str] | None = None,
-) -> Iterator[pa.RecordBatch]:
-    """Yield a file's rows in order, some 64 MB at a time, each column as its plain type.
-
-    Args:
-        path: The file, local or remote.
-        columns: What to read of it.
-        on_rows: Called with the number of rows after each batch.
-        groups: As for ``open_file``.
-        footer: As for ``open_file``.
-        folder_types: As for ``open_file``.
-        common: As for ``open_file``.
+def read_batches(file: OpenFile, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Yield some columns of a file's rows in order, some 64 MB at a time, each as its plain type.
 
     Raises:
-        DataError: The file is truncated or a page is damaged, or it is another one than before.
+        DataError: The file is truncated or a page is damaged.
     """
-    file = open_file(path, groups, footer, folder_types=folder_types, common=common)
-    for batch in batches_of(file, columns):
-        yield batch
-        if on_rows is not None:
-            on_rows(batch.num_rows)
-
-
-def batches_of(file: OpenFile, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of an open file as ``read_batches`` does."""
     parquet, plain = file.parquet, plain_schema(file.types, columns)
     own = plain.names
     runs = small_runs(file.metadata, file.groups, plain)
@@ -377,18 +350,26 @@ def _as_types(batch: pa.RecordBatch, plain: pa.Schema, path: str) -> pa.RecordBa
     """
     columns = []
     for field, column in zip(plain, batch.columns, strict=True):
+        is_code = pa.types.is_floating(column.type) and pa.types.is_string(field.type)
         try:
-            is_rounded = pa.types.is_decimal(column.type) and pa.types.is_float64(field.type)
-            is_code = pa.types.is_floating(column.type) and pa.types.is_string(field.type)
-            convert = to_float64 if is_rounded else integer_texts if is_code else None
-            columns.append(column.cast(field.type) if convert is None else convert(column))
+            if is_code:
+                converted = integer_texts(column)
+            elif pa.types.is_decimal(column.type) and pa.types.is_float64(field.type):
+                converted = to_float64(column)
+            else:
+                converted = column.cast(field.type)
         except pa.ArrowInvalid as error:
-            advice = "IDs must be below 2^63" if is_id_list(field.type) else "write all files with one type"
-            advice = "categories are integers, strings or booleans" if is_code else advice
+            if is_code:
+                advice = "categories are integers, strings or booleans"
+            elif is_id_list(field.type):
+                advice = "IDs must be below 2^63"
+            else:
+                advice = "write all files with one type"
             raise DataError(
                 f"{path}: column {field.name!r} is {column.type} and read as {field.type}, which does not hold all of "
                 f"its values ({first_line(error)}); {advice}"
             ) from error
+        columns.append(converted)
     return pa.record_batch(columns, schema=plain)
 
 

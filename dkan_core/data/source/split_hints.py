@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dkan_core.data.source.column_types import is_number, is_text
-from dkan_core.data.source.columns import read_batches
+from dkan_core.data.source.columns import open_file, read_batches
 from dkan_core.data.source.times import is_time
 from dkan_core.utils.hints import flag, listed_names
 
@@ -68,7 +68,7 @@ def _plain(name: str) -> str:
 
 def _repeats(name: str, path: str) -> bool:
     """Return whether several of the first rows share a value."""
-    for batch in read_batches(path, [name]):
+    for batch in read_batches(open_file(path), [name]):
         different = pc.count_distinct(batch.column(0)).as_py()
         return bool(1 < different <= MAX_DISTINCT * batch.num_rows)
     return False

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dkan_core.data.decimals import to_float64
-from dkan_core.data.source.columns import OpenFile, batches_of, open_file
+from dkan_core.data.source.columns import OpenFile, open_file, read_batches
 from dkan_core.data.source.parquet_files import open_in_order
 from dkan_core.data.source.partition import Fragment
 from dkan_core.errors import DataError
@@ -150,7 +150,7 @@ def find_time_bounds(
         return open_file(fragment.path, fragment.groups, fragment.footer, folder_types=folder_types, common=common)
 
     for file in open_in_order(open_one, fragments, fragments[0].path):
-        for batch in batches_of(file, [column]):
+        for batch in read_batches(file, [column]):
             kind = batch.column(0).type
             values.add(time_keys(batch.column(0), column, file.path))
             on_rows(batch.num_rows)

@@ -3,7 +3,7 @@
 Shape suffixes: N rows, L labels.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -40,7 +40,6 @@ def counted_batches(
     columns: Sequence[str],
     labels: Sequence[str],
     found: ScoredRows,
-    on_rows: Callable[[int], None],
     folder_types: Mapping[str, str] | None = None,
 ) -> Iterator[tuple[pa.RecordBatch, npt.NDArray[np.float32]]]:
     """Yield a file's rows and probabilities, and add to ``found`` what there is to find in them.
@@ -51,7 +50,6 @@ def counted_batches(
         columns: Columns to pass through.
         labels: Columns of labels, whose values are collected; none: they are not asked for.
         found: What was found so far.
-        on_rows: Told how many rows were scored.
         folder_types: As for ``scored_batches``.
     """
     device = best_device()
@@ -62,7 +60,7 @@ def counted_batches(
     found.labels.append(empty.astype(np.uint8))
     found.probabilities.append(empty.astype(np.float32))
     wanted = [*columns, *labels]
-    for batch, found_NL in scored_batches(saved, path, wanted, device, on_rows, folder_types=folder_types):
+    for batch, found_NL in scored_batches(saved, path, wanted, device, folder_types=folder_types):
         found.counts.merge(count_rows(batch, found_NL, saved.config.labels, reference, path))
         if labels:
             positive = positive_of_columns(saved.config.positive, saved.config.labels, labels)
@@ -99,6 +97,6 @@ def measure_files(model: str | Path, paths: Sequence[str]) -> Drift:
     found = ScoredRows()
     with progress("scoring", rows, "rows") as advance:
         for path in paths:
-            for _ in counted_batches(saved, path, (), (), found, advance):
-                pass
+            for batch, _ in counted_batches(saved, path, (), (), found):
+                advance(len(batch))
     return measure_since_training(found.counts, saved.preprocessor, saved.metrics)
