@@ -19,7 +19,7 @@ from dkan_core.explanation.figures.heatmaps import draw_map
 from dkan_core.explanation.figures.importance import MAX_BARS, Drawing, draw_importance
 from dkan_core.explanation.label_explanation import Effort, LabelExplanation
 from dkan_core.explanation.labels import Explanation, explain_labels
-from dkan_core.explanation.section import LabelDrawings, render_explanation, render_section
+from dkan_core.explanation.page import LabelDrawings, render_explanation, render_section
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.scoring.prepared import check_match, known_split
 from dkan_core.utils.arrays import Arrays
@@ -47,7 +47,7 @@ CONTENTS = {
 # For the report of ``evaluate``, which should not take much longer for it: some seconds, also with 1,024 columns. With
 # the card of importances, seven curves fill four rows of two.
 QUICK = Effort(top=7, shuffles=0, slopes=False, curve_rows=150, maps=0, cells=2e7)
-QUICK_ROWS, QUICK_BARS = 2000, 10
+QUICK_ROWS = 2000
 # File systems take 255 bytes; a suffix and a number against clashes are added.
 NAME_BYTES = 160
 
@@ -145,7 +145,7 @@ def explanation_section(found: LabelExplanation, rows: int) -> Markup:
         found: What was read from the model.
         rows: On how many rows.
     """
-    return render_section(found, rows, draw_importance(found.importance[:QUICK_BARS]), QUICK_BARS, _curves(found))
+    return render_section(found, rows, _curves(found))
 
 
 def explanation_page(found: Explanation) -> Markup:

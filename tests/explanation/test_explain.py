@@ -26,7 +26,7 @@ from dkan_core import (
 )
 from dkan_core.data.format.manifest import read_manifest
 from dkan_core.explanation.explain import read_rows, safe_names
-from dkan_core.explanation.section import effect_alone
+from dkan_core.explanation.page import effect_alone
 from tests.command import check, dkan
 from tests.explanation.known import NOISE, TRUE
 from tests.report.test_report import check_page

@@ -16,7 +16,7 @@ from dkan_core.explanation.importance import Importance
 from dkan_core.explanation.interactions import Interaction, PairAxis, PairMap
 from dkan_core.explanation.label_explanation import LabelExplanation
 from dkan_core.explanation.labels import Explanation
-from dkan_core.explanation.section import LabelDrawings, render_explanation
+from dkan_core.explanation.page import LabelDrawings, render_explanation
 from dkan_core.report.figures.canvas import ACCENT
 from docs.chromium import PROGRAM, Chromium
 from tests.report.test_in_chromium import SMALLEST, WIDER, WIDTHS

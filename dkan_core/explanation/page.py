@@ -10,7 +10,7 @@ from markupsafe import Markup
 from dkan_core.explanation.curves import Curve
 from dkan_core.explanation.figures.curves import departing_marks
 from dkan_core.explanation.figures.heatmaps import MapCell, cells_of, with_error
-from dkan_core.explanation.figures.importance import MAX_BARS, Drawing, percent, short
+from dkan_core.explanation.figures.importance import MAX_BARS, Drawing, draw_importance, percent, short
 from dkan_core.explanation.interactions import ROUNDING, PairMap
 from dkan_core.explanation.label_explanation import LabelExplanation
 from dkan_core.explanation.labels import Explanation
@@ -32,6 +32,8 @@ TERM_CELLS = 60_000
 CELLS_AROUND = 20
 # Columns whose effect changed, and names of columns that one model alone reads.
 SHIFT_ROWS = 12
+# Bars in the section of the report.
+SECTION_BARS = 10
 # Rows of the table of pairs.
 PAIR_ROWS = 10
 # Columns in the table of all labels.
@@ -136,19 +138,16 @@ def _term(term: TermTable) -> dict[str, Any]:
     }
 
 
-def render_section(
-    found: LabelExplanation, rows: int, importance: Drawing, bars: int, curves: Sequence[Drawing]
-) -> Markup:
+def render_section(found: LabelExplanation, rows: int, curves: Sequence[Drawing]) -> Markup:
     """Return the report's section: importances and curves.
 
     Args:
         found: What was read from the model.
         rows: On how many rows.
-        importance: Its importances as bars.
-        bars: How many bars there are, at most.
         curves: A drawing for each of its curves.
     """
-    cards = [_importance_card(found, importance, bars), *_curve_cards(found, curves)]
+    importance = draw_importance(found.importance[:SECTION_BARS])
+    cards = [_importance_card(found, importance, SECTION_BARS), *_curve_cards(found, curves)]
     return render_html(
         "explanation_section",
         label=found.label,
