@@ -1,6 +1,6 @@
 """The pictures of README and docs: what ``dkan demo`` leaves, as headless Chromium shows it.
 
-``python -m docs.pictures`` draws them anew, where a test says that they are stale. With three arguments it draws the
+``python -m docs.pictures`` redraws them, where a test says that they are stale. With three arguments it draws the
 pages of another version, for a page of the docs that compares the two.
 """
 

@@ -41,7 +41,7 @@ def parameters_of(component: BaseComponent, *, leave_out: Iterable[str] = ()) ->
             default=signature[name].default,
         )
         for name, spec in described.items()
-        # Types of artifacts begin with system: steps hand those on, and nobody fills them in.
+        # Types of artifacts begin with system: steps hand those on, and no user fills them in.
         if name not in leave_out and not spec.type.startswith("system.")
     ]
 

@@ -198,7 +198,7 @@ def configure_pod(
 
 
 def place_training(task: PipelineTask, values: Values, settings: Settings) -> PipelineTask:
-    """Give the training step GPUs, shared memory, and its own resources and nodes besides.
+    """Give the training step GPUs, shared memory, and also its own resources and nodes.
 
     The GPU count is text: Kubeflow compiles a number and then gives the pod no GPU.
     """

@@ -64,7 +64,7 @@ def serve(address: str) -> None:
     listener.bind(f"{address}.partial")
     listener.listen()
     Path(f"{address}.partial").rename(address)
-    # Nobody waits for the processes that wait for others.
+    # The processes that wait for others are not waited for.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while True:
         link, _ = listener.accept()

@@ -1,7 +1,7 @@
 """The plan of a batch scoring: which files, by which model, in which parts; written once, read by every pod.
 
 It lies in ``.work/plan.json`` under the output. What the parts leave for the end lies beside it, in a folder named by
-the plan's id, and so does a copy of the model: a model that is published anew meanwhile changes nothing.
+the plan's id, and so does a copy of the model: a model that is published again meanwhile changes nothing.
 """
 
 import base64
@@ -238,7 +238,7 @@ def _claim(output: SharedFolder, plan: ScoringPlan, *, overwrite: bool) -> None:
         _check_taken(output, plan, set(earlier), overwrite=overwrite)
         stale = {name for names in earlier.values() for name in names} - {file.output for file in plan.files}
         folders = {f"{WORK}/{name}" for name in earlier if name != plan.id or is_outdated}
-        # Before the plan: once that is written, nobody knows any more what the earlier one left.
+        # Before the plan: once that is written, what the earlier one left is no longer known.
         output.write_json(REPLACED, ReplacedOutputs(names=sorted(stale | folders)).model_dump())
         output.write_json(PLAN, json.loads(plan.model_dump_json()))
     output.remove(DONE)

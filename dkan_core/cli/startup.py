@@ -74,7 +74,7 @@ class _StandardOutput(io.FileIO):
         """Write bytes; those that cannot be written are lost, with all that comes after them."""
         try:
             return super().write(content)
-        except BrokenPipeError:  # nobody reads on, which is no failure to write
+        except BrokenPipeError:  # the reader has gone, which is no failure to write
             raise
         except OSError as error:
             # What is still in buffers is written at the end once more.
@@ -171,7 +171,7 @@ def import_pyarrow_without_pandas() -> None:
     pandas gets it.
 
     Its allocator is told to keep freed memory for seconds: the next row group needs as much again, and pages that come
-    from the kernel anew are a fifth of a preparation's CPU time.
+    from the kernel again are a fifth of a preparation's CPU time.
     """
     os.environ.setdefault("MIMALLOC_PURGE_DELAY", "5000")
     if "pandas" in sys.modules:

@@ -78,7 +78,7 @@ def edit(
         edits: A TOML file of ``[[edit]]`` tables, or the edits themselves.
         out: Folder or URI of the new model.
         data: Prepared folder or URI to measure quality on, before and after.
-        split: "train", "valid" or "test". With "valid", metrics and thresholds of the new model are computed anew, as
+        split: "train", "valid" or "test". With "valid", metrics and thresholds of the new model are recomputed, as
             they were chosen on that split; else they stay as they were.
         overwrite: Whether an earlier model in ``out`` may be replaced.
 

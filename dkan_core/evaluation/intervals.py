@@ -1,7 +1,7 @@
 """Intervals of average precision and ROC AUC, by the Poisson bootstrap over rows.
 
 Each replicate gives every row a weight drawn from a Poisson distribution of mean 1. Rows are sorted once: what is drawn
-anew are the counts of both classes in bins of neighbouring scores, since sums of Poisson counts are Poisson counts.
+again are the counts of both classes in bins of neighbouring scores, since sums of Poisson counts are Poisson counts.
 So a replicate costs the same whatever the number of rows. Two models on the same rows get the same weights: cells, of a
 bin of the one and a bin of the other, are drawn for both. Intervals are expanded by the rows of the rarer class, as the
 bootstrap's own are too narrow of few rows (Hesterberg 2015, What teachers should know about the bootstrap).

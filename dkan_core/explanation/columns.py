@@ -1,6 +1,6 @@
 """Source columns: what a column became in the prepared arrays, and how its values are read and set there.
 
-A numeric column has a normal score and often, besides, a code of its own for each frequent value. Both always change
+A numeric column has a normal score and often also a code of its own for each frequent value. Both always change
 together: a column is set to a value with the functions that encoded the data.
 
 Shape suffixes: N rows, M changed rows, P values of one column.

@@ -162,7 +162,7 @@ def describe_curve(read: ReadCurve, error_P: Float64 | None = None, counts: Sequ
     """
     grid = read.grid
     formula = None
-    # A formula of seconds since 1970, or of Mondays, would tell nobody anything.
+    # A formula of seconds since 1970, or of Mondays, would tell a reader nothing.
     if grid.column.scored is not None and not grid.column.is_calendar:
         # What stands for unknown, such as -999, is not on the curve.
         apart_P = np.isin(grid.values_P, grid.column.apart)

@@ -82,7 +82,7 @@ def _fit(
             break
     slope, level = slope_and_level
     scale = float(np.clip(slope / spread, MIN_SCALE, MAX_SCALE))
-    # The level belongs to the slope that was found: with a limited one, it is found anew.
+    # The level belongs to the slope that was found: with a limited one, it is found again.
     if scale != slope / spread or not is_found:
         level = _level(positive_N, scale * (input_N - center), weight_N)
     return scale, float(level - scale * center)

@@ -1,6 +1,6 @@
 """Steps of one model on one pair of buffers, whose arguments are made once: only the rows change from batch to batch.
 
-Finding them anew for every batch, through modules and torch's dispatcher, took as long as computing a small batch.
+Finding them again for every batch, through modules and torch's dispatcher, took as long as computing a small batch.
 
 Shape suffixes: B rows, H the first layer's outputs over all members.
 """

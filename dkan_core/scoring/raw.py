@@ -40,7 +40,7 @@ def scored_batches(
     Args:
         saved: The model, its module on ``device``.
         path: The file.
-        columns: What to read besides the model's own columns.
+        columns: What to read in addition to the model's own columns.
         device: Where to compute.
         on_arrays: Called with the rows of each batch as the model reads them.
         folder_types: What columns in the names of folders are read as, from ``copied_folder_types``. Default: what the

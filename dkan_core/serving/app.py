@@ -54,7 +54,7 @@ STATUS = {
     # Of KServe's base class, for a call that this model does not answer, such as one for explanations.
     NotImplementedError: HTTPStatus.NOT_IMPLEMENTED,
 }
-"""What a client is told, besides the message; anything else is a fault of ours, and is told without details."""
+"""What a client is told in addition to the message; anything else is a fault of ours, and is told without details."""
 
 
 class ModelDataPlane(DataPlane):  # type: ignore[misc]
@@ -291,7 +291,7 @@ class _Client:
             has_more = message.get("more_body", False)
             raise _RefusedBodyError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, problem, has_more=has_more)
         if message["type"] == "http.request" and not message.get("more_body"):
-            # Whoever answers asks for nothing further, and would compute for nobody.
+            # Whoever answers asks for nothing further, and would compute in vain.
             self._end = asyncio.create_task(self._wait_for_end())
         return message
 

@@ -103,7 +103,7 @@ class MicroBatcher:
                 await self._full.wait()
 
     def _next_batch(self) -> list[_Request]:
-        """Return requests that are scored together; none if nobody waits for those that are left."""
+        """Return requests that are scored together; none if no client waits for those that are left."""
         batch: list[_Request] = []
         rows = 0
         while self._waiting:

@@ -25,7 +25,7 @@ class RequestFacts:
     """Why it was refused; empty: it was not."""
 
     is_gone: bool = False
-    """Whether the client hung up: nobody waits for the answer."""
+    """Whether the client hung up and no longer waits for the answer."""
 
     start: float = field(default_factory=time.perf_counter)
 

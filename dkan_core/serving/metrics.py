@@ -1,4 +1,4 @@
-"""Prometheus metrics of a server, besides those of KServe's library."""
+"""Prometheus metrics of a server, in addition to those of KServe's library."""
 
 import os
 

@@ -94,7 +94,7 @@ def _run(app: Any, config: ServeConfig) -> None:
     from dkan_core.serving.worker import show_start_and_end
 
     show_start_and_end()
-    # Once it has ended in order, uvicorn raises the signal again, for whoever started it: here that is nobody.
+    # Once it has ended in order, uvicorn raises the signal again, for its caller: here there is none.
     with handle_signal(signal.SIGTERM, lambda *_: None):
         uvicorn.run(
             app,

@@ -33,7 +33,7 @@ class ServedModel(Model):  # type: ignore[misc]
         name: In URLs.
         scorer: Its columns and labels.
         batcher: What scores the rows.
-        reasons_thread: Where reasons are found, so that nobody else waits for them.
+        reasons_thread: Where reasons are found, so that nothing else waits for them.
     """
 
     def __init__(self, name: str, scorer: RequestScorer, batcher: MicroBatcher, reasons_thread: Executor) -> None:
@@ -99,7 +99,7 @@ class ServedModel(Model):  # type: ignore[misc]
             return {}
         loop = asyncio.get_running_loop()
         found: list[list[Any]] = [[] for _ in self._scorer.reason_outputs]
-        # In pieces, so that large requests do not hold up small ones, and one that nobody waits for ends soon.
+        # In pieces, so that large requests do not hold up small ones, and one that no client waits for ends soon.
         for start in range(0, len(rows), REASON_ROWS):
             if current_request().is_gone:
                 raise ClientDisconnect

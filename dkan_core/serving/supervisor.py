@@ -54,7 +54,7 @@ class ServingProcess(multiprocess.Process):
 
 
 def _end_with_parent() -> None:
-    """End this process when its supervisor dies: nobody would replace it, and it would keep the port."""
+    """End this process when its supervisor dies: it would not be replaced, and it would keep the port."""
     supervisor = multiprocessing.parent_process()
     assert supervisor is not None
     supervisor.join()

@@ -1,1 +1,1 @@
-"""Where a run can be followed besides its folder: TensorBoard, the status of a TrainJob, MLflow."""
+"""Where a run can be followed apart from its folder: TensorBoard, the status of a TrainJob, MLflow."""

@@ -84,7 +84,7 @@ def post_status(body: Mapping[str, Any]) -> None:
     url = os.environ[URL]
     if not url.startswith("https://"):
         raise OSError(f"{URL} is not an https address: the token is not sent there")
-    # Both anew each time: the token is replaced before it expires, and so is the certificate.
+    # Both read each time: the token is replaced before it expires, and so is the certificate.
     token = _file_of(TOKEN).read_text(encoding="utf-8").strip()
     context = ssl.create_default_context(cafile=str(_file_of(CA_CERTIFICATE)))
     headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}

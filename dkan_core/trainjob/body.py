@@ -160,7 +160,7 @@ def train_job(name: str, command: list[str], nodes: NodesConfig) -> dict[str, An
         "metadata": {"name": name, "labels": {**nodes.mapping("labels"), **OWN_LABELS}},
         "spec": {
             "runtimeRef": {"name": nodes.runtime},
-            # Also where the launcher is gone, and nobody deletes the job.
+            # Also where the launcher is gone, and does not delete the job.
             "activeDeadlineSeconds": nodes.timeout_seconds,
             "trainer": trainer,
             "runtimePatches": [patch],

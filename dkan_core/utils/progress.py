@@ -25,7 +25,7 @@ WIDE = 110
 
 
 class _Terminal:
-    """Standard error, without the failure to write to a terminal that is gone: nobody watches it any more."""
+    """Standard error, without the failure to write to a terminal that is gone."""
 
     def write(self, text: str) -> None:
         """Write a text."""

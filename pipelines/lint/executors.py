@@ -108,7 +108,7 @@ def _check_resources(content: dict[str, Any], use: Use) -> Iterator[str]:
             yield from _check_type(field, name, use)
         form = COUNT if field.endswith("Count") else QUANTITY if field.startswith("resource") else None
         if names and text != f"{{{{$.inputs.parameters['{names[0]}']}}}}":
-            yield f"{field} is {text!r}: the backend takes one placeholder and nothing besides it"
+            yield f"{field} is {text!r}: the backend takes one placeholder and nothing else"
         elif not names and not text:
             yield f"{field} is empty"
         elif not names and form and not form.fullmatch(text):

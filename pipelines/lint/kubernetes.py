@@ -1,6 +1,6 @@
 """What a step's pod takes from parameters: names of secrets, config maps and claims, selectors and tolerations.
 
-The backend looks these up among the inputs of the graph around the task, not among the inputs of the task. Besides:
+The backend looks these up among the inputs of the graph around the task, not among the inputs of the task. In addition:
 variables that a step takes from secrets and config maps, and Kubeflow's launcher with it.
 """
 

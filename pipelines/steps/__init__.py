@@ -15,7 +15,7 @@ class PipelineStep:
     """A part of a pipeline: one task or several, with one artifact in the end."""
 
     parameters: Sequence[Parameter]
-    """Parameters it needs besides those that every step is given."""
+    """Parameters it needs in addition to those that every step is given."""
 
     build: Callable[[Settings, str], Callable[..., Any]]
     """Given the settings and the pipeline's name, return what makes the tasks of a form's values. A preparation returns

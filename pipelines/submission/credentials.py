@@ -14,7 +14,7 @@ class RefusedError(Exception):
 
 @dataclass(kw_only=True)
 class Credentials(TokenCredentialsBase):  # type: ignore[misc]
-    """A bearer token, read anew for each request since it expires, or cookies; not both."""
+    """A bearer token, read again for each request since it expires, or cookies; not both."""
 
     token_file: Path | None = None
     cookies_file: Path | None = None

@@ -22,7 +22,7 @@ class Submission:
 
 
 def write_summary(path: Path, submission: Submission, watched: Watched | None) -> None:
-    """Write all there is to know as JSON; ``watched`` is None for a run that nobody waits for."""
+    """Write all there is to know as JSON; ``watched`` is None for a run that is not waited for."""
     write_json(
         path,
         asdict(submission)

@@ -73,7 +73,7 @@ class PipelinesServer:
         """Connect.
 
         Raises:
-            RefusedError: The address is none, or the server lets nobody in with these credentials.
+            RefusedError: The address is none, or the server does not accept these credentials.
             UnreachableError: Nothing answers there.
         """
         self.host = address_of(host)

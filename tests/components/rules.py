@@ -2,7 +2,7 @@
 
 Its validators ask for the fields of metadata.yaml in a fixed order, an approver in OWNERS, imports at the top of a
 module from the standard library alone (with an allow list), and a date of verification of less than a year ago. They
-judge that date against today, so that a copy nobody touches starts to fail one day. Here it is judged against the last
+judge that date against today, so that an unchanged copy starts to fail one day. Here it is judged against the last
 commit that touched the folder: whoever changes an asset that was verified long ago verifies it again.
 """
 

@@ -86,7 +86,7 @@ CHANGES: dict[str, Callable[[Arrays], object]] = {
 
 
 def rewrite(root: Path, shard: Shard, change: Callable[[Arrays], object]) -> bytes:
-    """Write a shard anew with other values in it."""
+    """Write a shard again with other values in it."""
     with ShardReader(root, [shard], CONTENT) as reader:
         arrays = reader.gather([(0, shard.rows)])
     change(arrays)
@@ -106,7 +106,7 @@ def put(name: str, index: Any, value: float) -> Callable[[Arrays], object]:
     return lambda arrays: arrays[name].__setitem__(index, value)
 
 
-# Data with hashes that fit, but which the encoding cannot give: somebody's own writer, or hashes made anew.
+# Data with hashes that fit, but which the encoding cannot give: somebody's own writer, or hashes made again.
 WRONG: dict[str, tuple[Callable[[Arrays], object], str]] = {
     "label 7": (put("labels", (130, 1), 7), r"label 'lost' in row 130 is 7; expected 0, 1 or 255"),
     "code too high": (put("categorical", (99, 0), 5), r"column 'city' has code 5 in row 99; expected 0 to 4"),

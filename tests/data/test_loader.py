@@ -204,7 +204,7 @@ def test_thread_ends_when_the_consumer_stops_early(readers: Readers) -> None:
     assert loader_threads()
     found.close()
     assert not loader_threads()
-    assert len(read) <= 2 + prefetching.PREFETCH, "besides the one taken, those that wait and one on its way"
+    assert len(read) <= 2 + prefetching.PREFETCH, "in addition to the one taken, those that wait and one on its way"
 
 
 def loader_threads() -> list[threading.Thread]:

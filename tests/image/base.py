@@ -39,7 +39,7 @@ def base_image() -> tuple[str, str]:
     origin = f"made of Debian's packages, as {wanted} cannot be pulled: {reason}"
     if docker("image", "inspect", stand_in).returncode == 0:
         return stand_in, origin
-    # pip and uv trust what this machine trusts, as a network may sign the registries' TLS anew.
+    # pip and uv trust what this machine trusts, as a network may sign the registries' TLS again.
     trust = f"ENV SSL_CERT_FILE={CERTIFICATES} PIP_CERT={CERTIFICATES}"
     docker_output("import", "--change", trust, debian_with_python(suite), stand_in, seconds=300)
     return stand_in, origin

@@ -22,7 +22,7 @@ from tests.image.engine import docker_output
 
 BUILD_SECONDS = 1500
 REVISION = "0123456789abcdef0123456789abcdef01234567"
-# The recipes need no environment made anew: the tests run in it.
+# The recipes need no new environment: the tests run in it.
 MAKE = ("make", "--no-print-directory", "--old-file=.venv/.ready", f"BIN={Path(sys.executable).parent}")
 
 

@@ -204,7 +204,7 @@ FAULTS: dict[str, tuple[str, Any, str]] = {
     "resource in a longer text": (
         f"{GPUS}/resourceCount",
         "{{$.inputs.parameters['pipelinechannel--num_gpus']}}0",
-        "the backend takes one placeholder and nothing besides it",
+        "the backend takes one placeholder and nothing else",
     ),
     "count that is none": (f"{GPUS}/resourceCount", "two", "resourceCount is 'two', which is no count"),
     "device without a type": (

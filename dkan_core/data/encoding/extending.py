@@ -10,7 +10,7 @@ from dkan_core.data.encoding.sparse import SparseFeature
 from dkan_core.utils.hints import listed_names
 
 Key = tuple[str, str]
-"""A feature's kind, and its name: a column of numbers may be a numeric feature and have value codes besides."""
+"""A feature's kind, and its name: a column of numbers may be a numeric feature and also have value codes."""
 
 Encoded = NumericFeature | CategoryFeature | ValueFeature | SparseFeature
 

@@ -182,7 +182,7 @@ class Preprocessor(Schema):
         values = [feature.name for feature in self.coded if feature.kind == "value"]
         categories = [feature.name for feature in self.coded if feature.kind == "category"]
         categories += [feature.name for feature in self.sparse]
-        # A column of times gives several features, and is no feature of another kind besides.
+        # A column of times gives several features, and none of another kind.
         plain = [feature.name for feature in self.numeric if feature.time is None]
         unique = (
             [*(feature.name for feature in self.numeric), *categories],

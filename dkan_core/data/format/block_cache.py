@@ -2,7 +2,7 @@
 
 Processes of a run share it without waiting for each other: a block that is there stays there until the end. As every
 epoch reads all blocks, in another order, no rule of what to drop would keep more of what is needed next. What exceeds
-the limit is read anew each time: of a block that was verified once, the hashes of its parts are noted, and from then on
+the limit is read again each time: of a block that was verified, the hashes of its parts are noted, and from then on
 only the parts that a batch needs are read.
 
 Shape suffixes: B blocks of all shards of all splits.

@@ -36,7 +36,7 @@ from dkan_core.utils.resources import allow_open_files
 from dkan_core.utils.schemas import Schema, read_json
 from dkan_core.utils.storage.paths import path_inside
 
-# Left for what a process has open besides shards (libraries, pipes, logs). The usual limit is 1,024 in all, which
+# Left for what a process has open other than shards (libraries, pipes, logs). The usual limit is 1,024 in all, which
 # 256 GB of shards exceed.
 OTHER_OPEN_FILES = 256
 # The five arrays of a shard take some 300.

@@ -127,7 +127,7 @@ def train_batches(
 ) -> Iterator[Arrays]:
     """Yield a worker's slice of each global batch of an epoch.
 
-    A slice may have no rows in the last batch. Besides the split's arrays it holds ``dropout_key``.
+    A slice may have no rows in the last batch. In addition to the split's arrays it holds ``dropout_key``.
 
     Args:
         reader: The train split.

@@ -11,13 +11,13 @@ PREFETCH = 2
 
 
 class RingClosedError(Exception):
-    """Nobody hands a buffer back any more."""
+    """Buffers are no longer handed back."""
 
 
 class BatchRing:
     """Buffers of batches, filled by one thread and used by another, in the same order.
 
-    A buffer is filled only after it was handed back: nobody sees a batch change that is still in use.
+    A buffer is filled only after it was handed back: a batch that is still in use does not change.
 
     Args:
         buffers: Arrays of a batch each, of as many rows as the largest batch has.
@@ -38,7 +38,7 @@ class BatchRing:
         """Return the next buffer, cut to so many rows, once it was handed back.
 
         Raises:
-            RingClosedError: Nobody will hand it back.
+            RingClosedError: It will not be handed back.
         """
         self._free.get()
         if self._is_closed.is_set():

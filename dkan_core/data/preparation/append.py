@@ -232,7 +232,7 @@ def _joined(
         invalid[name] = {key: invalid.get(name, {}).get(key, 0) + count for key, count in new.items()}
     sources = [file.model_copy(update={"path": redact(file.path)}) for file in task.files]
     ordered = {split: splits[split] for split in SPLITS if split in splits}
-    # Made anew and not copied: the copy would keep the fingerprint.
+    # Constructed and not copied: the copy would keep the fingerprint.
     kept = {name: getattr(earlier, name) for name in PreparedData.model_fields}
     kept["preprocessor"] = encoding
     return PreparedData(**{**kept, "splits": ordered, "invalid": invalid, "sources": [*earlier.sources, *sources]})

@@ -164,7 +164,7 @@ def fit_preparation(prepared_uri: str | Path) -> None:
     sample = merge_samples(samples, sample_rows(len(schema.features)))
     value_counts = ValueCounts.from_files(*plan.task.counted_columns, values)
     preprocessor = fit(plan.task, Statistics(counts, sample, value_counts))
-    # Only now, when nothing can be wrong with the source any more; the manifest first, so that nobody reads half of it.
+    # Only now, when nothing can be wrong with the source any more; the manifest first, so that it is never read half.
     for name in (MANIFEST, *SPLITS, PARTIAL):
         folder.remove(name)
     folder.write_json(fitted_file(plan), {"preprocessor": preprocessor.to_dict(), "counts": counts.to_dict()})

@@ -127,7 +127,7 @@ def claim(folder: SharedFolder, plan: PreparationPlan, *, overwrite: bool) -> No
         raise foreign_contents(folder.uri, foreign[0])
     replaced = overwrite or MANIFEST not in names or is_reusable(plan.task, earlier_result(folder))
     check_free(folder.uri, ours=(*OUTPUTS, WORK), overwrite=replaced, contents=CONTENTS)
-    # The plan first: what another one left is nobody's from then on, and only takes room if this call is killed here.
+    # The plan first: what another one left is unused from then on, and only takes room if this call is killed here.
     folder.write_json(PLAN, plan.to_dict())
     if other is not None:
         folder.remove(f"{WORK}/{other}")

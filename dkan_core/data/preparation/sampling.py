@@ -22,7 +22,7 @@ MAX_PIECES = 256
 # Rows of a record batch, the least that is read of a file: of each part some K/parts rows are taken, so larger batches
 # would read many rows in vain when there are hundreds of parts.
 ROWS_READ = 1024
-# Some arrays of so many numbers fit in the cache, and each is below what malloc asks the system for anew.
+# Some arrays of so many numbers fit in the cache, and each is below what malloc asks the system for each time.
 NUMBERS_HASHED = 1 << 13
 
 

@@ -268,7 +268,7 @@ def _count_values(counter: Counter[object], values: pa.Array) -> None:
 
 
 def count_others(counter: Counter[str], column: pa.Array, positive: str) -> None:
-    """Count the values of a label besides the one that counts as 1; no new ones beyond ``VALUES_REMEMBERED``."""
+    """Count the values of a label other than the one that counts as 1; no new ones beyond ``VALUES_REMEMBERED``."""
     for value, rows in other_values(column, positive).items():
         if value in counter or len(counter) < VALUES_REMEMBERED:
             counter[value] += rows

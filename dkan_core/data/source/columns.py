@@ -89,7 +89,7 @@ class Sources:
 
 @dataclass(frozen=True, kw_only=True)
 class Footer:
-    """Facts from a Parquet file's footer, besides its columns."""
+    """Facts from a Parquet file's footer, other than its columns."""
 
     groups: list[int]
     """Rows of each row group."""

@@ -64,7 +64,7 @@ def with_positive(rows: pa.RecordBatch, positive: Mapping[str, str], where: str)
 
 
 def other_values(column: pa.Array, text: str) -> dict[str, int]:
-    """Return, as texts, the values of a label's column besides the one that counts as 1, each with its rows.
+    """Return, as texts, the values of a label's column other than the one that counts as 1, each with its rows.
 
     >>> other_values(pa.array(["late", "on time", None, "early", "on time"]), "late")
     {'on time': 2, 'early': 1}

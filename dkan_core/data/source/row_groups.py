@@ -11,7 +11,7 @@ from dkan_core.data.source.column_types import is_bytes, is_text, is_uuid
 # Of decoded numbers: row groups up to here, which are those of most writers, are read as one batch. That takes half the
 # processor time of reading them in pieces, since each piece starts every column's decoder again.
 WHOLE_GROUP_BYTES = 160 << 20
-# Row groups that together have no more rows are read as one batch: each batch has a cost besides that of its rows, and
+# Row groups that together have no more rows are read as one batch: each batch has a cost of its own, and
 # some writers have a row group for every few rows.
 JOINED_ROWS = 4096
 # Of consecutive row groups in a file, as it has them: what is fetched from a bucket at once.

@@ -117,7 +117,7 @@ def assign_splits(
     if config.group is not None:
         keys = group_keys(batch, config.group, path)
     elif config.split_by == "content":
-        # Neither labels nor weights: a row that is measured or weighted anew stays where it was.
+        # Neither labels nor weights: a row that is measured or weighted again stays where it was.
         features = [name for name in batch.schema.names if name not in (*config.label, config.weight)]
         keys = content_keys(batch.select(features))
     return split_of_keys(keys, config)

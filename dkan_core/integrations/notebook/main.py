@@ -146,7 +146,7 @@ def _run_folder(run: str | Path | None) -> Iterator[str]:
 
 @contextmanager
 def _progress_shown() -> Iterator[None]:
-    """Show a line per epoch where nobody has set up logging, as in a notebook: training may take an hour."""
+    """Show a line per epoch where logging is not set up, as in a notebook: training may take an hour."""
     ours = logging.getLogger("dkan_core")
     if ours.hasHandlers():
         yield

@@ -269,7 +269,7 @@ class FastKANClassifier(EditingMixin, ExplainingMixin, PredictingMixin, SavingMi
         """Train on further rows for one epoch, from the model as it is; the first call also chooses the encoding.
 
         Each call is a short training of its own, with warm-up and a new state of the optimizer; part of its rows is
-        held out, and probabilities are calibrated anew on them. Only the network is continued: an additive model that
+        held out, and probabilities are recalibrated on them. Only the network is continued: an additive model that
         it was blended with is left out, with a warning, as a new one would know only the last rows.
 
         Args:
@@ -326,7 +326,7 @@ class FastKANClassifier(EditingMixin, ExplainingMixin, PredictingMixin, SavingMi
         if initial is None:
             warn_of_unmeasured(labels_NL[rows], names, stacklevel=4)
         class_weights = find_class_weights(self.class_weight, labels_NL[rows], self.classes_)
-        # Rows of an eval_set have no weights besides those of their classes.
+        # Rows of an eval_set have no weights other than those of their classes.
         mean_weight = 1.0 if weight_N is None else weight_N[rows].mean()
         weight_N = with_class_weights(class_weights, labels_NL, weight_N)
 

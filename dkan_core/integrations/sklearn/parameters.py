@@ -60,7 +60,7 @@ def train_config(parameters: Mapping[str, Any], seed: int) -> TrainConfig:
 def thread_count(n_jobs: int | None) -> int:
     """Return how many threads ``n_jobs`` stands for: as joblib counts, -1 is all cores, -2 all but one.
 
-    More threads than cores help nobody, and many more crash the interpreter.
+    More threads than cores do not help, and many more crash the interpreter.
     """
     cores = available_cores()
     if n_jobs is None:

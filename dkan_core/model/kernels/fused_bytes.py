@@ -54,7 +54,7 @@ class Tilings(NamedTuple):
 
 HALF = Tilings(Tiling(64, 32, 256, 4, 4), Tiling(64, 128, 256, 8, 3))
 FLOAT32 = Tilings(Tiling(128, 32, 256, 8, 3), Tiling(32, 128, 256, 8, 3))
-"""The fastest on an H200 of those that need no room besides the registers."""
+"""The fastest on an H200 of those that need no room other than the registers."""
 
 AMPERE = Tilings(Tiling(64, 32, 128, 4, 3), Tiling(32, 64, 128, 4, 3))
 FLOAT32_AMPERE = Tilings(Tiling(64, 32, 64, 4, 3), Tiling(32, 64, 64, 4, 3))

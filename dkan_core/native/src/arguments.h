@@ -96,7 +96,7 @@ struct InputLayer {
     const float* shift;         // [B, H], added to the outputs, and may be `out` itself; null: nothing is
     const float* grad_out;      // [B, H], for the backward pass alone, which adds to all gradients
     float* out;                 // [B, H]
-    float* grad_scores;         // [B, F]; null: nobody needs it
+    float* grad_scores;         // [B, F]; null: not needed
     float* grad_spline;
     float* grad_base;
     float* grad_bias;

@@ -30,7 +30,7 @@ struct InputColumn {
     int64_t width;      // inputs
     int64_t feature;    // stored bytes or codes
     int64_t codes;      // 256 of bytes
-    int64_t embedding;  // among the embedded columns; -1: these are bytes, whose scores nobody learns
+    int64_t embedding;  // among the embedded columns; -1: these are bytes, whose scores are not learned
     int64_t one_hot;    // first row of its own one-hot weights, or -1
     std::vector<int32_t> values;  // that occur, in the order of their rows
     int64_t row;       // of the block's tables, the first of its own

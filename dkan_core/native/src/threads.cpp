@@ -108,7 +108,7 @@ class Pool {
             lock.unlock();
             call.work();
             lock.lock();
-            // The call is gone as soon as nobody is busy with it.
+            // The call is gone as soon as no thread is busy with it.
             if (--call.busy == 0) done_.notify_all();
         }
     }
@@ -122,7 +122,7 @@ class Pool {
 
 Pool* pool = nullptr;
 
-// Never deleted: helpers wait in it until the process ends. A forked process has none of them, and begins anew.
+// Never deleted: helpers wait in it until the process ends. A forked process has none of them, and starts its own.
 void make_pool() { pool = new Pool; }
 
 }  // namespace

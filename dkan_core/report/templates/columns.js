@@ -1,5 +1,5 @@
 // Finds and sorts the columns of an explanation, or of a label's: its table, and the cards of its curves in the same order.
-// It keeps nothing and asks nobody. Without it the page shows everything, the strongest columns first.
+// It stores nothing and sends no request. Without it the page shows everything, the strongest columns first.
 "use strict";
 document.querySelectorAll("[data-columns]").forEach((tools) => {
   const part = tools.closest(".panel") ?? document;

@@ -1,5 +1,5 @@
 // The threshold explorer: what alerting at a threshold finds, misses and costs, from counts that the page holds.
-// It keeps nothing and asks nobody. Without it the page shows the table of thresholds alone.
+// It stores nothing and sends no request. Without it the page shows the table of thresholds alone.
 "use strict";
 (() => {
   const count = (value) => value.toLocaleString("en-US", { maximumFractionDigits: 0 });

@@ -1,5 +1,5 @@
 // Figures by keyboard: the arrow keys go from value to value of the one that has the focus, and what is pointed at is
-// said below it. It keeps nothing and asks nobody. Without it the table of values says the same.
+// said below it. It stores nothing and sends no request. Without it the table of values says the same.
 "use strict";
 (() => {
   const STEPS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };

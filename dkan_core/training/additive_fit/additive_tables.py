@@ -80,7 +80,7 @@ class TableMaker:
     Args:
         train: The train split.
         valid: The validation split.
-        from_scratch: Whether training started from an untrained model, so that its tables may be fitted anew.
+        from_scratch: Whether training started from an untrained model, so that its tables may be fitted again.
     """
 
     train: RowReader

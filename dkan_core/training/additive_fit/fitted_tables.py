@@ -1,4 +1,4 @@
-"""The tables of an additive model fitted anew by penalized likelihood, where the train split is small enough for that.
+"""The tables of an additive model fitted again by penalized likelihood, where the train split is small enough for that.
 
 Stochastic gradients come close to the best tables, and stop where validation says so, for all terms at once. On few
 rows that leaves strong terms too flat and weak ones noisy, while a penalized fit is exact and takes seconds.

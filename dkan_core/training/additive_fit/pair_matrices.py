@@ -16,7 +16,7 @@ from dkan_core.utils.arrays import Float64
 # What the squared first and second differences of a pair's neighbouring cells count: the less the first ones do, the
 # freer is a plane or a product of both sides, which is what is left of strong pairs.
 PAIR_DIFFERENCES = (0.05, 1.0)
-# Curvature of cells without rows, besides what penalties add.
+# Curvature of cells without rows, on top of what penalties add.
 EMPTY_RIDGE = 1e-6
 # From so many numbers on, a grid's bands take less time than a dense matrix does.
 MIN_BANDED = 400

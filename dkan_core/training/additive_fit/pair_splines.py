@@ -17,7 +17,7 @@ from dkan_core.utils.arrays import Float64
 
 Cuts = tuple[int, ...]
 
-# Of a side with fine bins, at most, besides the one of missing values; other sides have a knot in each bin. The second
+# Of a side with fine bins, at most, without that of missing values; other sides have a knot in each bin. The second
 # number is that of pairs whose effects are sharp, and the third that of those which are still too sharp for it.
 KNOTS, MORE_KNOTS, MOST_KNOTS = 12, 24, 128
 # Of the squared second differences along both sides, those along one that needs more knots.

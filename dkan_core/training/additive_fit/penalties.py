@@ -29,7 +29,7 @@ PAIR_FACTOR = 0.65
 # A pair whose weight is no more than this is as rough as its knots allow, as geographic ones are: it gets more of them.
 # If these are still too few, its weight falls to almost the least one: to the second number or less.
 SHARP_PAIR_WEIGHT, SHARPEST_PAIR_WEIGHT = 1.0, 0.15
-# Curvature of a missing value's own number, besides what penalties add.
+# Curvature of a missing value's own number, on top of what penalties add.
 MISSING_RIDGE = 1.0
 # The same of a curve's numbers. Lines are hardly penalized at first: one through a common value and a rare one beside
 # it, whose few rows are all of one class, would grow without end, and over codes that no row has to thousands of
@@ -56,7 +56,7 @@ class Penalty(ABC):
 
     @abstractmethod
     def adapt(self, table_C: Float64) -> None:
-        """Give the penalty the weight that explains a table best; the next step has to be factorized anew."""
+        """Give the penalty the weight that explains a table best; the next step has to be factorized again."""
 
     @property
     def is_settled(self) -> bool:

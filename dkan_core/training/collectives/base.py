@@ -23,7 +23,7 @@ ROWS_UNIT = 1 << 12
 
 @dataclass(frozen=True, kw_only=True)
 class RoundTotals:
-    """Values summed over the ranks besides gradients or parameters, in float32: counts so that they are exact."""
+    """Values summed over the ranks along with gradients or parameters, in float32: counts so that they are exact."""
 
     weight: float = 0.0
     """Of the measured labels."""
@@ -35,7 +35,7 @@ class RoundTotals:
     """Rows, in units of ``ROWS_UNIT``."""
 
     row_remainder: float = 0.0
-    """Rows besides these."""
+    """Rows left over from that."""
 
     ending: float = 0.0
     """Why the run is to end after this round, by the first rank's decision: an index of ``ENDINGS``."""

@@ -131,7 +131,7 @@ class DdpExchange(DeviceExchange):
 
     @property
     def why_not_captured(self) -> str:
-        """Always: it makes its buckets anew in the first steps, and counts its calls on the host."""
+        """Always: it rebuilds its buckets in the first steps, and counts its calls on the host."""
         return "DDP counts its calls on the host; strategy allreduce computes the same, and can be captured"
 
     def gradient(self, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:

@@ -113,7 +113,7 @@ class ProcessGroup:
         self.rank = rank
         self.size = size
         self.stopwatch = Stopwatch()
-        """Told what the time between ranks went into; by default one that nobody reads."""
+        """Told what the time between ranks went into; by default one that is not read."""
 
         self.device = device if rendezvous.backend != "gloo" else torch.device("cpu")
         """Where buffers are summed."""

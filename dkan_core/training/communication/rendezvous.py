@@ -80,7 +80,7 @@ class TorchRun:
             port=_whole_number(variables, "MASTER_PORT"),
             agent_has_store=variables.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
             attempt=variables.get("TORCHELASTIC_RESTART_COUNT", "0"),
-            # Where nobody says so, as other launchers on several nodes, it may not be assumed.
+            # Where it is not said, as by other launchers on several nodes, it may not be assumed.
             one_node=variables.get("LOCAL_WORLD_SIZE") == str(size),
             has_own_gpu="," not in variables.get("CUDA_VISIBLE_DEVICES", ","),
         )

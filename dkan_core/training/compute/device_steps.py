@@ -133,7 +133,7 @@ class DeviceSteps(LocalSteps):
             compile_step(self.replica.model, rows, self.rules.config)
 
     def _rehearse(self, step: int, slice_index: int) -> None:
-        """Compute a gradient that nobody takes part in: kernels are compiled, and it shows whether memory suffices."""
+        """Compute a gradient without other processes: kernels are compiled, and it shows whether memory suffices."""
         first, stop = self._slice_of(step, slice_index)
         self._plan(range(step, step + 1), [first], 0.0)
         try:

@@ -21,7 +21,7 @@ from dkan_core.training.compute.row_keys import KeyRule
 from dkan_core.training.compute.row_lookup import look_up
 
 CHUNK_BYTES = 256 << 20
-"""Rows are copied to the device in pieces of this size: what the host holds of them besides the page cache."""
+"""Rows are copied to the device in pieces of this size: what the host holds of them apart from the page cache."""
 
 SPARE_BYTES = 4 << 30
 SPARE_SHARE = 0.25

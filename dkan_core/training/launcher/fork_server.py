@@ -72,7 +72,7 @@ def serve(link: socket.socket, launcher: int) -> None:
     die_with_parent(launcher)
     name_process(f"dkan {NAME}")
     import_ahead()
-    # Nobody waits for the processes in between; the system removes them by itself.
+    # The processes in between are not waited for; the system removes them by itself.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     link.sendall(READY)
     while True:

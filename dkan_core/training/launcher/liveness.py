@@ -108,7 +108,7 @@ class ProcessRecord:
         self._counters = counters
 
     def reset_deadlines(self, now: float) -> None:
-        """Begin to wait anew: the launcher itself did not run, so it cannot know."""
+        """Begin to wait again: the launcher itself did not run, so it cannot know."""
         self._last_seen = self._last_active = now
 
     def is_unresponsive(self, now: float, *, interrupted: bool) -> bool:

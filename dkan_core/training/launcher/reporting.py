@@ -66,7 +66,7 @@ class TimeReader:
         return {"seconds": round(self._since - since, DIGITS), "workers": spent["workers"], **single}
 
     def _parts(self) -> dict[str, tuple[Part, ...]]:
-        """Return which parts each process has, besides "other"."""
+        """Return which parts each process has, other than "other"."""
         evaluator: dict[str, tuple[Part, ...]] = {"evaluator": ("score", "save", "wait")}
         if not self._has_server:
             return {"workers": ("feed", "compute", "exchange", "update"), **evaluator}

@@ -234,7 +234,7 @@ def check_architecture(checkpoint: Checkpoint, prepared: PreparedData, config: R
 def waiting_snapshots(checkpoint: Checkpoint, schedule: Schedule) -> list[StateSnapshot]:
     """Return the snapshots of a checkpoint that are to be scored, in order.
 
-    A run that stops early takes a last snapshot where it happens to be, which nobody scores; with more patience from
+    A run that stops early takes a last snapshot where it happens to be, which is not scored; with more patience from
     the start there would be none, unless an evaluation was due there.
     """
     pending = checkpoint.pending

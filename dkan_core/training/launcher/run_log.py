@@ -27,7 +27,7 @@ REASONS = {
 LARGER = {"epochs": "--epochs", "patience": "--patience", "time": "--max-seconds"}
 # What there is to say instead of a fitted model. What gradients learn could still win on validation, though with so
 # many rows it has on no set tried.
-FITTED = "a larger limit would not help, as all terms are fitted anew after training"
+FITTED = "a larger limit would not help, as all terms are fitted again after training"
 
 logger = logging.getLogger(__name__)
 

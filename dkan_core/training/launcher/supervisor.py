@@ -29,7 +29,7 @@ from dkan_core.utils.signals import handle_signal, hold_signal
 # How long a turn of the loop waits for messages: the delay until a process that is due is started.
 POLL_SECONDS = 0.1
 
-# A launcher that has not looked for so long was stopped itself, and blames nobody for silence.
+# A launcher that has not looked for so long was stopped itself, and takes no process for silent.
 ABSENT_SECONDS = 5.0
 
 # How long workers with a state of their own have to reach the end of their round when the run is stopped, and killed

@@ -113,7 +113,7 @@ class SweepCase:
     epochs: int
     train_rows: int
     is_fitted: bool
-    """Whether the model is fitted anew after these steps, so that they need not learn anything."""
+    """Whether the model is fitted again after these steps, so that they need not learn anything."""
 
     def predict(self, batch_size: int) -> Prediction:
         """Return the prediction for a batch size."""
@@ -171,7 +171,7 @@ def choose(
     good = (each for each in allowed if each.rows_per_second >= near * best)
     if best <= WORTH * best_of_same:
         good = (each for each in same if each.rows_per_second >= near * best_of_same)
-    # Fewer workers leave devices to others. One alone has nobody to exchange anything with; of the other schemes those
+    # Fewer workers leave devices to others. One alone exchanges nothing; of the other schemes those
     # come first whose result does not depend on the workers.
     return min(good, key=lambda each: (each.workers, each.scheme != "single", order.index(each.scheme)))
 
@@ -197,7 +197,7 @@ def advise(
         predictions: Those to choose from, with the batch size of ``config``.
         most_workers: As many as may be used.
         device: What a worker has.
-        is_fitted: Whether the model is fitted anew after gradient training.
+        is_fitted: Whether the model is fitted again after gradient training.
     """
     chosen, *others = (
         choose(predictions, most_workers, machine.schemes, near) for near in (NEAR, NEAR - MARGIN, NEAR + MARGIN)
@@ -247,7 +247,7 @@ def _notes(case: SweepCase, before: int, after: int) -> list[str]:
     notes = []
     steps = case.steps(before)
     if case.is_fitted:
-        notes.append("all terms are fitted anew after these steps, by one process, in time that is not planned")
+        notes.append("all terms are fitted again after these steps, by one process, in time that is not planned")
     elif steps < STEPS_TO_TAKE:
         few = "too few to learn much" if steps < FEW_STEPS else f"below the target of {STEPS_TO_TAKE}"
         notes.append(

@@ -43,7 +43,7 @@ def exchange_seconds(
         name: A key of ``EXCHANGES``.
         size: Bytes that a worker brings, in whole numbers of 4.
         devices: One per worker.
-        repeats: Exchanges, besides a few to warm up.
+        repeats: Exchanges, not counting a few to warm up.
         fork_server: Where the processes come from.
         folder: For their logs.
     """
@@ -52,7 +52,7 @@ def exchange_seconds(
     rendezvous = None if store is None else local_rendezvous(store, config)
     spec = _process_spec(
         config,
-        # What is pushed besides the parameters, as the moments in mode average, is part of the size.
+        # What is pushed along with the parameters, as the moments in mode average, is part of the size.
         max(1, size // 4 // MemoryShape.from_config(config, 1).pushed),
         steps=WARM_UP + repeats,
         rendezvous=rendezvous,

@@ -41,7 +41,7 @@ class StepCost:
     """Seconds of a step without rows."""
 
     rate: float
-    """Rows per second besides."""
+    """Rows per second after that."""
 
     def seconds(self, rows: float) -> float:
         """Return the time of a gradient on ``rows`` rows.
@@ -177,7 +177,7 @@ class Machine(ABC):
         """Return the time of a gradient on ``rows`` rows in each worker."""
 
     def state_bytes(self, scheme: Scheme) -> float:
-        """Return the bytes of what the optimizer keeps on a worker's device, besides parameters and gradients."""
+        """Return the bytes of what the optimizer keeps on a worker's device, apart from parameters and gradients."""
         del scheme
         return 0.0
 
@@ -261,7 +261,7 @@ def efficiency(step: float, exchange: float, interval: int, *, rows: float, feed
 
     Args:
         step: t, of a gradient.
-        exchange: x, all that a round costs besides.
+        exchange: x, all else that a round costs.
         interval: H, steps of a round.
         rows: Rows of a worker's slice.
         feed: Rows per second that a worker can read; wanted are those that it takes without waiting for them.

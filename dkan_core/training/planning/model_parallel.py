@@ -1,6 +1,6 @@
 """From which size on the strategies that divide a model would pay: beyond what one device holds.
 
-They are never the fastest: they exchange what ``allreduce`` does and activations besides, through the host, which has
+They are never the fastest: they exchange what ``allreduce`` does and also activations, through the host, which has
 the optimizer. So the question is memory alone, for parameters and gradients; that of rows can be cut by ``accumulate``.
 """
 

@@ -229,7 +229,7 @@ def plan(
     Args:
         prepared: Folder or fsspec URI that ``prepare`` wrote.
         config: Settings; those that are None are chosen as by ``train``.
-        gpus: Workers to plan for besides 1, 2, 4, 8 and 10, and the most to recommend. Default: the GPUs, or the cores.
+        gpus: Workers to plan for beyond 1, 2, 4, 8 and 10, and the most to recommend. Default: the GPUs, or the cores.
         link: How the GPUs are linked, "nvlink" or "pcie4".
         check: Whether to run ``train`` briefly, with as many workers as this machine has devices, and compare.
         device_memory: Memory of one GPU, or of one worker's share of the host, such as "80GB". Default: measured.

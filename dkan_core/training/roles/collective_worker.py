@@ -2,7 +2,7 @@
 
 Every rank holds the whole state and applies the same reduced update to it by the same rules, so that all decide alike.
 The first one's state is that of the run: it stands in the launcher's shared memory, and whatever rank is killed, all
-begin anew from its last commit.
+begin again from its last commit.
 """
 
 from collections.abc import Iterator

@@ -105,7 +105,7 @@ class _Single:
         choices: RefitChoices | None,
     ) -> None:
         self.on_evaluation, self.choices = on_evaluation, choices
-        # Whatever strategy the settings name: there is nobody to exchange anything with.
+        # Whatever strategy the settings name: there is no other process to exchange anything with.
         config = replace(config, strategy="single", mode="sync", sync_interval=1)
         self.config = config
         self.train = train

@@ -9,7 +9,7 @@ from dkan_core.training.state.parameter_store import ParameterStore, copy_for_ch
 from dkan_core.training.state.snapshots import newest_snapshot, publish_snapshot
 
 Publish = Callable[[Ledger, bool], bool]
-"""Has the state that a ledger names evaluated, and is told whether the run's time is up; False where nobody can."""
+"""Has the state that a ledger names evaluated, and is told whether the run's time is up; False where it cannot be."""
 
 
 def publish_to(evaluator: Wakeup, store: ParameterStore) -> Publish:
@@ -103,7 +103,7 @@ class PostStepHooks:
         return due(self.store.ledger.step) != due(self.published_step)
 
     def publish_snapshot_if_due(self) -> bool:
-        """Publish a snapshot if one is due; return False if one was and nobody could take it."""
+        """Publish a snapshot if one is due; return False if one was and could not be taken."""
         if self.publish is None or not self._snapshot_is_due:
             return True
         ledger = self.store.ledger

@@ -87,7 +87,7 @@ class ProcessSpec:
         return process_name(self.role, self.rank)
 
     def handles(self) -> tuple[int, ...]:
-        """Return the handles that the child needs, besides the one of the launcher."""
+        """Return the handles that the child needs, in addition to the one of the launcher."""
         return (self.memory, *(handle for pair in self.wakeups.values() for handle in pair))
 
     def open_memory(self) -> SharedMemory:

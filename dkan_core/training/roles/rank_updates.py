@@ -47,7 +47,7 @@ def broadcast_state(memory: SharedMemory, process_group: ProcessGroup) -> None:
 class RankUpdates(UpdateSource):
     """The updates that the ranks compute together, the same in every rank.
 
-    The sums of a commit carry two things besides: whether the run is to end, which the first rank alone decides, so
+    The sums of a commit also carry two things: whether the run is to end, which the first rank alone decides, so
     that all end after the same step; and a checksum of each rank's state, so that ranks that drift apart are noticed.
 
     Args:

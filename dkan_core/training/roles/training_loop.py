@@ -13,7 +13,7 @@ from dkan_core.training.state.aggregation import WorkerUpdate
 from dkan_core.training.state.parameter_store import ParameterStore
 from dkan_core.training.state.stopwatch import Stopwatch
 
-# How often to look whether the evaluator has freed a slot for the final snapshot, of which it notifies nobody.
+# How often to look whether the evaluator has freed a slot for the final snapshot, of which it sends no notice.
 SLOT_SECONDS = 0.1
 
 
@@ -21,7 +21,7 @@ class UpdateSource(ABC):
     """Where the updates of a run come from."""
 
     may_begin = True
-    """Whether work may be begun that nobody has had; set by the loop, False while something waits for ``is_idle``."""
+    """Whether new work may be begun; set by the loop, False while something waits for ``is_idle``."""
 
     @property
     def is_idle(self) -> bool:

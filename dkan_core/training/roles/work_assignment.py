@@ -138,7 +138,7 @@ class WorkAssignment(UpdateSource, ABC):
         return next((rank for rank, lease in self._held.items() if lease.unit == unit), None)
 
     def _needs_worker(self, unit: int) -> bool:
-        """Return whether nobody is at work on a unit, or nobody who lives."""
+        """Return whether no worker that is alive is at work on a unit."""
         holder = self._holder(unit)
         return holder is None or not self.liveness.is_alive(holder)
 
@@ -235,7 +235,7 @@ class SyncAssignment(WorkAssignment):
         return rank != owner and owner not in self._held and self.liveness.should_be_awaited(owner)
 
     def _stage(self, rank: int) -> None:
-        """Copy what a worker has pushed and nobody has applied, before it pushes something else."""
+        """Copy what a worker has pushed and is not applied yet, before it pushes something else."""
         for unit, update in self._collected.items():
             if update.rank == rank:
                 self._collected[unit] = replace(update, array_P=update.array_P.copy(), rank=-1)
@@ -291,7 +291,7 @@ class AsyncAssignment(WorkAssignment):
             if update.staleness <= self.store.rules.config.max_staleness:
                 return [update]
             self.late += 1
-            # Anew, from the parameters that count now: a difference so old would be scaled down to next to nothing.
+            # Again, from the parameters that count now: a difference so old would be scaled down to next to nothing.
             self._held[rank] = self._write(rank, update.unit)
         return []
 

@@ -144,7 +144,7 @@ def resolve(
       Five times that with ``model="additive"``; a tenth with ``init_from``.
     - ema_decay: 0.5; 0 with ``model="additive"``.
     - epochs: enough to see 1.5 million rows, at most 10, at least 3; more, up to 20, where that is under 800 steps.
-      One where an additive model needs no gradients, as its tables are fitted anew.
+      One where an additive model needs no gradients, as its tables are fitted again.
     - quality: its factors (``QUALITIES``) on members, hidden, batch size and epochs.
 
     Raises:

@@ -120,7 +120,7 @@ def take_initial(
     parts = [*config.freeze, *config.lr_multipliers]
     if saved.config.ignored_features and any(part.startswith(f"{EMBEDDINGS}.") for part in parts):
         raise ConfigError(
-            f"freeze, lr_multipliers: columns that the model has ignored get embeddings, which are numbered anew; name "
+            f"freeze, lr_multipliers: columns that the model has ignored get embeddings, which are renumbered; name "
             f"{EMBEDDINGS} as a whole"
         )
     check_transfer(initial, manifest, str(prepared), config.init_from)
@@ -226,7 +226,7 @@ def initial_model(
             assert isinstance(initial.module, TabularFastKAN) and isinstance(model, TabularFastKAN), "check_transfer"
             state = transferred_state(initial.module, model, initial.preprocessor, manifest.preprocessor)
         model.load_state_dict(state)
-        # Calibration is fitted anew on the validation split of the new data.
+        # Calibration is fitted again on the validation split of the new data.
         model.calibrate()
     return model
 
@@ -275,8 +275,8 @@ def check_transfer(initial: InitialModel, manifest: PreparedData, prepared: str,
         )
     lost_labels = [name for name in labels if name not in manifest.labels]
     for what, names in (
-        ("columns that start anew", [*found.added, *found.changed]),
-        ("labels that start anew", new_labels),
+        ("columns that start from scratch", [*found.added, *found.changed]),
+        ("labels that start from scratch", new_labels),
         ("columns of the model that are gone", found.lost),
         ("labels of the model that are gone", lost_labels),
     ):

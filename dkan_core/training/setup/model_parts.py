@@ -17,7 +17,7 @@ EMBEDDINGS = "encoder.embeddings."
 def learning_rate_factors(model: TabularModel, config: TrainConfig, rows: int) -> list[Rate]:
     """Return the ranges of the flat parameters whose learning rate has a factor other than 1, in order.
 
-    Embeddings learn the slower, the fewer rows their codes have; ``freeze`` and ``lr_multipliers`` apply besides.
+    Embeddings learn the slower, the fewer rows their codes have; ``freeze`` and ``lr_multipliers`` apply as well.
 
     Args:
         model: Whose parameters they are.

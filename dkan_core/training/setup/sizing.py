@@ -40,8 +40,8 @@ SEARCHED_SETTINGS = ("hidden", "num_centers", "dropout")
 # Members of an additive model: the fewer, the less certain is the band that their spread gives.
 ADDITIVE_MEMBERS = {"fast": 4, "default": 8, "best": 16}
 
-# Rows times terms times labels up to which the tables of an additive model are fitted anew, by penalized likelihood:
-# about a minute on one core, and 400 MB, besides what the sharpest pairs take. A step of a term costs as much as so
+# Rows times terms times labels up to which the tables of an additive model are fitted again, by penalized likelihood:
+# about a minute on one core, and 400 MB, without what the sharpest pairs take. A step of a term costs as much as so
 # many rows, however few there are.
 MAX_FITTED_CELLS, MIN_FITTED_ROWS = 100_000_000, 25_000
 # Pairs of such tables with ``pairs="auto"``, as many as these cells allow: the penalty draws those that are noise to
@@ -52,7 +52,7 @@ MIN_FITTED_PAIRS, MAX_FITTED_PAIRS = 48, 96
 MIN_ROWS_PER_TERM = 70
 
 # Rows times terms times labels that a network's additive partner is fitted to, at most: three seconds on one core,
-# and 150 MB, besides what the sharpest pairs take. Of more rows it takes the first ones, which are shuffled, but no
+# and 150 MB, without what the sharpest pairs take. Of more rows it takes the first ones, which are shuffled, but no
 # fewer than the first number below. Of fewer rows in all than the second one, neither the fit nor what it should count
 # can be told.
 MAX_BLEND_CELLS = 30_000_000
@@ -147,7 +147,7 @@ def possible_findings(config: ResolvedTrainConfig) -> list[ResolvedTrainConfig]:
 
 
 def can_fit_tables(rows: int, terms: int, labels: int) -> bool:
-    """Return whether the tables of an additive model of so many terms are fitted anew.
+    """Return whether the tables of an additive model of so many terms are fitted again.
 
     >>> can_fit_tables(2_000_000, 40, 1), can_fit_tables(2_000_000, 40, 12), can_fit_tables(5_000, 1_000, 12)
     (True, False, False)
@@ -156,7 +156,7 @@ def can_fit_tables(rows: int, terms: int, labels: int) -> bool:
 
 
 def fitted_pairs(config: TrainConfig, columns: int, rows: int, labels: int) -> int | None:
-    """Return how many pairs a run from scratch has whose tables are fitted anew; None: they are not.
+    """Return how many pairs a run from scratch has whose tables are fitted again; None: they are not.
 
     Args:
         config: Settings of the run.
@@ -178,7 +178,7 @@ def fitted_pairs(config: TrainConfig, columns: int, rows: int, labels: int) -> i
 
 
 def needs_no_gradients(config: TrainConfig, prepared: PreparedData) -> bool:
-    """Return whether tables are fitted anew, and to so many rows that they beat gradients on every set tried.
+    """Return whether tables are fitted again, and to so many rows that they beat gradients on every set tried.
 
     Args:
         config: Settings of the run.

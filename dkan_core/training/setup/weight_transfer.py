@@ -35,7 +35,7 @@ def widened_architecture(
     prepared: PreparedData,
     config: ResolvedTrainConfig,
 ) -> ModelConfig:
-    """Return a model's architecture with what data have besides: value weights and crosses of columns that are new.
+    """Return a model's architecture with what else data have: value weights and crosses of columns that are new.
 
     Args:
         known: The model's.

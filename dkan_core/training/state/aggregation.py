@@ -16,7 +16,7 @@ from dkan_core.utils.arrays import Float32
 
 
 class LossTotals(NamedTuple):
-    """What is said of a computation besides its result."""
+    """What is said of a computation in addition to its result."""
 
     loss: float
     """Mean over the measured labels."""
@@ -57,7 +57,7 @@ class WorkerUpdate:
 
 @dataclass(frozen=True)
 class OptimizerStep:
-    """What a mode needs to know besides the updates."""
+    """What a mode needs to know in addition to the updates."""
 
     optimizer: FlatAdamW
     lr: float
@@ -90,7 +90,7 @@ def average_gradients(old: AdamState, new: AdamState, updates: Sequence[WorkerUp
 def average_values(_: AdamState, new: AdamState, updates: Sequence[WorkerUpdate], __: OptimizerStep) -> bool:
     """``average``: take the mean of the workers' parameters and moments, weighted by their rows.
 
-    Nobody keeps moments of his own: what a work unit leads to is a function of the state that counts, whoever takes it.
+    Workers keep no moments: what a work unit leads to is a function of the state that counts, whichever takes it.
     """
     rows = [each.rows for each in updates]
     pushed = zip(*(np.split(each.array_P, 3) for each in updates), strict=True)

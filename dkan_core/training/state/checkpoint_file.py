@@ -119,7 +119,7 @@ class PendingSnapshotSchema(Schema):
 
 
 class CheckpointMetadata(Schema):
-    """What a checkpoint holds besides its tensors."""
+    """What a checkpoint holds in addition to its tensors."""
 
     data: str
     architecture: dict[str, Any]

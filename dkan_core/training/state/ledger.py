@@ -31,7 +31,7 @@ class Ledger:
     """Sum of ``unit_digest`` over these, modulo 2**63: a proof that each was taken once."""
 
     next_unit: int = 0
-    """First work unit that nobody had taken when this was written."""
+    """First work unit that was not taken when this was written."""
 
     rows: int = 0
     """Rows in the work units done."""

@@ -58,7 +58,7 @@ class RefitChoices:
         """
         best = next((entry for entry in history if entry["step"] == metrics["step"]), None)
         if best is None or any(name not in label for name in CALIBRATION for label in metrics["labels"].values()):
-            raise ConfigError("refit: the model is of an earlier version, which did not record its choices; train anew")
+            raise ConfigError("refit: the model is of an earlier version, which did not record its choices; retrain")
         raw, average = (best.get(f"average_precision_{name}", 0.0) for name in ("raw", "ema"))
         return cls(metrics=dict(metrics), averaged=average > raw, ignored_features=ignored_features)
 

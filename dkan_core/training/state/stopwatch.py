@@ -23,7 +23,7 @@ class Stopwatch:
     """Counts the seconds of one process.
 
     Args:
-        record: Where they are added to those of earlier processes in its place; None where nobody looks.
+        record: Where they are added to those of earlier processes in its place; None where they are not recorded.
         peak_memory: Returns the bytes that the process has held at most.
     """
 

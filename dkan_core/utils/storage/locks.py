@@ -1,7 +1,7 @@
 """Files that a living process holds, told by ``flock``: the lock on an output, and files that are being written.
 
 The kernel lets go of a lock when its process ends, however that ends. So what a killed process has left is known to be
-nobody's, and nothing needs a time limit. Locks hold between the processes of one machine.
+unused, and nothing needs a time limit. Locks hold between the processes of one machine.
 """
 
 import fcntl
@@ -56,7 +56,7 @@ def _take(path: Path) -> int:
         try:
             _lock(handle, wait=False)
             if _is_there(handle, path):
-                with suppress(OSError):  # another user's; what a killed process leaves is to be in nobody's way
+                with suppress(OSError):  # another user's; what a killed process leaves is not to be in the way
                     os.fchmod(handle, 0o666)
                 with suppress(OSError):  # a full disk: who holds it is then not said
                     os.ftruncate(handle, 0)
@@ -75,7 +75,7 @@ def _lock(handle: int, *, wait: bool) -> None:
     except BlockingIOError:
         raise
     except OSError:
-        # A file system without locks: nobody can be told apart there, as on a remote one.
+        # A file system without locks: processes cannot be told apart there, as on a remote one.
         return
 
 
@@ -91,7 +91,7 @@ def _is_there(handle: int, path: Path) -> bool:
 def held_aside(target: Path) -> Iterator[Path]:
     """Yield a new file beside ``target``, to be written and renamed; it is removed if it is still there in the end.
 
-    Its name cannot be guessed and it is never a link, so that nobody can have it written elsewhere, and two processes
+    Its name cannot be guessed and it is never a link, so that it cannot be written elsewhere, and two processes
     never write to the same one. Those that killed processes have left are removed.
 
     Raises:

@@ -78,7 +78,7 @@ def check_free(
         contents: What the folders among ours hold, as ``check_contents`` takes it.
     """
     names = entries(out) - OWN_FOLDERS.union(leftovers)
-    # Files of a killed process are nobody's, and are removed by whoever writes that file next.
+    # Files of a killed process are removed by the next one that writes that file.
     names = {name for name in names if not any(is_aside(name, own) for own in ours)}
     foreign = sorted(names - set(ours))
     if foreign:
@@ -105,7 +105,7 @@ def check_contents(out: str | Path, contents: Mapping[str, str]) -> None:
             fs.invalidate_cache()
             paths = fs.find(root)
         for path in (found.removeprefix(root) for found in paths):
-            # Files of a killed process are nobody's.
+            # Files of a killed process do not count.
             if not (re.fullmatch(f"/({pattern})", path) or ASIDE.fullmatch(path.rpartition("/")[2])):
                 raise OutputError(
                     f"{folder}{path}: was not written by dkan, and {folder} would be replaced; "

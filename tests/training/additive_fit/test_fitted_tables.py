@@ -1,4 +1,4 @@
-"""Additive models fitted anew: the same each time, better than a short training, without pairs that are noise."""
+"""Additive models fitted again: the same each time, better than a short training, without pairs that are noise."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager

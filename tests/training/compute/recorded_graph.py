@@ -31,7 +31,7 @@ class RecordedGraph:
         """Addresses of the memory that the step takes for itself: the pool of a real graph."""
 
         self.outside: dict[int, tuple[Tensor, UntypedStorage]] = {}
-        """What the step reads and writes besides, by address, and what it found there."""
+        """What else the step reads and writes, by address, and what it found there."""
 
         self.replays = 0
         self.made.append(self)

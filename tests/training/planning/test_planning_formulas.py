@@ -259,7 +259,7 @@ def test_measured_memory_never_shrinks_with_rows() -> None:
     [
         (device(), 1, None),
         (device(1e9), 1, None),
-        # Besides the 3 MB of the step, 0.12 MB of moments and decays.
+        # In addition to the 3 MB of the step, 0.12 MB of moments and decays.
         (device(3e6), 2, "a worker needs 2.98 MB for its 2,000 rows of a step, and may use 2.86 MB; --accumulate"),
         (device(12e6, is_shared=True), 2, "may use 2.86 MB"),
         (device(1e6), 1, "a worker needs 1.07 MB even for one row, and may use 977 KB; lower --members"),
@@ -303,7 +303,7 @@ def test_steps_before_a_fit_need_not_be_many() -> None:
     found = advise(machine, config(1, 8000), 8, 100_000, predictions(machine), 8, device(), is_fitted=True)
     assert (found.batch_size, found.steps) == (8000, 13)
     (note,) = found.notes
-    assert note.startswith("all terms are fitted anew after these steps")
+    assert note.startswith("all terms are fitted again after these steps")
 
 
 def test_batches_grow_while_launches_cost_most_and_steps_remain() -> None:

@@ -189,7 +189,7 @@ def test_training_that_continues_reads_them_from_where_it_was(noisy: Path, run: 
         assert np.corrcoef(np.log(old / (1 - old)), np.log(new / (1 - new)))[0, 1] > 0.999999
     with pytest.raises(ConfigError, match="init_optimizer kept: there are columns that the model has ignored"):
         train(tmp_path / "same", tmp_path / "no", replace(SHORT, init_from=str(run), init_optimizer="kept"))
-    with pytest.raises(ConfigError, match=r"which are numbered anew; name encoder\.embeddings as a whole"):
+    with pytest.raises(ConfigError, match=r"which are renumbered; name encoder\.embeddings as a whole"):
         train(tmp_path / "same", tmp_path / "no", replace(SHORT, init_from=str(run), freeze=("encoder.embeddings.0",)))
 
 

@@ -91,7 +91,7 @@ def test_new_columns_are_learned_and_a_killed_run_goes_on(wider: Path, tmp_path:
     known = train(tmp_path / "same", tmp_path / "known", start)
     with caplog.at_level(logging.INFO):
         wide = train(tmp_path / "data", tmp_path / "wide", start)
-    assert "columns that start anew: 'later', 'later_flag', 'found', 'later_site'" in caplog.text
+    assert "columns that start from scratch: 'later', 'later_flag', 'found', 'later_site'" in caplog.text
     assert wide.average_precision > known.average_precision + 0.02
     train(tmp_path / "data", tmp_path / "run", replace(start, max_seconds=1e-3))
     resumed = train(tmp_path / "data", tmp_path / "run", replace(start, resume="auto"))

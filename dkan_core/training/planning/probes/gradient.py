@@ -190,13 +190,13 @@ class Probe:
         (batch, *_) = self._batches(rows)
         ahead = (1 + PREFETCH) * rows * row_bytes_in_batch(self.reader)
         if self.device.type == "cuda":
-            # The allocator counts everything; on the CPU nobody does, so what a graph would keep is added up below.
+            # The allocator counts everything; on the CPU nothing does, so what a graph would keep is added up below.
             torch.cuda.reset_peak_memory_stats(self.device)
             self._gradient(batch)
             return int(torch.cuda.max_memory_allocated(self.device)) + ahead
         at_once = -(-rows // self.config.accumulate)
         part = {name: tensor[:at_once] for name, tensor in to_tensors(batch, self.device).items()}
-        # By autograd, as on a GPU: where one call of the native extension takes a step, nobody sees what it keeps.
+        # By autograd, as on a GPU: where one call of the native extension takes a step, what it keeps is not seen.
         add = partial(add_part_gradient, self.replica.model.member_logits, part, self.config, torch.ones(()))
         # Kernels that are called for the first time try themselves out.
         add()
@@ -246,7 +246,7 @@ def median_seconds(action: Callable[[], None], seconds: float) -> float:
 
 
 def kept_bytes(action: Callable[[], object], parameters: Tensor) -> int:
-    """Return the bytes of what a computation keeps for its backward pass besides the parameters; no storage twice."""
+    """Return the bytes of what a computation keeps for its backward pass, not the parameters; no storage twice."""
     sizes: dict[int, int] = {}
 
     def pack(tensor: Tensor) -> Tensor:
