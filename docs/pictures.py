@@ -19,7 +19,8 @@ import numpy as np
 from PIL import Image
 
 import dkan_core
-from dkan_core.cli.demo import EVAL, LABEL, LEARNED, PREPARED, ROWS, RUN
+from dkan_core.cli.demo import EVAL, LEARNED, PREPARED, ROWS, RUN
+from dkan_core.data.example_data import LABEL
 from dkan_core.evaluation.metrics import compute_metrics
 from dkan_core.report.evaluation import render_report
 from docs.chromium import Chromium, chromium

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from dkan_core.data.format.manifest import PreparedData
 
-LABEL = "malignant"
 # The folder of each step under that of the demo.
 ROWS, PREPARED, RUN, EVAL, LEARNED = "tumours.parquet", "prepared", "run", "eval", "learned"
 STRONGEST = 3
@@ -51,6 +50,7 @@ def _whole_way(folder: Path, say: Callable[[str], None], *, overwrite: bool) -> 
         say: Shows a line.
         overwrite: Whether earlier results may be replaced.
     """
+    from dkan_core.data.example_data import LABEL
     from dkan_core.data.format.manifest import read_manifest
     from dkan_core.training.launcher.fork_server_start import fork_ahead
 
@@ -126,7 +126,7 @@ def _result(found: dict[str, Any]) -> str:
     folder = Path(found["folder"])
     rows = [
         ("average precision", f"{found['average_precision']:.4f}{bounds}"),
-        ("  no skill", f"{found['no_skill']:.4f}  (the base rate: share of {LABEL} rows)"),
+        ("  no skill", f"{found['no_skill']:.4f}  (the base rate: share of malignant rows)"),
         ("  logistic regression", f"{found['logistic_regression']:.4f}  (same rows and encoding)"),
         ("strongest columns", ", ".join(found["strongest_columns"])),
         ("report", found["report"]),

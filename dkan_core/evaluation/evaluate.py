@@ -18,7 +18,7 @@ from dkan_core.evaluation.comparison import DIFFERENCE, Comparison, add_comparis
 from dkan_core.evaluation.intervals import add_intervals
 from dkan_core.evaluation.labelled_rows import EvaluationData, RowCollector, open_evaluation_data, score_rows
 from dkan_core.evaluation.metrics import compute_metrics
-from dkan_core.evaluation.page import read_run_history, render_page
+from dkan_core.evaluation.page import provenance_of, read_run_history, render_page
 from dkan_core.evaluation.result import Evaluation
 from dkan_core.evaluation.slices import TOP_COLUMNS, find_columns, slice_metrics
 from dkan_core.evaluation.worst_errors import ERRORS, find_worst_errors
@@ -123,9 +123,7 @@ def evaluate(
                 errors=errors,
                 columns=column_summary.describe_columns(saved.preprocessor, many),
                 comparison=comparison,
-                model=model,
-                sources=sources,
-                options=_options(split, columns, previous, slices),
+                provenance=provenance_of(saved, rows, model, sources, _options(split, columns, previous, slices)),
                 history=history,
             )
         write_atomic(folder / REPORT, report)

@@ -34,9 +34,7 @@ def render_page(
     errors: Mapping[str, WorstErrors],
     columns: Mapping[str, Any] | None,
     comparison: Comparison | None,
-    model: str | Path,
-    sources: Sequence[str],
-    options: Sequence[str],
+    provenance: Mapping[str, Any],
     history: Sequence[Mapping[str, Any]],
 ) -> str:
     """Return the page.
@@ -49,9 +47,7 @@ def render_page(
         errors: Its worst errors, by label.
         columns: The columns, from ``describe_columns``.
         comparison: An earlier model on the same rows.
-        model: Where the model lies.
-        sources: Where the rows lie.
-        options: The other arguments that the command line would have.
+        provenance: What made the report, from ``provenance_of``.
         history: Of the run that the model is from.
     """
     return render_report(
@@ -63,7 +59,7 @@ def render_page(
         thresholds=saved.thresholds,
         history=history,
         split=data.split,
-        provenance=_provenance(saved, data, [redact(str(each)) for each in (model, *sources, *options)], len(sources)),
+        provenance=provenance,
         data_summary=data.summary(),
         model_summary=_model_summary(saved),
         compared=comparison_section(evaluation.metrics, comparison) if comparison is not None else None,
@@ -75,16 +71,21 @@ def render_page(
     )
 
 
-def _provenance(saved: SavedModel, data: EvaluationData, words: Sequence[str], sources: int) -> dict[str, Any]:
+def provenance_of(
+    saved: SavedModel, data: EvaluationData, model: str | Path, sources: Sequence[str], options: Sequence[str]
+) -> dict[str, Any]:
     """Return what made a report, which is the same to the byte where SOURCE_DATE_EPOCH says what the time is.
 
     Args:
         saved: The model.
         data: The rows.
-        words: Of the command: where the model lies, where the rows lie, and options.
-        sources: How many of them say where the rows lie.
+        model: Where the model lies.
+        sources: Where the rows lie.
+        options: The other arguments that the command line would have.
     """
     origin = saved.metrics.get("origin") or {}
+    shown_sources = [redact(source) for source in sources]
+    words = [redact(str(model)), *shown_sources, *map(redact, options)]
     stamp = os.environ.get("SOURCE_DATE_EPOCH")
     when = datetime.fromtimestamp(int(stamp), UTC) if stamp else datetime.now(UTC)
     found = {
@@ -92,7 +93,7 @@ def _provenance(saved: SavedModel, data: EvaluationData, words: Sequence[str], s
         "dkan": dkan_core.__version__,
         "model": words[0],
         "model of epoch, step": f"{saved.metrics['epoch']:.2f}, {saved.metrics['step']:,}",
-        "data": words[1 : 1 + sources],
+        "data": shown_sources,
         "rows": data.name,
         "seed of the model's data": origin.get("seed"),
         "encoding": saved.preprocessor.digest[:12],

@@ -33,9 +33,6 @@ from dkan_core.utils.torch_resources import best_device, torch_threads
 CurveWithErrors = tuple[ReadCurve, Float64 | None]
 """A curve and its standard error at each point, where that is known."""
 
-INPUTS = ("numeric", "categorical", "sparse")
-"""Prepared arrays that a model reads."""
-
 # Columns of which every pair is measured: 28 pairs. Their number grows with the square.
 PAIRED = 8
 # Values of a column in a pair. A pair takes their square times its rows of scoring: seven are the fewest that show a
@@ -125,13 +122,9 @@ def read_effects(
     model, columns = saved.module.to(device), _columns(saved)
     indices = [saved.config.labels.index(label) for label in labels]
     with torch_threads(_threads(model)), progress(f"{len(labels)} labels", len(columns), "columns") as advance:
-        response = ModelResponse(model, device, indices, _inputs(arrays))
+        response = ModelResponse(model, device, indices, arrays)
         found = first_effects(response, columns, cells=effort.cells, seed=seed, advance=advance)
     return dict(zip(labels, found, strict=True))
-
-
-def _inputs(arrays: Arrays) -> Arrays:
-    return {name: arrays[name] for name in INPUTS if name in arrays}
 
 
 def _columns(saved: SavedModel) -> list[Column]:
@@ -183,7 +176,7 @@ def read_label(
     by_name = {column.name: column for column in columns}
     steps = _step_count(model, effort, len(columns), ranked=bool(effects))
     with torch_threads(_threads(model)), progress(f"explaining {label}", steps, "steps") as advance:
-        response = ModelResponse(model, device, [index], _inputs(arrays))
+        response = ModelResponse(model, device, [index], arrays)
         check_probabilities(to_probability(response.scored_NL), saved.config.labels, split)
         reader = _LabelReader(
             saved=saved,

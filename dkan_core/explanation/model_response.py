@@ -17,7 +17,7 @@ from dkan_core.model.base import TabularModel
 from dkan_core.model.first_layer import Feature, FirstLayerTerms, Stored
 from dkan_core.model.tabular import TabularFastKAN
 from dkan_core.scoring import probabilities
-from dkan_core.scoring.probabilities import CHUNK_OUTPUTS
+from dkan_core.scoring.probabilities import CHUNK_OUTPUTS, INPUTS
 from dkan_core.utils.arrays import Arrays, Float64
 
 # Log-odds beyond are probabilities of one in nine million, where float32 leaves no digits: a difference of two of them
@@ -37,13 +37,14 @@ class ModelResponse(Response):
         model: The model in eval mode, on ``device``.
         device: Where to compute.
         labels: Indexes of the labels whose log-odds to return.
-        arrays: The rows.
+        arrays: The rows, as prepared; what a model does not read is left out.
     """
 
     scored_NL: npt.NDArray[np.float32]
     """The log-odds of all labels for the rows as they are, of any size."""
 
     def __init__(self, model: TabularModel, device: torch.device, labels: Sequence[int], arrays: Arrays) -> None:
+        arrays = {name: arrays[name] for name in INPUTS if name in arrays}
         # What scores fastest may know its members' mean alone.
         self._with_members, model = model, model.for_scoring()
         self._model, self._device, self._labels = model, device, list(labels)

@@ -14,6 +14,8 @@ from dkan_core.model.calibration import sigmoid
 from dkan_core.utils.arrays import Arrays
 from dkan_core.utils.torch_resources import map_of_threads
 
+# The arrays of prepared rows that a model reads.
+INPUTS = ("numeric", "categorical", "sparse")
 # Bounds the memory of scoring; batches of more rows were no faster.
 SCORING_ROWS = 16_384
 # Outputs of the first layer that one thread of a CPU computes at once, 4 MB: the layers after it then read them from a
@@ -85,8 +87,7 @@ def log_odds(model: TabularModel, arrays: Arrays, device: torch.device) -> Tenso
         - Output: ``(N, L)``
     """
     model = model.for_scoring()
-    names = [name for name in arrays if name in ("numeric", "categorical", "sparse")]
-    inputs = {name: torch.from_numpy(arrays[name]) for name in names}
+    inputs = {name: torch.from_numpy(arrays[name]) for name in INPUTS if name in arrays}
     rows = len(next(iter(inputs.values())))
     if device.type != "cpu":
         return _score_chunks(model, inputs, _starts(rows, SCORING_ROWS), SCORING_ROWS, device, map)

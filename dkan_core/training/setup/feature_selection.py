@@ -60,8 +60,6 @@ MIN_UNBIASED_IMPROVEMENT = MinImprovement(standard_errors=0.0, relative=0.01)
 # Columns that a line of the log names.
 MAX_NAMED = 12
 
-INPUTS = ("numeric", "categorical", "sparse")
-
 logger = logging.getLogger(__name__)
 
 Part = tuple[Arrays, Arrays]
@@ -195,14 +193,13 @@ def _rises(
     model: TabularModel, columns: Sequence[Column], rows: Arrays, config: ResolvedTrainConfig
 ) -> Iterator[Float64]:
     """Yield by how much shuffling each column raises the loss of the rows whose value changes, ``(M,)``."""
-    arrays = {name: rows[name] for name in INPUTS if name in rows}
-    response = ModelResponse(model, CPU, range(len(model.config.labels)), arrays)
+    response = ModelResponse(model, CPU, range(len(model.config.labels)), rows)
     before_N = loss_of(torch.from_numpy(response.log_odds_NL), rows, config)
     changes = []
     for column in columns:
         # Seeded by the name: a column more in the data does not change what the others show.
         generator = np.random.Generator(np.random.PCG64([config.seed, *column.name.encode()]))
-        rows_M, cells = redrawn(arrays, column, generator.permutation(len(rows["labels"])))
+        rows_M, cells = redrawn(response.arrays, column, generator.permutation(len(rows["labels"])))
         changes.append((rows_M, [(column, cells)]))
     for (rows_M, _), after_ML in zip(changes, response.to_changes(changes), strict=True):
         changed = {name: array[rows_M] for name, array in rows.items() if name in ("labels", "weight")}
