@@ -8,7 +8,7 @@ from dkan_core.config.prepare import PrepareConfig
 from dkan_core.config.resolved import EXECUTION_SETTINGS, MODEL_PARALLEL, ResolvedTrainConfig
 from dkan_core.config.schema import Group, field_docs, field_types, item_type, without_none
 from dkan_core.config.serving import ServeConfig
-from dkan_core.config.train import ResolvedStrategy, Strategy, TrainConfig
+from dkan_core.config.train import ResolvedStrategy, TrainConfig
 from dkan_core.config.trainjob import NodesConfig
 
 __all__ = [
@@ -21,7 +21,6 @@ __all__ = [
     "ResolvedStrategy",
     "ResolvedTrainConfig",
     "ServeConfig",
-    "Strategy",
     "TrainConfig",
     "build_config",
     "check_config",

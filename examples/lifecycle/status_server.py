@@ -24,8 +24,8 @@ VARIABLES = (
 class StatusEndpoint:
     """The environment variables with which a pod finds the endpoint, and what was posted to it."""
 
-    def __init__(self, variables: dict[str, str]) -> None:
-        self.variables = variables
+    def __init__(self) -> None:
+        self.variables: dict[str, str] = {}
         self.posts: list[dict[str, Any]] = []
 
 
@@ -41,7 +41,7 @@ def status_endpoint(folder: Path) -> Iterator[StatusEndpoint]:
     command += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)]
     subprocess.run(command, check=True, capture_output=True)
     token.write_text(SECRET)
-    endpoint = StatusEndpoint({})
+    endpoint = StatusEndpoint()
     server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(endpoint))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)

@@ -50,17 +50,13 @@ def read_blocks(file: OpenFile, columns: Sequence[str], others: Sequence[str]) -
     runs = None if is_remote(file.path) else small_runs(metadata, file.groups, plain_schema(file.types, every))
     if runs is None:
         for batch in read_batches(file, every):
-            yield RowBlocks(batch.num_rows, batch.select(columns), partial(_one_block, batch.select(others)))
+            yield RowBlocks(batch.num_rows, batch.select(columns), partial(iter, [batch.select(others)]))
         return
     for run in runs:
         count = sum(metadata.row_group(group).num_rows for group in run)
         read = partial(_read_groups, file, run, count)
         if count:
             yield RowBlocks(count, read(columns), partial(map, read, _in_blocks(file, others, count)))
-
-
-def _one_block(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    yield rows
 
 
 def _in_blocks(file: OpenFile, names: Sequence[str], rows: int) -> list[Sequence[str]]:

@@ -72,7 +72,7 @@ def read_split_batches(
             row_ids = np.arange(first, first + batch.count, dtype=np.uint64)
             first += batch.count
             split = assign_splits(batch.rows, row_ids, config, fragment.path, bounds)
-            features = partial(_features_of, batch.rows, schema) if by_content else batch.blocks
+            features = partial(iter, [batch.rows.select(schema.features)]) if by_content else batch.blocks
             source = with_nulls(batch.rows, schema.labels)
             labelled = with_positive(source, schema.positive, fragment.path)
             yield SplitBatch(fragment.path, labelled, source, row_ids, split, features)
@@ -84,10 +84,6 @@ def read_split_batches(
 
 def _open(fragment: Fragment, schema: ColumnRoles) -> OpenFile:
     return open_file(fragment.path, fragment.groups, fragment.footer, folder_types=schema.folders, common=schema.common)
-
-
-def _features_of(rows: pa.RecordBatch, schema: ColumnRoles) -> Iterator[pa.RecordBatch]:
-    yield rows.select(schema.features)
 
 
 def assign_splits(
