@@ -41,6 +41,11 @@ class WorstError:
     reasons: list[Reason]
     """The strongest columns, the strongest first."""
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the plain form that the report shows; a reason has its text."""
+        reasons = [{"text": reason.text, "log_odds": reason.log_odds} for reason in self.reasons]
+        return {"number": self.number, "probability": self.probability, "reasons": reasons}
+
 
 @dataclass(frozen=True, kw_only=True)
 class WorstErrors:
@@ -53,17 +58,11 @@ class WorstErrors:
     false_negatives: list[WorstError]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the plain form that the report shows; a reason has its text."""
-        return {"source": self.source} | {
-            kind: [
-                {
-                    "number": error.number,
-                    "probability": error.probability,
-                    "reasons": [{"text": reason.text, "log_odds": reason.log_odds} for reason in error.reasons],
-                }
-                for error in errors
-            ]
-            for kind, errors in (("false_positives", self.false_positives), ("false_negatives", self.false_negatives))
+        """Return the plain form that the report shows."""
+        return {
+            "source": self.source,
+            "false_positives": [error.to_dict() for error in self.false_positives],
+            "false_negatives": [error.to_dict() for error in self.false_negatives],
         }
 
 

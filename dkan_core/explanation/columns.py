@@ -126,7 +126,9 @@ class Column:
     @property
     def step(self) -> float | None:
         """Return a day or 1 where a numeric column holds whole days or whole numbers alone; None where it does not."""
-        return DAY if self.is_time and np.all(self.knots % DAY == 0) else 1.0 if self.whole else None
+        if self.is_time and np.all(self.knots % DAY == 0):
+            return DAY
+        return 1.0 if self.whole else None
 
     def rounded(self, values: Float64) -> Float64:
         """Return the nearest values that rows may have: whole numbers, or days, where the column holds no others."""

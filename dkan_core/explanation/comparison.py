@@ -222,6 +222,8 @@ def _written(values: pa.Table, column: Column | None, index: int) -> str:
     if column is None:
         return ""
     value = values[column.name][index].as_py()
-    if value is not None and column.is_calendar:
+    if value is None:
+        return "missing"
+    if column.is_calendar:
         return written_value(column, value)
-    return "missing" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -61,9 +61,7 @@ class OneHotWeights(KernelModule):
         self.features = [*alone, *missing]
         self.caps = [min(cardinalities[index], MAX_ONE_HOT_CODES) for index in alone] + [FIRST_CODE] * len(missing)
         crosses = [group for group in groups if len(group) > 1]
-        self.crosses = [
-            [(index, math.prod(cardinalities[i] for i in rest)) for index, *rest in _tails(group)] for group in crosses
-        ]
+        self.crosses = [_strides(group, cardinalities) for group in crosses]
         self.sizes = self.caps + [math.prod(cardinalities[index] for index in group) for group in crosses]
         self.indices = TableIndices(self.groups())
         # Zero at the start, so that a value that hardly any row has adds no noise; the network's own weights break the
@@ -81,13 +79,14 @@ class OneHotWeights(KernelModule):
         return [OneHotGroup(*each) for each in zip(first_rows, self.sizes, caps, columns, strict=False)]
 
 
-def _tails(group: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """Return the group from each of its columns on.
+def _strides(group: tuple[int, ...], cardinalities: Sequence[int]) -> list[tuple[int, int]]:
+    """Return each column of a group, and what its code is multiplied by in the code of all together.
 
-    >>> _tails((4, 2, 7))
-    [(4, 2, 7), (2, 7), (7,)]
+    >>> _strides((0, 2, 1), [9, 3, 5])
+    [(0, 15), (2, 3), (1, 1)]
     """
-    return [group[index:] for index in range(len(group))]
+    sizes = [cardinalities[index] for index in group]
+    return [(index, math.prod(sizes[place:])) for place, index in enumerate(group, 1)]
 
 
 def _embedding(cardinality: int, dim: int) -> nn.Embedding:

@@ -67,7 +67,9 @@ def count_labels(y: Any) -> int:
 
 def _dense(y: Any) -> Any:
     """Return labels as rows of values: those of scipy are sparse."""
-    return y.toarray() if hasattr(y, "toarray") else y if hasattr(y, "shape") else np.asarray(y)
+    if hasattr(y, "toarray"):
+        return y.toarray()
+    return y if hasattr(y, "shape") else np.asarray(y)
 
 
 def classes_of(y: Any, where: str = "y", *, warn: bool = False) -> Array:

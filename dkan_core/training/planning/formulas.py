@@ -242,8 +242,12 @@ def predict(
     share = efficiency(compute, beside, interval, rows=rows, feed=feed)
     # Rows are read in parallel with all of it: only what takes longer than that shows.
     busy = compute + beside / interval
-    most_of_rest = "update" if 2 * interval * machine.update(scheme, workers) > beside else "exchange"
-    bottleneck = "feed" if rows / feed > busy else most_of_rest if beside / interval > compute else "compute"
+    if rows / feed > busy:
+        bottleneck = "feed"
+    elif beside / interval > compute:
+        bottleneck = "update" if 2 * interval * machine.update(scheme, workers) > beside else "exchange"
+    else:
+        bottleneck = "compute"
     return Prediction(
         scheme=scheme.name,
         workers=workers,

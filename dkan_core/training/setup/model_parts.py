@@ -52,17 +52,13 @@ def part_names(parameters: list[str]) -> list[str]:
     >>> part_names(["encoder.embeddings.0.weight", "bias"])
     ['encoder', 'encoder.embeddings', 'encoder.embeddings.0', 'encoder.embeddings.0.weight', 'bias']
     """
-    parts = [".".join(words[:count]) for words in (name.split(".") for name in parameters) for count in _counts(words)]
-    return [*dict.fromkeys(parts)]
+    parts = (itertools.accumulate(name.split("."), "{}.{}".format) for name in parameters)
+    return [*dict.fromkeys(itertools.chain.from_iterable(parts))]
 
 
 def _listed(parts: list[str]) -> str:
     """Return parts for a message: those of one or two words, of which the others are parts."""
     return ", ".join(part for part in parts if part.count(".") < 2)
-
-
-def _counts(words: list[str]) -> range:
-    return range(1, len(words) + 1)
 
 
 def _factor_of(parameter: str, factors: dict[str, float]) -> float:
