@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from dkan_core.explanation.columns import Rows, Settings, changed_rows, listed_codes
-from dkan_core.explanation.response import Change, Response, cut, first_rows, row_count, slices
+from dkan_core.explanation.response import Change, Response, cut, first_rows, row_count
 from dkan_core.model.base import TabularModel
 from dkan_core.model.first_layer import Feature, FirstLayerTerms, Stored
 from dkan_core.model.tabular import TabularFastKAN
 from dkan_core.scoring import probabilities
-from dkan_core.scoring.probabilities import CHUNK_OUTPUTS, INPUTS
+from dkan_core.scoring.probabilities import CHUNK_OUTPUTS, INPUTS, chunks_of
 from dkan_core.utils.arrays import Arrays, Float64
 
 # Log-odds beyond are probabilities of one in nine million, where float32 leaves no digits: a difference of two of them
@@ -68,7 +68,7 @@ class ModelResponse(Response):
     def _score(self, arrays: Arrays) -> tuple[npt.NDArray[np.float32], Tensor]:
         """Return the log-odds of all rows, and the first layer's output for as many as are kept."""
         scored, kept, room = [], [], max(1, KEPT_OUTPUTS // self._model.first_width)
-        for part in slices(row_count(arrays), self._step):
+        for part in chunks_of(row_count(arrays), self._step):
             first_MH = self._first({name: array[part] for name, array in arrays.items()})
             scored.append(self._model.log_odds_of(first_MH).cpu())
             if part.start < room:
@@ -135,7 +135,7 @@ class ModelResponse(Response):
         """
         if self._terms is None:
             return super().to_changed(rows_M, settings)
-        parts = [(rows_M[part], cut(settings, part)) for part in slices(len(rows_M), self._step)]
+        parts = [(rows_M[part], cut(settings, part)) for part in chunks_of(len(rows_M), self._step)]
         return np.concatenate([answered_ML for part in parts for answered_ML in self._score_together([part])])
 
     @torch.inference_mode()
@@ -150,7 +150,7 @@ class ModelResponse(Response):
             - Output: ``(M, 1 + members)``
         """
         found = []
-        for part in slices(len(rows_M), self._step):
+        for part in chunks_of(len(rows_M), self._step):
             both_ML = self._together_and_apart(rows_M[part], cut(settings, part))
             found.append(self._model.calibrated(both_ML)[:, :, self._labels[0]].T)
         return torch.cat(found).cpu().numpy().astype(np.float64).clip(-LARGEST, LARGEST)

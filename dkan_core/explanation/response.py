@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 import numpy as np
 
 from dkan_core.explanation.columns import Rows, Settings, changed_rows
+from dkan_core.scoring.probabilities import chunks_of
 from dkan_core.utils.arrays import Arrays, Float64
 
 # Changed rows that are built at once: two batches of scoring. More would take memory and be no faster.
@@ -44,7 +45,7 @@ class Response:
             settings: The columns, each with M values.
         """
         step = max(1, min(CHUNK_ROWS, CHUNK_CELLS // width(self.arrays)))
-        parts = [self._answer(rows_M[part], cut(settings, part)) for part in slices(len(rows_M), step)]
+        parts = [self._answer(rows_M[part], cut(settings, part)) for part in chunks_of(len(rows_M), step)]
         return np.concatenate(parts)
 
     def of_members(self, rows_M: Rows, settings: Settings) -> Float64:
@@ -98,11 +99,6 @@ def _repeated(count: int, settings: Settings) -> tuple[Rows, Settings]:
 def cut(settings: Settings, part: slice | Rows) -> Settings:
     """Return the values of some of the changed rows."""
     return [(column, cells[part]) for column, cells in settings]
-
-
-def slices(count: int, step: int) -> Iterator[slice]:
-    """Yield ranges of ``count`` rows; at least one, so that no rows have an answer, too, of the right shape."""
-    return (slice(start, start + step) for start in range(0, max(1, count), step))
 
 
 def row_count(arrays: Arrays) -> int:

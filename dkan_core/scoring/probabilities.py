@@ -90,17 +90,15 @@ def log_odds(model: TabularModel, arrays: Arrays, device: torch.device) -> Tenso
     inputs = {name: torch.from_numpy(arrays[name]) for name in INPUTS if name in arrays}
     rows = len(next(iter(inputs.values())))
     if device.type != "cpu":
-        return _score_chunks(model, inputs, _starts(rows, SCORING_ROWS), SCORING_ROWS, device, map)
-    threads = torch.get_num_threads()
-    step = _chunk_rows(model, rows, threads)
-    starts = _starts(rows, step)
-    with map_of_threads(len(starts)) as each:
-        return _score_chunks(model, inputs, starts, step, device, each)
+        return _score_chunks(model, inputs, chunks_of(rows, SCORING_ROWS), device, map)
+    chunks = chunks_of(rows, _chunk_rows(model, rows, torch.get_num_threads()))
+    with map_of_threads(len(chunks)) as each:
+        return _score_chunks(model, inputs, chunks, device, each)
 
 
-def _starts(rows: int, step: int) -> range:
-    """Return where chunks start; one at least, so that no rows have a result, too, of the right shape."""
-    return range(0, max(1, rows), step)
+def chunks_of(rows: int, step: int) -> list[slice]:
+    """Return rows in ranges of ``step``; one at least, so that no rows have a result, too, of the right shape."""
+    return [slice(start, start + step) for start in range(0, max(1, rows), step)]
 
 
 def _chunk_rows(model: TabularModel, rows: int, threads: int) -> int:
@@ -112,20 +110,19 @@ def _chunk_rows(model: TabularModel, rows: int, threads: int) -> int:
 def _score_chunks(
     model: TabularModel,
     inputs: Mapping[str, Tensor],
-    starts: range,
-    step: int,
+    chunks: Sequence[slice],
     device: torch.device,
-    each: Callable[[Callable[[int], Tensor], range], Iterable[Tensor]],
+    each: Callable[[Callable[[slice], Tensor], Sequence[slice]], Iterable[Tensor]],
 ) -> Tensor:
     # Inside, as the mode is of each thread by itself.
     @torch.inference_mode()
-    def score_chunk(start: int) -> Tensor:
-        chunk = {name: tensor[start : start + step] for name, tensor in inputs.items()}
+    def score_chunk(part: slice) -> Tensor:
+        chunk = {name: tensor[part] for name, tensor in inputs.items()}
         rows = len(next(iter(chunk.values())))
         scored_NL: Tensor = model(**{name: _whole_tiles(tensor).to(device) for name, tensor in chunk.items()})
         return scored_NL[:rows]
 
-    return torch.cat([*each(score_chunk, starts)])
+    return torch.cat([*each(score_chunk, chunks)])
 
 
 def _whole_tiles(rows_NX: Tensor) -> Tensor:
