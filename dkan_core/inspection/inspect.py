@@ -16,7 +16,7 @@ from dkan_core.inspection.integer_codes import find_codes
 from dkan_core.inspection.rows import UNLABELLED, InspectedRows, read_prepared, read_raw
 from dkan_core.report.inline import inline_page
 from dkan_core.report.templating import render_html
-from dkan_core.utils.hints import counted
+from dkan_core.utils.hints import brief, counted
 from dkan_core.utils.storage.outputs import check_page_free
 from dkan_core.utils.storage.staging import staged_file
 
@@ -71,7 +71,10 @@ class Inspection:
 
     def __str__(self) -> str:
         heads = ("column", "type", "missing", "distinct", "AUC", "PSI", "becomes")
-        cells = [(_clipped(c.name), _clipped(c.type), *_numbers(c, whole=self.whole), c.becomes) for c in self.columns]
+        cells = [
+            (brief(c.name, TABLE_WIDTH), brief(c.type, TABLE_WIDTH), *_numbers(c, whole=self.whole), c.becomes)
+            for c in self.columns
+        ]
         widths = [max(len(row[index]) for row in (heads, *cells)) for index in range(len(heads) - 1)]
         table = ["  ".join([*map(str.ljust, row, widths), row[-1]]) for row in (heads, *cells)]
         found = [f"{column.name}: {'; '.join(column.suspicions)}" for column in self.suspicious]
@@ -120,10 +123,6 @@ class Inspection:
             columns=[(column, _numbers(column, whole=self.whole)) for column in self.columns],
             whole=self.whole,
         )
-
-
-def _clipped(text: str) -> str:
-    return text if len(text) <= TABLE_WIDTH else f"{text[: TABLE_WIDTH - 1]}…"
 
 
 def _numbers(column: ColumnFindings, *, whole: bool) -> tuple[str, ...]:

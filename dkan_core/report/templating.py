@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
+from dkan_core.utils.hints import brief
+
 if TYPE_CHECKING:
     from jinja2 import Environment
 
@@ -145,15 +147,6 @@ def score(value: float | None, digits: int = 4) -> str:
     if value is None:
         return "–"
     return f"{value:.{digits - 1}g}" if 0 < abs(value) < 10.0 ** (1 - digits) else f"{value:.{digits}f}"
-
-
-def brief(text: str, length: int = 120) -> str:
-    """Cut a value of the data, of which a row of a table would fill pages.
-
-    >>> brief("a" * 120) == "a" * 120, brief("abcdef", 5)
-    (True, 'abcd…')
-    """
-    return text if len(text) <= length else text[: length - 1] + "…"
 
 
 def _text(value: Any) -> str:

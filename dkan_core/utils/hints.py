@@ -123,6 +123,15 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
+def brief(text: str, length: int = 120) -> str:
+    """Cut a text where it is long, such as a value of the data that would fill pages.
+
+    >>> brief("a" * 120) == "a" * 120, brief("abcdef", 5)
+    (True, 'abcd…')
+    """
+    return text if len(text) <= length else f"{text[: length - 1]}…"
+
+
 def shown(value: object) -> str:
     """Return a value as a message names it: on one line, and cut where it is long.
 

@@ -23,6 +23,7 @@ from dkan_core.report.figures.canvas import (
 )
 from dkan_core.report.figures.png import to_png
 from dkan_core.report.figures.svg import to_svg
+from dkan_core.utils.hints import brief
 
 # As the figures of the report: two cards fit side by side on a laptop's screen.
 WIDTH, HEIGHT = 5.4 * POINTS_PER_INCH, 3.7 * POINTS_PER_INCH
@@ -167,8 +168,7 @@ def short(text: str, length: int = NAME_LENGTH) -> str:
     >>> short("a" * 40, 5)
     'aaaa…'
     """
-    text = " ".join(text.split())
-    return text if len(text) <= length else text[: length - 1] + "…"
+    return brief(" ".join(text.split()), length)
 
 
 def percent(share: float) -> str:

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dkan_core.utils.arrays import Array
+from dkan_core.utils.hints import brief
 
 # The figures are drawn in these colors, and each is then handed over to a variable of report.css.
 MUTED, GRID, ACCENT, WARM, QUIET, PAPER = "#64707f", "#e4e8ed", "#2460a7", "#c8692b", "#9aa6b4", "#fefefe"
@@ -145,7 +146,7 @@ class Canvas:
 
     def hint(self, left: float, top: float, right: float, bottom: float, text: str) -> None:
         """Show a text while the pointer is over a rectangle; long lines of it are cut."""
-        lines = [line if len(line) <= HINT_LENGTH else f"{line[: HINT_LENGTH - 1]}…" for line in text.split("\n")]
+        lines = [brief(line, HINT_LENGTH) for line in text.split("\n")]
         self.marks.append(Hint(left=left, top=top, right=right, bottom=bottom, text="\n".join(lines)))
 
 
