@@ -236,22 +236,23 @@ def run(task: Task, handles: list[int]) -> None:
         fork_server.main()
     elif task.argv[0] == "-c":
         _become(task, handles)
-        _, code, *arguments = task.argv
-        sys.argv = ["-c", *arguments]
-        exec(compile(code, "<string>", "exec"), {"__name__": "__main__"})
+        run_process(partial(_run_program, task.argv))
     else:
         server = _own_server()
         _become(task, handles)
         fork_server_client.launch_fork_server = server.launch_fork_server  # type: ignore[assignment, attr-defined]
         # Imported is all that it was.
         fork_server_start.has_torch = lambda: False
-        # What is frozen (see ``main``) would be reported as leaked if it were taken apart.
         run_process(partial(_run_program, task.argv))
 
 
 def _run_program(argv: list[str]) -> None:
-    """Run a module or a script, as ``python`` does."""
-    if argv[0] == "-m":
+    """Run code, a module or a script, as ``python`` does."""
+    if argv[0] == "-c":
+        _, code, *arguments = argv
+        sys.argv = ["-c", *arguments]
+        exec(compile(code, "<string>", "exec"), {"__name__": "__main__"})
+    elif argv[0] == "-m":
         sys.argv = argv[1:]
         runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
     else:
