@@ -89,9 +89,12 @@ class Forked:
         return code
 
     def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def send_signal(self, number: int) -> None:
         if self.poll() is None:
             with suppress(ProcessLookupError):
-                os.kill(self.pid, signal.SIGKILL)
+                os.kill(self.pid, number)
 
     def _wait(self, options: int) -> int | None:
         if self.returncode is None:
@@ -131,6 +134,10 @@ class WarmServer:
             os.close(theirs)
         return Forked(pid, os.fdopen(ours))
 
+    def start(self, words: Sequence[object], env: dict[str, str], log: IO[str]) -> Forked:
+        """Start what ``popen`` starts; all its output goes to a file."""
+        return Forked(self.fork(_command(words, env, None), [log.fileno(), log.fileno()]))
+
     def run(self, words: Sequence[object], cwd: Path | None = None, **env: str) -> subprocess.CompletedProcess[str]:
         """Run what ``popen`` starts, as ``subprocess.run`` would with its output captured."""
         task = _command(words, {**os.environ, **env}, cwd)
@@ -150,12 +157,16 @@ def _command(words: Sequence[object], env: dict[str, str], cwd: Path | None) -> 
 
 
 @cache
-def server() -> WarmServer:
-    """Return the process that others are forked from; the first call starts it, and it ends with this process."""
+def server(*imported: str) -> WarmServer:
+    """Return the process that others are forked from; the first call starts it, and it ends with this process.
+
+    Args:
+        imported: Modules that it imports besides those of commands and runs; there is a process for each choice.
+    """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     # The allocator and OpenMP read their settings when a program begins, so a fork server's are set here already.
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.warm", str(theirs.fileno())],
+        [sys.executable, "-m", "tests.warm", str(theirs.fileno()), *imported],
         cwd=ROOT,
         stdin=subprocess.DEVNULL,
         pass_fds=(theirs.fileno(),),
@@ -275,12 +286,16 @@ def _use_huge_pages() -> None:
 
 
 def main() -> None:
+    _, handle, *imported = sys.argv
+    # Some libraries read the options of the process when they are imported.
+    del sys.argv[1:]
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     gc.disable()
     for module in (
         *IMPORTED,
         *IMPORTED_LATER,
         *(f"dkan_core.training.{fork_server.MODULES[role]}" for role in fork_server.IMPORTED_AHEAD),
+        *imported,
     ):
         importlib.import_module(module)
     gc.freeze()
@@ -288,7 +303,7 @@ def main() -> None:
     _use_huge_pages()
     threads = [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
     assert len(set(threads) - SAFE_THREADS) == 1, f"a process with threads cannot be forked safely: {threads}"
-    run(*_serve(socket.socket(fileno=int(sys.argv[1]))))
+    run(*_serve(socket.socket(fileno=int(handle))))
 
 
 if __name__ == "__main__":

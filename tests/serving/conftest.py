@@ -8,14 +8,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from dkan_core import TrainResult
-from tests.serving.server import Server, serving
+from tests.serving.server import OPTIONS, Server, serving
 
 
 @pytest.fixture(scope="module")
 def server(trained: TrainResult, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     run = Path(trained.model).parent
     log = tmp_path_factory.mktemp("serve") / "log"
-    with serving(run, log, "--grpc-port", "0", "--max-request-mb", "1") as server:
+    with serving(run, log, *OPTIONS) as server:
         yield server
 
 

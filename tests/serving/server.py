@@ -14,8 +14,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tests import warm
+
 LONG_SECONDS = 240
 """A server starts within seconds; a busy machine may take this long."""
+
+OPTIONS = ("--grpc-port", "0", "--max-request-mb", "1")
+"""Of the servers that several tests ask."""
+
+IMPORTED = ("dkan_core.serving.serve", "dkan_core.serving.worker", "dkan_core.serving.grpc_server", "uvicorn")
+"""What the command imports once it has its model: most of what starting a server costs."""
 
 
 class Answer(NamedTuple):
@@ -26,7 +34,7 @@ class Answer(NamedTuple):
 class Server:
     """A server that is ready."""
 
-    def __init__(self, process: subprocess.Popen[str], log: Path) -> None:
+    def __init__(self, process: subprocess.Popen[str] | warm.Forked, log: Path) -> None:
         self.process = process
         self.log = log
         self.port = self._port(r"Uvicorn running on http://[\w.]+:(\d+)")
@@ -66,7 +74,7 @@ class Server:
 
     def stop(self) -> int:
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(LONG_SECONDS)
+        return self.process.wait()
 
 
 def _parsed(content: bytes) -> Any:
@@ -77,16 +85,19 @@ def _parsed(content: bytes) -> Any:
 
 
 @contextmanager
-def serving(model: str | Path, log: Path, *options: str) -> Iterator[Server]:
-    """Serve a model as "late" on a free port."""
-    command = [sys.executable, "-m", "dkan_core", "serve", str(model), "--name", "late", "--host", "127.0.0.1"]
+def serving(model: str | Path, log: Path, *options: str, cold: bool = False) -> Iterator[Server]:
+    """Serve a model as "late" on a free port; a server that is ``cold`` imports everything itself."""
+    words = ["serve", str(model), "--name", "late", "--host", "127.0.0.1", "--port", "0", *options]
+    env = {**os.environ, "NO_COLOR": "1"}
+    process: subprocess.Popen[str] | warm.Forked
     with log.open("w") as out:
-        process = subprocess.Popen(
-            [*command, "--port", "0", *options], stdout=out, stderr=out, text=True, env={**os.environ, "NO_COLOR": "1"}
-        )
+        if cold:
+            command = [sys.executable, "-m", "dkan_core", *words]
+            process = subprocess.Popen(command, stdout=out, stderr=out, text=True, env=env)
+        else:
+            process = warm.server(*IMPORTED).start(words, env, out)
     try:
         yield Server(process, log)
     finally:
-        if process.poll() is None:
-            process.terminate()
-            process.wait(LONG_SECONDS)
+        process.send_signal(signal.SIGTERM)
+        process.wait()

@@ -3,9 +3,10 @@
 import json
 import re
 import shutil
+import signal
 import socket
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,16 @@ from dkan_core import ConfigError, TrainResult, predict
 from dkan_core.config import ServeConfig
 from tests.command import check, dkan
 from tests.serving.requests import INFER, PREDICT, grpc_request, tensors
-from tests.serving.server import Server, serving
+from tests.serving.server import OPTIONS, Server, serving
 from tests.training.processes import wait_until
+
+
+@pytest.fixture(scope="module")
+def server(trained: TrainResult, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server as users start it, which no process with its imports done is forked for."""
+    log = tmp_path_factory.mktemp("serve") / "log"
+    with serving(Path(trained.model).parent, log, *OPTIONS, cold=True) as server:
+        yield server
 
 
 @pytest.fixture(scope="module")
@@ -239,7 +248,7 @@ def test_two_processes_count_together_and_answer_what_has_begun_when_they_are_to
     trained: TrainResult, table: pa.Table, tmp_path: Path
 ) -> None:
     body = json.dumps({"instances": table.to_pylist()}).encode()
-    with serving(trained.model, tmp_path / "log", "--workers", "2") as server:
+    with serving(trained.model, tmp_path / "log", "--workers", "2", cold=True) as server:
         server.wait_for_line(r"late is ready[\s\S]*late is ready")
         for _ in range(8):
             assert len(server.probabilities(table.to_pylist())) == 40
@@ -252,7 +261,7 @@ def test_two_processes_count_together_and_answer_what_has_begun_when_they_are_to
             client.sendall(head + body[:100])
             # Another request of the same process or the other one: the first has been read by then.
             server.probabilities(table.to_pylist()[:1])
-            server.process.terminate()
+            server.process.send_signal(signal.SIGTERM)
             server.wait_for_line(r"Shutting down[\s\S]*Shutting down")
             client.sendall(body[100:])
             answer = b"".join(iter(lambda: client.recv(65536), b""))
