@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import IO
 
 from dkan_core.cli.startup import run_process
+from dkan_core.report import templating
 from dkan_core.training.launcher import fork_server, fork_server_client, fork_server_start
 from dkan_core.utils.prctl import adopt_orphans, stop_adopting
 
@@ -273,6 +274,14 @@ def _run_program(argv: list[str]) -> None:
     sys.exit()
 
 
+def _compile_templates() -> None:
+    """Do what each process would do before it fills its first template; their environments keep what they compile."""
+    for kind, environment in (("html", templating._environment()), ("md", templating._markdown_environment())):
+        for name in environment.list_templates(extensions=["j2"]):
+            if name.endswith(f".{kind}.j2"):
+                environment.get_template(name)
+
+
 def _use_huge_pages() -> None:
     """Put what is in memory into huge pages, where the system can: a fork copies an entry of a table for every page."""
     madvise = ctypes.CDLL(None).madvise
@@ -298,6 +307,7 @@ def main() -> None:
         *imported,
     ):
         importlib.import_module(module)
+    _compile_templates()
     gc.freeze()
     gc.enable()
     _use_huge_pages()
