@@ -5,6 +5,7 @@ import graphlib
 import inspect
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,7 @@ def part_of(module: str) -> str:
     return next((part for part in parts if part in PARTS), names[0])
 
 
+@cache
 def imports(path: Path) -> set[str]:
     """Return the modules of dkan_core that a file imports, or the names in them."""
     found = set()
