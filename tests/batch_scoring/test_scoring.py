@@ -2,11 +2,8 @@
 
 import html
 import json
-import os
 import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +35,7 @@ from dkan_core import (
 from dkan_core.batch_scoring import plan
 from dkan_core.batch_scoring.plan import open_plan, share_out
 from dkan_core.scoring.raw import output_schema
+from tests import warm
 from tests.command import check, dkan
 
 BOUNDS = {"a.parquet": (0, 40), "day=2/b.parquet": (40, 400), "day=2/c.parquet": (400, 569), "day=3/b.pq": (569, 569)}
@@ -194,7 +192,7 @@ def test_killed_part_is_run_again_and_writes_the_same(trained: TrainResult, raw:
         "parts._score_file = die\n"
         f"parts.score_part({str(out)!r}, 0)\n"
     )
-    killed = subprocess.run([sys.executable, "-c", code], env=dict(os.environ), check=False)
+    killed = warm.server().run(["-c", code])
     assert killed.returncode == -signal.SIGKILL and (out / "a.parquet").exists()
     with pytest.raises(DataError, match="part 0 of 1 not scored yet"):
         complete_scoring(out)

@@ -1,8 +1,6 @@
 """New rows join prepared data whole or not at all, and are encoded as what is there."""
 
 import signal
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,7 @@ from dkan_core.data.format import shard_writer
 from dkan_core.data.format.manifest import read_manifest
 from dkan_core.data.loading.verification import verify
 from dkan_core.data.preparation import statistics
+from tests import warm
 from tests.command import dkan
 from tests.data.killed import KILLED_AT_FSYNC
 from tests.data.tables import contents, make_rows, read, write
@@ -127,8 +126,7 @@ def test_a_killed_process_leaves_what_the_next_one_replaces(raw: tuple[list[Path
     old, new = raw
     out = tmp_path / "out"
     before = prepare(old, out, CONFIG).fingerprint
-    command = [sys.executable, "-c", KILLED, "5", str(out), *map(str, new)]
-    assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
+    assert warm.server().run(["-c", KILLED, 5, out, *new]).returncode == -signal.SIGKILL
     assert read_manifest(out).fingerprint == before and list(out.rglob("append-*"))
     # Of other rows, fewer shards come: none of the killed process stays.
     append_rows(write(make_rows(9, seed=3), tmp_path / "few"), out)

@@ -4,8 +4,6 @@ import contextlib
 import itertools
 import re
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -27,6 +25,7 @@ from dkan_core.data.format import shard_writer
 from dkan_core.data.format.manifest import read_manifest
 from dkan_core.data.preparation import parallel, statistics, task
 from dkan_core.utils.storage.shared_folder import SharedFolder
+from tests import warm
 from tests.data.stages import every_call, run
 from tests.data.tables import CONFIG, contents, make_rows, write
 
@@ -167,7 +166,7 @@ def test_process_that_is_killed_before_its_file_is_whole_is_started_again(
     prepare(paths, tmp_path / "alone", CONFIG)
     for index, call in enumerate(every_call(paths, uri)):
         if index == number:
-            process = subprocess.run([sys.executable, "-c", f"{DIES_AT_FSYNC}; {text}", uri], check=False)
+            process = warm.server().run(["-c", f"{DIES_AT_FSYNC}; {text}", uri])
             assert process.returncode == -signal.SIGKILL
         call()
     assert contents(tmp_path / "out") == contents(tmp_path / "alone")

@@ -1,8 +1,6 @@
 """A result that takes an earlier one's place: killed at any moment, one of the two is there whole."""
 
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +9,7 @@ from dkan_core import OutputError
 from dkan_core.utils.storage.outputs import PARTIAL
 from dkan_core.utils.storage.replacement import COMPLETE, MOVING, OLD, finish_replacement
 from dkan_core.utils.storage.staging import finish_interrupted, staged_folder
+from tests import warm
 from tests.utils.test_storage import NAMES, files, fill
 
 
@@ -58,7 +57,7 @@ def test_process_killed_while_it_replaces_a_result_loses_neither(tmp_path: Path)
         out = tmp_path / str(killed)
         out.mkdir()
         fill(out, "old")
-        code = subprocess.run([sys.executable, "-c", DIES_AT_CALL, out, str(killed)], check=False).returncode
+        code = warm.server().run(["-c", DIES_AT_CALL, out, killed]).returncode
         with pytest.raises(OutputError, match="--overwrite"), staged_folder(out, names=NAMES, overwrite=False):
             pass
         found = {name: text for name, text in files(out).items() if not name.startswith(".")}
