@@ -13,7 +13,7 @@ import os
 import struct
 import tempfile
 import zlib
-from dataclasses import astuple, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any, Generic, Self, TypeVar
 
 import numpy as np
@@ -158,7 +158,7 @@ class Record(Generic[ValueT]):
         self._view = view
         self._empty = empty
         self._names = [field.name for field in fields(empty)]  # type: ignore[arg-type]
-        kinds = "".join("d" if isinstance(value, float) else "q" for value in astuple(empty))  # type: ignore[call-overload]
+        kinds = "".join("d" if isinstance(getattr(empty, name), float) else "q" for name in self._names)
         self._format = struct.Struct(f"<q{kinds}")
         self._half = len(view) // 2
         self._seen = b""
