@@ -31,6 +31,13 @@ def test_links_lead_to_headings(path: Path) -> None:
             assert not anchor or anchor in anchors(there.resolve()), f"{path}: {target}"
 
 
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_lines_of_prose_fit_into_the_limit_of_the_code(path: Path) -> None:
+    prose = re.sub(r"^ *```.*?^ *```", "", path.read_text(), flags=re.MULTILINE | re.DOTALL)
+    # A word may stand across the end of the line.
+    assert not [line for line in prose.splitlines() if " " in line[120:] and not line.lstrip().startswith("|")]
+
+
 def test_tables_end_before_the_next_heading() -> None:
     assert not [path for path in FILES if re.search(r"\|\n#", path.read_text())]
 
