@@ -14,7 +14,7 @@ from dkan_core.training.setup.defaults import resolve
 from tests.tracking.status_server import StatusServer, serve_status
 
 # As the fixture ``trained``.
-CONFIG = TrainConfig(epochs=8, hidden=(8,), workers=1, device="cpu", batch_size=64, learning_rate=0.02)
+CONFIG = TrainConfig(blend=False, epochs=8, hidden=(8,), workers=1, device="cpu", batch_size=64, learning_rate=0.02)
 
 
 @pytest.fixture(scope="module")

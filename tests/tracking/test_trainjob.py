@@ -7,16 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from dkan_core import TrainConfig, TrainResult, train
+from dkan_core import TrainResult, train
 from dkan_core.tracking import trainjob
 from dkan_core.tracking.choice import follow_run
 from dkan_core.tracking.tracker import RunEnd, TrackedRun
-from tests.tracking.conftest import evaluation_at, progress_at
+from tests.tracking.conftest import CONFIG, evaluation_at, progress_at
 from tests.tracking.status_server import StatusServer
 from tests.training.processes import wait_until
 
-# As the fixture ``trained``.
-CONFIG = TrainConfig(epochs=8, hidden=(8,), workers=1, device="cpu", batch_size=64, learning_rate=0.02)
 END = RunEnd(status="finished", metrics={"average_precision": 0.875})
 
 
