@@ -162,7 +162,7 @@ def server(*imported: str) -> WarmServer:
     """Return the process that others are forked from; the first call starts it, and it ends with this process.
 
     Args:
-        imported: Modules that it imports besides those of commands and runs; there is a process for each choice.
+        imported: Modules that it imports in addition to those of commands and runs; there is a process for each choice.
     """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     # The allocator and OpenMP read their settings when a program begins, so a fork server's are set here already.

@@ -86,7 +86,7 @@ def _strides(group: tuple[int, ...], cardinalities: Sequence[int]) -> list[tuple
     [(0, 15), (2, 3), (1, 1)]
     """
     sizes = [cardinalities[index] for index in group]
-    return [(index, math.prod(sizes[place:])) for place, index in enumerate(group, 1)]
+    return [(index, math.prod(sizes[after:])) for after, index in enumerate(group, 1)]
 
 
 def _embedding(cardinality: int, dim: int) -> nn.Embedding:

@@ -149,9 +149,11 @@ def test_label_of_one_value_is_found_in_the_footers(labels: list[pa.Array], tmp_
     paths = files_with(labels, tmp_path, row_group_size=2)
     with pytest.raises(DataError, match=r"'y' has one class only: (True|1|2) in every row with a value"):
         find_task(paths, PrepareConfig(label=("y",)))
-    find_task(files_with(labels, tmp_path, write_statistics=False), PrepareConfig(label=("y",)))
+    task, _ = find_task(files_with(labels, tmp_path, write_statistics=False), PrepareConfig(label=("y",)))
+    assert task.schema.labels == ("y",), "only the rows can tell"
 
 
 @pytest.mark.parametrize("labels", PERHAPS_NOT.values(), ids=PERHAPS_NOT)
 def test_label_of_perhaps_several_values_is_read(labels: list[pa.Array], tmp_path: Path) -> None:
-    find_task(files_with(labels, tmp_path), PrepareConfig(label=("y",)))
+    task, _ = find_task(files_with(labels, tmp_path), PrepareConfig(label=("y",)))
+    assert task.schema.labels == ("y",) and sum(file.rows for file in task.files) == sum(map(len, labels))

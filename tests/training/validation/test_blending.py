@@ -103,18 +103,34 @@ def test_of_models_that_rank_every_row_correctly_the_one_with_the_lowest_loss_is
     assert saved.metrics["average_precision"] == 1.0 and saved.config.blended is not None
 
 
-@pytest.mark.parametrize("other_rule", ["ALONE_MARGIN", "ALONE_PARTS"])
-def test_network_scores_alone_where_the_terms_have_gone_wrong(
-    other_rule: str, data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def wrong_terms(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An additive model that ranks the rows in the opposite order."""
+
     def wrong(*arguments: Any) -> AdditiveTerms:
         terms = fitted_terms(*arguments)
         return replace(terms, table_VML=-100 * terms.table_VML)
 
     monkeypatch.setattr(blending, "fitted_terms", wrong)
+
+
+@pytest.mark.parametrize("other_rule", ["ALONE_MARGIN", "ALONE_PARTS"])
+@pytest.mark.usefixtures("wrong_terms")
+def test_network_scores_alone_where_the_terms_have_gone_wrong(
+    other_rule: str, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # As many parts as rows leave each without both classes, on which nothing is better.
     monkeypatch.setattr(blending, other_rule, 1000)
     assert architecture(data).blended is None
+
+
+@pytest.mark.usefixtures("wrong_terms")
+def test_too_few_positives_do_not_show_that_the_terms_have_gone_wrong(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blending, "ALONE_PARTS", 1000)
+    monkeypatch.setattr(blending, "rarer_rows", lambda _: 1)
+    assert architecture(data).blended is not None
 
 
 def test_better_on_each_part_is_more_than_better_on_all_rows() -> None:
