@@ -3,6 +3,7 @@
 import logging
 import threading
 import time
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ LONGEST_PAUSE_SECONDS = 120.0
 logger = logging.getLogger(__name__)
 
 
+@dataclass
 class CheckpointWriter:
     """Writes a checkpoint when there is a new restore point, or none for some time; one at a time.
 
@@ -40,29 +42,20 @@ class CheckpointWriter:
         all_points: Whether each restore point is written, however long that takes.
     """
 
-    def __init__(
-        self,
-        memory: SharedMemory,
-        reporter: Reporter,
-        model: Path,
-        best: Path,
-        where: str,
-        facts: dict[str, Any],
-        seconds: float,
-        *,
-        all_points: bool,
-    ) -> None:
-        self.memory = memory
-        self.reporter = reporter
-        self.model = model
-        self.where = where
-        self.facts = facts
-        self.best = best
-        self.seconds = seconds
-        self.all_points = all_points
+    memory: SharedMemory
+    reporter: Reporter
+    model: Path
+    best: Path
+    where: str
+    facts: dict[str, Any]
+    seconds: float
+    _: KW_ONLY
+    all_points: bool
+
+    def __post_init__(self) -> None:
         self._brought = 0
         # What a run begins with is in the checkpoint that it resumes from, or nothing yet.
-        self._saved = max((record.read() for record in memory.restore_points), key=lambda ledger: ledger.version)
+        self._saved = max((record.read() for record in self.memory.restore_points), key=lambda ledger: ledger.version)
         self.newest = ""
         """Path or URI of the last checkpoint that was written."""
 

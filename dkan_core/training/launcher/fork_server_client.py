@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from dkan_core.errors import TrainingError
@@ -58,9 +57,7 @@ class ForkServer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.end()
         stop_adopting()
 
@@ -93,14 +90,14 @@ class ForkServer:
             self._process, self._link, self._channel = self._begin()
         return self._ready
 
-    def spawn(self, spec: ProcessSpec, log: Path) -> "Child":
+    def spawn(self, spec: ProcessSpec, log: Path) -> Child:
         """Start a process that runs a spec, as soon as it can be; its output is added to ``log``."""
         # It may be starting still, or dying: both pass.
         while (child := self.try_spawn(spec, log)) is None:
             time.sleep(POLL_SECONDS)
         return child
 
-    def try_spawn(self, spec: ProcessSpec, log: Path) -> "Child | None":
+    def try_spawn(self, spec: ProcessSpec, log: Path) -> Child | None:
         """Start a process that runs a spec, if that can be done now.
 
         Raises:

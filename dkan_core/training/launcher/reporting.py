@@ -8,8 +8,8 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from rich.progress import TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -94,6 +94,7 @@ def _difference(parts: tuple[Part, ...], before: TimeSpent, after: TimeSpent) ->
     return {"seconds": round(seconds, DIGITS), **spent, **utilization, "peak_memory": after.peak_memory}
 
 
+@dataclass
 class Reporter:
     """Takes what the ledger and the evaluator say.
 
@@ -103,29 +104,21 @@ class Reporter:
         schedule: Of the run.
         times: Knows where the processes' time goes.
         tracker: Told of progress and evaluations.
-        history: Evaluations before a resumption.
+        earlier: Evaluations before a resumption.
         shows_scores: Whether average precisions are worth a look: those of rows that are trained on are not.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        config: ResolvedTrainConfig,
-        schedule: Schedule,
-        times: TimeReader,
-        tracker: Tracker,
-        history: Sequence[dict[str, Any]] = (),
-        *,
-        shows_scores: bool = True,
-    ) -> None:
-        self._times = times
-        self._shows_scores = shows_scores
+    folder: Path
+    config: ResolvedTrainConfig
+    schedule: Schedule
+    times: TimeReader
+    tracker: Tracker
+    earlier: Sequence[dict[str, Any]] = ()
+    _: KW_ONLY
+    shows_scores: bool = True
+
+    def __post_init__(self) -> None:
         self.history: list[dict[str, Any]] = []
-        self._folder = folder
-        self._config = config
-        self._schedule = schedule
-        self._tracker = tracker
-        self._earlier = history
         self._shown = 0
         self._unsaved_steps: list[float] = []
         """Of the best models since the one on disk."""
@@ -134,21 +127,19 @@ class Reporter:
 
     def __enter__(self) -> Self:
         values = "{task.fields[speed]}  loss {task.fields[loss]}"
-        if self._shows_scores:
+        if self.shows_scores:
             values += ("  AP {task.fields[last]}" if is_wide() else "") + "  best AP {task.fields[best]}"
         times = [TimeElapsedColumn(), *([TimeRemainingColumn()] if is_wide() else [])]
         self._bar = self._stack.enter_context(make_progress(TextColumn(values), *times))
         self._task = self._bar.add_task("training", total=None, speed="starting", loss="-", last="-", best="-")
-        self._history_file = self._folder / HISTORY
+        self._history_file = self.folder / HISTORY
         self._history_file.write_text("", encoding="utf-8")
         self._history_is_whole = True
-        for entry in self._earlier:
+        for entry in self.earlier:
             self._write(entry)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._stack.close()
         if kind is None and not self._history_is_whole:
             self._rewrite()
@@ -168,21 +159,21 @@ class Reporter:
         if ledger.step == self._shown:
             return
         self._shown = ledger.step
-        self._bar.update(self._task, completed=ledger.step, total=self._schedule.steps)
-        facts = ledger.facts(self._schedule.steps_per_epoch)
+        self._bar.update(self._task, completed=ledger.step, total=self.schedule.steps)
+        facts = ledger.facts(self.schedule.steps_per_epoch)
         # The first step starts the clock, and so does the first one after a resumption: there is no speed before.
         if not (ledger.since_weight and facts["rows_per_second"]):
             return
         speed = f"{facts['rows_per_second']:,.0f} rows/s"
-        epoch = f"epoch {facts['epoch']:.1f}/{self._config.epochs}"
+        epoch = f"epoch {facts['epoch']:.1f}/{self.config.epochs}"
         self._bar.update(self._task, description=epoch, speed=speed, loss=f"{facts['loss']:.4f}")
-        self._tracker.progress(
+        self.tracker.progress(
             Progress(
                 step=ledger.step,
                 epoch=facts["epoch"],
                 loss=facts["loss"],
                 rows_per_second=facts["rows_per_second"],
-                **_outlook(ledger.step, facts, self._schedule.steps, self._config),
+                **_outlook(ledger.step, facts, self.schedule.steps, self.config),
             )
         )
 
@@ -204,26 +195,26 @@ class Reporter:
         # An evaluator that was replaced scores again what its predecessor had not saved.
         if any(entry["step"] == earlier["step"] for earlier in self.history):
             return
-        entry["time"] = self._times.since_last()
+        entry["time"] = self.times.since_last()
         self._write(entry)
         last = entry["average_precision"]
         best = entry["best_average_precision"]
         # Speed and loss, too: a run may be over before anybody has looked at how far it is.
         speed = f"{entry['rows_per_second']:,.0f} rows/s"
         loss = f"{entry['loss']:.4f}"
-        epoch = f"epoch {entry['epoch']:.1f}/{self._config.epochs}"
+        epoch = f"epoch {entry['epoch']:.1f}/{self.config.epochs}"
         self._bar.update(self._task, description=epoch, speed=speed, loss=loss, last=f"{last:.4f}", best=f"{best:.4f}")
-        self._tracker.evaluation(dict(entry))
+        self.tracker.evaluation(dict(entry))
         # There the progress bar shows it.
         if not on_terminal():
             logger.info(
                 "epoch %.2f/%d  step %d  %.0f rows/s  loss %.4f%s",
                 entry["epoch"],
-                self._config.epochs,
+                self.config.epochs,
                 entry["step"],
                 entry["rows_per_second"],
                 entry["loss"],
-                f"  AP {last:.4f}  best {best:.4f}" if self._shows_scores else "",
+                f"  AP {last:.4f}  best {best:.4f}" if self.shows_scores else "",
             )
             logger.info("time: %s", breakdown.describe(entry["time"]))
 

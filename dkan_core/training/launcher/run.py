@@ -156,6 +156,7 @@ def _filled_memory(
     return memory
 
 
+@dataclass(frozen=True)
 class Run:
     """The processes of one run: made by ``open_run``.
 
@@ -168,21 +169,12 @@ class Run:
         history: Evaluations before a resumption.
     """
 
-    def __init__(
-        self,
-        memory: SharedMemory,
-        template: ProcessSpec,
-        placement: Placement,
-        checkpoints: str,
-        facts: dict[str, Any],
-        history: Sequence[dict[str, Any]],
-    ) -> None:
-        self.memory = memory
-        self.template = template
-        self.placement = placement
-        self.checkpoints = checkpoints
-        self.facts = facts
-        self.history = history
+    memory: SharedMemory
+    template: ProcessSpec
+    placement: Placement
+    checkpoints: str
+    facts: dict[str, Any]
+    history: Sequence[dict[str, Any]]
 
     def execute(self, fork_server: ForkServer, ending: Ending, tracker: Tracker) -> Outcome:
         """Run to the end.

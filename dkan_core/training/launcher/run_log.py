@@ -6,9 +6,9 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import KW_ONLY, dataclass
 from logging.handlers import MemoryHandler
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from dkan_core.errors import redact
@@ -32,6 +32,7 @@ FITTED = "a larger limit would not help, as all terms are fitted again after tra
 logger = logging.getLogger(__name__)
 
 
+@dataclass
 class Ending:
     """Logs how a block that runs to the end, or not, has ended.
 
@@ -43,26 +44,25 @@ class Ending:
         is_fitted: Whether the model is fitted after the gradients, so that more of them are not worth their time.
     """
 
-    def __init__(self, run: str, model: Path, checkpoint: str, options: str, *, is_fitted: bool = False) -> None:
-        self.run = run
-        self.model = model
-        self.checkpoint = checkpoint
-        self.options = options
-        self.is_fitted = is_fitted
-        self.reason = ""
-        """A key of ``REASONS``, set by the one that knows."""
-        self.has_unsaved_best = False
-        """Whether the best model is in the checkpoint alone."""
+    run: str
+    model: Path
+    checkpoint: str
+    options: str
+    _: KW_ONLY
+    is_fitted: bool = False
+    reason: str = ""
+    """A key of ``REASONS``, set by the one that knows."""
 
-        self.history: Sequence[Mapping[str, Any]] = ()
-        """The evaluations, of which early stopping says what it stopped for."""
+    has_unsaved_best: bool = False
+    """Whether the best model is in the checkpoint alone."""
+
+    history: Sequence[Mapping[str, Any]] = ()
+    """The evaluations, of which early stopping says what it stopped for."""
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         why = REASONS[self.reason] if error is None else describe(error)
         if error is None and self.reason == "patience":
             why = describe_patience(self.history)

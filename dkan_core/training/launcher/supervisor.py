@@ -8,7 +8,7 @@ import logging
 import selectors
 import signal
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dkan_core.config import ResolvedTrainConfig
@@ -45,6 +45,7 @@ CONSEQUENCES = {-signal.SIGABRT: 1, PEER_LOST: 2}
 logger = logging.getLogger(__name__)
 
 
+@dataclass
 class Supervisor:
     """The processes of one run.
 
@@ -58,26 +59,19 @@ class Supervisor:
         checkpoint_writer: Writes checkpoints.
     """
 
-    def __init__(
-        self,
-        memory: SharedMemory,
-        template: ProcessSpec,
-        placement: Placement,
-        folder: Path,
-        fork_server: ForkServer,
-        reporter: Reporter,
-        checkpoint_writer: CheckpointWriter,
-    ) -> None:
-        self.memory = memory
-        self.template = template
-        self.placement = placement
-        self.folder = folder
-        self.fork_server = fork_server
-        self.reporter = reporter
-        self.checkpoint_writer = checkpoint_writer
-        self.wakeups = {name: Wakeup(pair) for name, pair in template.wakeups.items()}
-        self.replaced = dict.fromkeys((role_and_rank(name)[0] for name in template.wakeups), 0)
-        self._records = {name: ProcessRecord(self._process_spec(name)) for name in template.wakeups}
+    memory: SharedMemory
+    template: ProcessSpec
+    placement: Placement
+    folder: Path
+    fork_server: ForkServer
+    reporter: Reporter
+    checkpoint_writer: CheckpointWriter
+
+    def __post_init__(self) -> None:
+        names = self.template.wakeups
+        self.wakeups = {name: Wakeup(pair) for name, pair in names.items()}
+        self.replaced = dict.fromkeys((role_and_rank(name)[0] for name in names), 0)
+        self._records = {name: ProcessRecord(self._process_spec(name)) for name in names}
         self._at_launch = {name: self._progress_of(record.role) for name, record in self._records.items()}
         self._selector = selectors.DefaultSelector()
         self._looked = time.monotonic()

@@ -7,6 +7,7 @@ differs is where the updates come from: pushed by workers, reduced over the rank
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from dkan_core.training.roles.post_step import PostStepHooks
 from dkan_core.training.state.aggregation import WorkerUpdate
@@ -52,6 +53,7 @@ class UpdateSource(ABC):
         """Take note that training has ended."""
 
 
+@dataclass(frozen=True)
 class TrainingLoop:
     """The loop over updates.
 
@@ -63,19 +65,11 @@ class TrainingLoop:
         on_turn: Called at every turn, also while there is nothing to do: the sign of activity.
     """
 
-    def __init__(
-        self,
-        store: ParameterStore,
-        source: UpdateSource,
-        hooks: PostStepHooks,
-        stopwatch: Stopwatch,
-        on_turn: Callable[[], None] = lambda: None,
-    ) -> None:
-        self.store = store
-        self.source = source
-        self.hooks = hooks
-        self.stopwatch = stopwatch
-        self.on_turn = on_turn
+    store: ParameterStore
+    source: UpdateSource
+    hooks: PostStepHooks
+    stopwatch: Stopwatch
+    on_turn: Callable[[], None] = lambda: None
 
     def run(self) -> None:
         """Train to the end, and first finish what an earlier generation of this process left undone."""
