@@ -6,7 +6,7 @@ An entry covers the time since the one before::
     "peak_memory": 312000000}, ...], "server": {...}, "evaluator": {...}}
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, get_args
 
 Part = Literal["feed", "compute", "exchange", "wait", "update", "score", "save", "other"]
@@ -76,10 +76,5 @@ def describe(time: Mapping[str, Any]) -> str:
 
 
 def _shares(group: Sequence[Mapping[str, float]]) -> str:
-    means = {part: _mean(share(spent, part) for spent in group) for part in PARTS}
+    means = {part: sum(share(spent, part) for spent in group) / len(group) for part in PARTS}
     return " ".join(f"{part} {mean:.0%}" for part, mean in means.items() if round(100 * mean))
-
-
-def _mean(values: Iterable[float]) -> float:
-    numbers = list(values)
-    return sum(numbers) / len(numbers)

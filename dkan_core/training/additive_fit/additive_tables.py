@@ -67,12 +67,6 @@ def count_codes(model: AdditiveFastKAN, reader: RowReader) -> tuple[Float64, flo
     return count_V, total / rows if rows else 1.0
 
 
-@dataclass(frozen=True)
-class _Found:
-    index: int
-    terms: AdditiveTerms
-
-
 @dataclass
 class TableMaker:
     """Makes the final model of trained ones; the training data are counted once.
@@ -99,14 +93,16 @@ class TableMaker:
         fitted = self._fitted_terms(model, config)
         # Purified before: what a pair says of one feature alone is that curve's, and not to be shrunk.
         terms, mean_weight = self._trained_terms(model)
-        curves = self._best([smoothed(terms, penalty) for penalty in CURVE_PENALTIES], config)
-        choice: TableChoice = {"tables": SMOOTHED, "curve_penalty": CURVE_PENALTIES[curves.index]}
-        terms = curves.terms
+        candidates = [smoothed(terms, penalty) for penalty in CURVE_PENALTIES]
+        best = self._best(candidates, config)
+        choice: TableChoice = {"tables": SMOOTHED, "curve_penalty": CURVE_PENALTIES[best]}
+        terms = candidates[best]
         if terms.layout.pairs:
-            pairs = self._best([with_smooth_pairs(terms, penalty) for penalty in PAIR_PENALTIES], config)
-            choice |= {"pair_penalty": PAIR_PENALTIES[pairs.index]}
-            terms = pairs.terms
-        if fitted is not None and self._best([terms, fitted], config).index:
+            candidates = [with_smooth_pairs(terms, penalty) for penalty in PAIR_PENALTIES]
+            best = self._best(candidates, config)
+            choice |= {"pair_penalty": PAIR_PENALTIES[best]}
+            terms = candidates[best]
+        if fitted is not None and self._best([terms, fitted], config):
             return fitted, {"tables": FITTED}
         return _weighted(terms, mean_weight), choice
 
@@ -132,8 +128,8 @@ class TableMaker:
             self._fitted = fitted_terms(model, self.train, config)
         return self._fitted
 
-    def _best(self, candidates: Sequence[AdditiveTerms], config: TrainConfig) -> _Found:
-        """Return the terms with the least log loss on validation."""
+    def _best(self, candidates: Sequence[AdditiveTerms], config: TrainConfig) -> int:
+        """Return the index of the terms with the least log loss on validation."""
         few = FirstRows(self.valid, COMPARED_ROWS)
         scored = (score_split(each.to_model(), few, torch.device("cpu")) for each in candidates)
         # Without what the weight of positives adds: on validation they count like other rows.
@@ -142,8 +138,7 @@ class TableMaker:
             mean_log_loss(each.labels_NL, each.log_odds_NL.astype(np.float64) - prior, each.weight_N) for each in scored
         ]
         # The least of numbers that hold a NaN is a NaN.
-        index = int(np.argmin(np.nan_to_num(losses, nan=np.inf)))
-        return _Found(index, candidates[index])
+        return int(np.argmin(np.nan_to_num(losses, nan=np.inf)))
 
 
 def _weighted(terms: AdditiveTerms, mean_weight: float) -> AdditiveTerms:

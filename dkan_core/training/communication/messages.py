@@ -24,7 +24,8 @@ class Channel:
     def __init__(self, end: socket.socket) -> None:
         self._socket = end
         self._buffer = b""
-        self._lost = False
+        self.lost = False
+        """Whether the other end was found closed."""
 
     def fileno(self) -> int:
         """Return the file descriptor, so that a selector can wait for messages."""
@@ -61,7 +62,7 @@ class Channel:
         """Return the messages that have arrived, without waiting; a closed end shows as ``lost``."""
         # What has arrived before the other end was closed is still to be read.
         with contextlib.suppress(BlockingIOError, PeerLostError):
-            while not self._lost:
+            while not self.lost:
                 self._fill(socket.MSG_DONTWAIT)
         *lines, self._buffer = self._buffer.split(b"\n")
         return [json.loads(line) for line in lines]
@@ -75,11 +76,6 @@ class Channel:
         """Whether this end was closed."""
         return self._socket.fileno() < 0
 
-    @property
-    def lost(self) -> bool:
-        """Whether the other end was found closed."""
-        return self._lost
-
     def _fill(self, flags: int = 0) -> None:
         try:
             data = self._socket.recv(1 << 16, flags)
@@ -88,7 +84,7 @@ class Channel:
         except OSError:
             data = b""
         if not data:
-            self._lost = True
+            self.lost = True
             raise PeerLostError
         self._buffer += data
 

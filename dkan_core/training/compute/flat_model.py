@@ -41,12 +41,10 @@ class Replica:
         self._sketched = sketched_layers(self.model) if device.type == "cpu" else []
         self._parameters = trained_parameters(self.model)
         self._sizes = [parameter.numel() for parameter in self._parameters]
-        self.values_P = torch.empty(sum(self._sizes), device=device)
-        self.gradients_P = torch.zeros(sum(self._sizes), device=device)
         self._views: dict[int, list[Tensor]] = {}
         self._steps: dict[tuple[object, ...], PreparedStep | None] = {}
-        self._bind_values()
-        self._bind_gradients()
+        self.bind_values(torch.empty(sum(self._sizes), device=device))
+        self.bind_gradients(torch.zeros(sum(self._sizes), device=device))
 
     @classmethod
     def from_architecture(
@@ -59,8 +57,7 @@ class Replica:
         """Take parameters ``(P,)``: on the CPU the model lives in the array from now on."""
         source = torch.from_numpy(values_P)
         if self.device.type == "cpu":
-            self.values_P = source
-            self._bind_values()
+            self.bind_values(source)
         else:
             # Where the array is pinned, the host gets the rows meanwhile; else the copy has begun when this returns.
             self.values_P.copy_(source, non_blocking=True)
@@ -73,12 +70,14 @@ class Replica:
     def bind_values(self, buffer_P: Tensor) -> None:
         """Move the parameters into a buffer on the same device."""
         self.values_P = buffer_P
-        self._bind_values()
+        for parameter, value in zip(self._parameters, self._values(), strict=True):
+            parameter.data = value
 
     def bind_gradients(self, buffer_P: Tensor) -> None:
         """Write later gradients into a buffer on the same device."""
         self.gradients_P = buffer_P
-        self._bind_gradients()
+        for parameter, gradient in zip(self._parameters, self._split(buffer_P), strict=True):
+            parameter.grad = gradient
 
     def copy_buffer(self, buffer_P: Tensor, array_P: Float32) -> None:
         """Copy one of the buffers into an array ``(P,)``, unless it is that array."""
@@ -124,10 +123,6 @@ class Replica:
             self._steps[key] = prepare_step(self.model, arrays, config.pos_weight, config.label_weights, bf16=bf16)
         return self._steps[key]
 
-    def _bind_values(self) -> None:
-        for parameter, value in zip(self._parameters, self._values(), strict=True):
-            parameter.data = value
-
     def _values(self) -> list[Tensor]:
         """Return the views of the values; on the CPU, where buffers take turns, those made before."""
         if self.device.type != "cpu":
@@ -139,10 +134,6 @@ class Replica:
                 self._views.clear()
             self._views[address] = self._split(self.values_P)
         return self._views[address]
-
-    def _bind_gradients(self) -> None:
-        for parameter, gradient in zip(self._parameters, self._split(self.gradients_P), strict=True):
-            parameter.grad = gradient
 
     def _split(self, buffer_P: Tensor) -> list[Tensor]:
         parts = torch.split(buffer_P, self._sizes)

@@ -103,7 +103,8 @@ def replaces_checkpoints(run: str | Path, where: str, config: TrainConfig, *, ov
     """
     if config.resume == "auto" and not overwrite:
         metrics = read_if_there(f"{run}/{METRICS}")
-        if metrics is not None and not _has_no_step(metrics):
+        # One that was interrupted before its first step has nothing to lose.
+        if metrics is not None and _training_fact(metrics, "steps") != 0:
             raise OutputError(
                 f"{run}: holds a finished run and {where} no checkpoint of it; pass --overwrite to replace it"
             )
@@ -116,11 +117,6 @@ def replaces_checkpoints(run: str | Path, where: str, config: TrainConfig, *, ov
     if not overwrite:
         check_no_checkpoints(where)
     return overwrite
-
-
-def _has_no_step(metrics: str) -> bool:
-    """Return whether metrics are those of a run that was interrupted before its first step."""
-    return bool(_training_fact(metrics, "steps") == 0)
 
 
 def replaced_processes(run: str | Path) -> dict[str, int]:

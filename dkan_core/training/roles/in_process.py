@@ -91,27 +91,24 @@ def train_single(
     return _Single(train, valid, prepared, config, initial, on_evaluation, choices).run()
 
 
+@dataclass
 class _Single:
-    """A training loop that is its own worker and evaluator."""
+    """A training loop that is its own worker and evaluator; the arguments are those of ``train_single``."""
 
-    def __init__(
-        self,
-        train: RowReader,
-        valid: RowReader,
-        prepared: PreparedData,
-        config: ResolvedTrainConfig,
-        initial: InitialModel | None,
-        on_evaluation: Callable[[Mapping[str, Any]], None] | None,
-        choices: RefitChoices | None,
-    ) -> None:
-        self.on_evaluation, self.choices = on_evaluation, choices
+    train: RowReader
+    valid: RowReader
+    prepared: PreparedData
+    config: ResolvedTrainConfig
+    initial: InitialModel | None
+    on_evaluation: Callable[[Mapping[str, Any]], None] | None
+    choices: RefitChoices | None
+
+    def __post_init__(self) -> None:
         # Whatever strategy the settings name: there is no other process to exchange anything with.
-        config = replace(config, strategy="single", mode="sync", sync_interval=1)
-        self.config = config
-        self.train = train
-        self.prepared, self.from_scratch = prepared, initial is None
-        self.architecture = starting_architecture(train, prepared, config, initial, choices)
-        model = initial_model(self.architecture, prepared, config, initial)
+        config = self.config = replace(self.config, strategy="single", mode="sync", sync_interval=1)
+        train, prepared, initial = self.train, self.prepared, self.initial
+        architecture = starting_architecture(train, prepared, config, initial, self.choices)
+        model = initial_model(architecture, prepared, config, initial)
         if initial is None:
             start_at_factors(model, train, prepared)
         values_P = flatten(model).numpy()
@@ -124,7 +121,7 @@ class _Single:
         rules = UpdateRules.from_config(config, train.rows, decayed, rates)
         self.store = ParameterStore(memory, rules, torch.get_num_threads())
         self.replica = Replica(model, torch.device(config.device), config.kernel)
-        self.scorer = ValidationScorer(self.replica, valid, EarlyStopping(config.patience))
+        self.scorer = ValidationScorer(self.replica, self.valid, EarlyStopping(config.patience))
         self.best: BestParameters | None = None
         self.history: list[dict[str, Any]] = []
 
@@ -139,9 +136,8 @@ class _Single:
     def _evaluate(self, ledger: Ledger, _: bool) -> bool:
         """Score the state that counts and keep it if it is the best, unless patience is used up already."""
         early_stopping = self.scorer.early_stopping
-        if early_stopping.exhausted:
-            return True
-        if self.choices is not None and not ledger.ended:
+        # A refit's model is its last.
+        if early_stopping.exhausted or (self.choices is not None and not ledger.ended):
             return True
         facts = ledger.facts(self.store.rules.schedule.steps_per_epoch)
         values_VP = self.store.state_KP[::3]
@@ -166,8 +162,8 @@ class _Single:
         """Return the best model in memory of its own."""
         assert self.best is not None, "no evaluation gave an average precision"
         self.replica.load(self.best.values_P)
-        valid, from_scratch = self.scorer.reader, self.from_scratch
-        finisher = Finisher(lambda: self.train, valid, self.prepared, self.config, from_scratch, self.choices)
+        is_new = self.initial is None
+        finisher = Finisher(lambda: self.train, self.valid, self.prepared, self.config, is_new, self.choices)
         model, architecture, metrics = finisher.finish(self.replica.model, self.best)
         return SingleResult(
             model=model,

@@ -22,6 +22,7 @@ from dkan_core.training.state.ledger import ENDINGS, Ledger
 from dkan_core.training.state.parameter_store import ParameterStore
 from dkan_core.training.state.shared_memory import SharedMemory
 from dkan_core.training.state.stopwatch import Stopwatch
+from dkan_core.utils.arrays import Float32
 
 # So many values: sums of their squares over thousands of ranks are exact in float32.
 CHECKSUM_VALUES = 1 << 6
@@ -96,6 +97,17 @@ class RankUpdates(UpdateSource):
         self.store.ledger = self.store.memory.ledger.read()
         return False
 
+    def _update(self, totals: RoundTotals, rounds: int, array_P: Float32) -> WorkerUpdate:
+        """Return what the ranks have made of so many rounds."""
+        return WorkerUpdate(
+            unit=self.store.ledger.units_done,
+            units=rounds * self.store.rules.work_plan.workers,
+            array_P=array_P,
+            loss=totals.mean_loss,
+            weight=totals.weight,
+            rows=totals.rows,
+        )
+
     def _checksum(self) -> int:
         # Of the restore point, whose checksum is there anyway: one a round would read the whole state.
         newest = max((record.read() for record in self.store.memory.restore_points), key=lambda ledger: ledger.step)
@@ -121,17 +133,7 @@ class ReducedUpdates(RankUpdates):
         steps = self.store.rules.work_plan.steps_of_unit(self.store.ledger.units_done)
         totals = self.strategy.run_sync_round(self._inputs(steps))
         self._agree(totals)
-        return [self._update(totals)]
-
-    def _update(self, totals: RoundTotals) -> WorkerUpdate:
-        return WorkerUpdate(
-            unit=self.store.ledger.units_done,
-            units=self.store.rules.work_plan.workers,
-            array_P=self.strategy.reduced_update(),
-            loss=totals.mean_loss,
-            weight=totals.weight,
-            rows=totals.rows,
-        )
+        return [self._update(totals, 1, self.strategy.reduced_update())]
 
 
 class DeviceRounds(RankUpdates):
@@ -167,15 +169,7 @@ class DeviceRounds(RankUpdates):
         self._most_rounds = max(1, int(totals.rounds))
         if not self._agree(totals):
             return []
-        update = WorkerUpdate(
-            unit=self.store.ledger.units_done,
-            units=count * self.store.rules.work_plan.workers,
-            array_P=self._state_3P.reshape(-1),
-            loss=totals.mean_loss,
-            weight=totals.weight,
-            rows=totals.rows,
-        )
-        return [update]
+        return [self._update(totals, count, self._state_3P.reshape(-1))]
 
     def close(self) -> None:
         """Take no more steps, so that the connections to the other ranks can be closed."""

@@ -16,7 +16,7 @@ from dkan_core.training.communication.wakeup import Wakeup
 from dkan_core.training.roles.training_loop import UpdateSource
 from dkan_core.training.state.aggregation import WorkerUpdate
 from dkan_core.training.state.parameter_store import ParameterStore
-from dkan_core.training.state.shared_memory import SHUTDOWN, WAIT, Lease, Push, SharedMemory
+from dkan_core.training.state.shared_memory import SHUTDOWN, WAIT, Lease, SharedMemory
 from dkan_core.training.state.stopwatch import Stopwatch
 
 # A worker without a heartbeat for so long has its work unit handed to another. These are ten heartbeats: on a busy
@@ -181,9 +181,8 @@ class WorkAssignment(UpdateSource, ABC):
             self._revoked.discard(push.lease)
             self.late += 1
         lease = self._held.get(rank)
-        return self._worker_update(rank, lease, push) if lease is not None and push.lease == lease.id else None
-
-    def _worker_update(self, rank: int, lease: Lease, push: Push) -> WorkerUpdate:
+        if lease is None or push.lease != lease.id:
+            return None
         return WorkerUpdate(
             rank=rank,
             lease=lease.id,

@@ -153,7 +153,9 @@ def resolve(
             torchrun has started, or an extra or the native extension is missing.
     """
     check_label_weights(config, labels)
-    _check_extras(config)
+    if config.tensorboard:
+        require("tensorboard", "tensorboard")
+    check_mlflow(config)
     if config.refit and torchrun is not None:
         raise ConfigError("refit: not supported under torchrun; leave it out, or train on one node")
     devices = worker_devices(config) if torchrun is None else rank_devices(config, torchrun)
@@ -177,7 +179,7 @@ def resolve(
         "grid_min": grid_min,
         "grid_max": grid_max,
         "strategy": strategy,
-        "sync_interval": _sync_interval(config, strategy),
+        "sync_interval": config.sync_interval or (DEFAULT_INTERVAL if averages_parameters(config, strategy) else 1),
         "tensor_parallel_size": tensor_parallel_size(config, strategy),
         "device": ",".join(devices),
         "eval_device": choose_eval_device(config, devices),
@@ -236,12 +238,6 @@ def scaled_learning_rate(batch_size: int, lr_scaling: str) -> float:
     return BASE_LR * growth
 
 
-def _check_extras(config: TrainConfig) -> None:
-    if config.tensorboard:
-        require("tensorboard", "tensorboard")
-    check_mlflow(config)
-
-
 def _check_rows(workers: int, rows: int, torchrun: TorchRun | None) -> None:
     if workers > rows:
         raise ConfigError(f"workers {workers}: the train split has only {counted(rows, 'row')}")
@@ -257,10 +253,6 @@ def _check_slices(weights: Sequence[float], workers: int, batch_size: int) -> No
         start, stop = slice_of(batch_size, 0, batch_size=batch_size, rank=rank, workers=workers, weights=weights)
         if start == stop:
             raise ConfigError(f"slice_weights: worker {rank} has no row of a batch of {batch_size}, got {weights}")
-
-
-def _sync_interval(config: TrainConfig, strategy: ResolvedStrategy) -> int:
-    return config.sync_interval or (DEFAULT_INTERVAL if averages_parameters(config, strategy) else 1)
 
 
 def _learning_rate(config: TrainConfig, batch_size: int) -> float:

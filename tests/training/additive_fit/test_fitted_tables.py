@@ -123,7 +123,7 @@ def test_tables_are_compared_without_what_the_weight_of_positives_adds(setting: 
     model, fitted = setting.untrained(config), setting.fitted_terms(config)
     # Worse, unless the odds of all rows were too high by a factor of 20.
     flat = replace(fitted, table_VML=0.5 * fitted.table_VML, intercept_L=fitted.intercept_L - np.log(20))
-    assert maker._best([flat, fitted], config).index == 1
+    assert maker._best([flat, fitted], config) == 1
     assert maker.tables(model, config)[1] == {"tables": "fitted"}
 
 
