@@ -2,13 +2,12 @@
 
 import os
 import signal
-import time
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 from dkan_core.training.communication.messages import Channel, Message, error_of
 from dkan_core.training.communication.rendezvous import PEER_LOST
+from dkan_core.training.launcher.fork_server_start import ForkedProcess
 from dkan_core.training.roles.process_spec import ProcessSpec
 
 # What NCCL's watchdog writes before it ends a rank that has waited for others in vain.
@@ -24,9 +23,6 @@ MEMORY_ADVICE = {
     "memory for this container",
     "server": "fewer --members, a smaller --hidden, fewer --workers, or more memory for this container",
 }
-
-# Between two polls of a process that ends or starts: short beside both, which take hundredths of a second.
-POLL_SECONDS = 0.01
 
 # Seconds. A single death is healed at once; what dies again and again costs the machine next to nothing.
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 30.0
@@ -59,10 +55,9 @@ class Child:
         self.rank = spec.rank
         self.channel = channel
         self.log = log
-        self._pid = pid
+        self._process = ForkedProcess(pid, report)
         self._report = report
         self._log_start = log_start
-        self._code: int | None = None
 
     def messages(self) -> Iterator[Message]:
         """Yield what the process has said; raise the error that it has ended with."""
@@ -75,19 +70,15 @@ class Child:
     @property
     def exit_code(self) -> int | None:
         """Negative for a signal; None while the process runs."""
-        return self._poll(os.WNOHANG)
+        return self._process.poll()
 
     def wait(self) -> int:
         """Wait for the process to end and return its exit code."""
-        while (code := self._poll(0)) is None:
-            time.sleep(POLL_SECONDS)
-        return code
+        return self._process.wait()
 
     def kill(self) -> None:
         """Kill the process if it still runs."""
-        if self.exit_code is None:
-            with suppress(ProcessLookupError):
-                os.kill(self._pid, signal.SIGKILL)
+        self._process.kill()
 
     def end(self) -> None:
         """Kill the process if it still runs, and let go of everything."""
@@ -96,19 +87,6 @@ class Child:
         if not self.channel.closed:
             self.channel.close()
             os.close(self._report)
-
-    def _poll(self, options: int) -> int | None:
-        if self._code is None:
-            try:
-                pid, status = os.waitpid(self._pid, options)
-            except ChildProcessError:
-                # Not on Linux, or not yet, or the caller's process lets the system remove its children.
-                if not _exists(self._pid):
-                    reported = os.pread(self._report, 16, 0)
-                    self._code = int(reported) if reported.lstrip(b"-").isdigit() else -signal.SIGKILL
-            else:
-                self._code = os.waitstatus_to_exitcode(status) if pid else None
-        return self._code
 
     def describe_death(self) -> str:
         """Return how the process ended, with the end of its log."""
@@ -133,11 +111,3 @@ class Child:
 
     def _log_text(self) -> str:
         return self.log.read_bytes()[self._log_start :].decode(errors="replace")
-
-
-def _exists(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True

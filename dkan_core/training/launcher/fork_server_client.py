@@ -14,9 +14,14 @@ from typing import Self
 
 from dkan_core.errors import TrainingError
 from dkan_core.training.communication.messages import Channel, PeerLostError, channel_pair
-from dkan_core.training.launcher.child_processes import POLL_SECONDS, Child, pause_before_restart
+from dkan_core.training.launcher.child_processes import Child, pause_before_restart
 from dkan_core.training.launcher.fork_server import GO
-from dkan_core.training.launcher.fork_server_start import ForkedProcess, launch_fork_server, take_forked
+from dkan_core.training.launcher.fork_server_start import (
+    POLL_SECONDS,
+    ForkedProcess,
+    launch_fork_server,
+    take_forked,
+)
 from dkan_core.training.roles.process_spec import ProcessSpec
 from dkan_core.training.state.shared_memory import anonymous_file
 from dkan_core.utils.prctl import adopt_orphans, stop_adopting

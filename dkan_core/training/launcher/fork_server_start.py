@@ -13,6 +13,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -33,20 +34,32 @@ MALLOC_OPTIONS = {"MALLOC_MMAP_THRESHOLD_": -3, "MALLOC_TRIM_THRESHOLD_": -1}
 SAFE_THREADS = {"jemalloc_bg_thd"}
 
 
-class ForkedProcess:
-    """A child process that was forked, as ``subprocess.Popen`` shows one."""
+# Between two polls of a process that ends or starts: short beside both, which take hundredths of a second.
+POLL_SECONDS = 0.01
 
-    def __init__(self, pid: int) -> None:
+
+class ForkedProcess:
+    """A process that was forked, as ``subprocess.Popen`` shows one.
+
+    Args:
+        pid: Its number.
+        report: Handle of the file that it writes its exit code to, if it does.
+    """
+
+    def __init__(self, pid: int, report: int | None = None) -> None:
         self._pid = pid
+        self._report = report
         self._code: int | None = None
 
     def poll(self) -> int | None:
         """Return the exit code, negative for a signal; None while the process runs."""
         return self._poll(os.WNOHANG)
 
-    def wait(self) -> None:
-        """Wait for the process to end."""
-        self._poll(0)
+    def wait(self) -> int:
+        """Wait for the process to end and return its exit code."""
+        while (code := self._poll(0)) is None:
+            time.sleep(POLL_SECONDS)
+        return code
 
     def kill(self) -> None:
         """Kill the process if it still runs."""
@@ -56,9 +69,24 @@ class ForkedProcess:
 
     def _poll(self, options: int) -> int | None:
         if self._code is None:
-            pid, status = os.waitpid(self._pid, options)
-            self._code = os.waitstatus_to_exitcode(status) if pid else None
+            try:
+                pid, status = os.waitpid(self._pid, options)
+            except ChildProcessError:
+                # Not on Linux, or not yet, or the caller's process lets the system remove its children.
+                if not _exists(self._pid):
+                    reported = b"" if self._report is None else os.pread(self._report, 16, 0)
+                    self._code = int(reported) if reported.lstrip(b"-").isdigit() else -signal.SIGKILL
+            else:
+                self._code = os.waitstatus_to_exitcode(status) if pid else None
         return self._code
+
+
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 FirstServer = tuple[ForkedProcess, socket.socket]

@@ -58,6 +58,13 @@ def test_command_that_measures_imports_torch_once(tmp_path: Path) -> None:
     assert len(counted.read_text().split()) == 1
 
 
+def test_command_runs_where_the_system_removes_its_children() -> None:
+    options = "bench sync --workers=2 --size=64KB --repeats=1 --rounds=1 --device=cpu"
+    command = f'trap "" CHLD; exec "$0" -m dkan_core {options}'
+    process = subprocess.run(["bash", "-c", command, sys.executable], capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
+
+
 # Of a process that has imported torch and done nothing with it: whether it forks, what it forked, and what is left.
 CODE = """
 import os, sys, threading, torch
