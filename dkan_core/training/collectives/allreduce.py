@@ -11,30 +11,56 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from dkan_core.training.collectives.base import GradientStrategy
+from dkan_core.data.loading.loader import SliceBatches
+from dkan_core.training.collectives.base import RoundInputs, RoundTotals, Strategy
+from dkan_core.training.communication.process_group import ProcessGroup
+from dkan_core.training.compute.flat_model import Replica
+from dkan_core.training.state.parameter_store import UpdateRules
 
 Exchange = Callable[[Tensor, Tensor], None]
 """Sends the first to the next rank and fills the second from the one before."""
 
 
-class AllReduce(GradientStrategy):
-    """Gradients are summed by torch.distributed, with NCCL or gloo."""
+class AllReduce(Strategy):
+    """One gradient a step: that of the global batch, the mean over its measured labels."""
+
+    def __init__(
+        self, process_group: ProcessGroup, replica: Replica, batches: SliceBatches, rules: UpdateRules
+    ) -> None:
+        super().__init__(process_group, replica, batches, rules)
+        if replica.device == process_group.device:
+            replica.bind_gradients(self.update_N)
 
     def all_reduce(self, buffer_N: Tensor) -> None:
-        """Put the sum over all ranks in the place of each one's numbers."""
+        """Put the sum over all ranks in the place of each one's numbers: by torch.distributed, with NCCL or gloo."""
         # Overlapping it with the backward pass, as DDP does, gains nothing here: nearly all of the gradient is the
         # first layer's, which comes last.
         self.process_group.all_reduce(buffer_N)
 
+    def run_sync_round(self, inputs: RoundInputs) -> RoundTotals:
+        """Compute this rank's gradient and sum all, each weighted by its measured labels."""
+        (step,) = inputs.steps
+        self.replica.load(inputs.state_KP[0])
+        own = self.replica.compute_gradient(self.batches.get(step, self.process_group.rank), self.config)
+        if self.replica.gradients_P.data_ptr() != self.update_N.data_ptr():
+            self.update_N.copy_(self.replica.gradients_P)
+        # Labels count alike, whichever rank has them: the sum is the gradient of the global batch.
+        self.update_N.mul_(own.weight)
+        self.write_tail(RoundTotals.for_round(inputs, *own))
+        self.all_reduce(self.buffer_N)
+        totals = self.read_tail()
+        # A batch without a measured label has no mean.
+        if totals.weight:
+            self.update_N.div_(totals.weight)
+        return totals
 
-class Ring(GradientStrategy):
-    """Gradients are summed around a ring."""
+
+class Ring(AllReduce):
+    """The same, summed around a ring."""
 
     def all_reduce(self, buffer_N: Tensor) -> None:
-        """Put the sum over all ranks in the place of each one's numbers."""
-        ring_all_reduce(
-            buffer_N, self.process_group.rank, self.process_group.size, self.process_group.exchange_with_neighbors
-        )
+        group = self.process_group
+        ring_all_reduce(buffer_N, group.rank, group.size, group.exchange_with_neighbors)
 
 
 def ring_all_reduce(buffer_N: Tensor, rank: int, size: int, exchange: Exchange) -> None:

@@ -1,4 +1,4 @@
-"""The interface of a strategy, and what those that aggregate gradients have in common.
+"""The interface of a strategy.
 
 Shape suffixes: P trainable parameters, K arrays of the state, N numbers of a buffer.
 """
@@ -159,35 +159,3 @@ class Strategy(ABC):
     def read_tail(self) -> RoundTotals:
         """Return what stands there, once it is summed."""
         return RoundTotals.from_tensor(self._tail)
-
-
-class GradientStrategy(Strategy):
-    """One gradient a step: that of the global batch, the mean over its measured labels."""
-
-    def __init__(
-        self, process_group: ProcessGroup, replica: Replica, batches: SliceBatches, rules: UpdateRules
-    ) -> None:
-        super().__init__(process_group, replica, batches, rules)
-        if replica.device == process_group.device:
-            replica.bind_gradients(self.update_N)
-
-    @abstractmethod
-    def all_reduce(self, buffer_N: Tensor) -> None:
-        """Put the sum over all ranks in the place of each one's numbers."""
-
-    def run_sync_round(self, inputs: RoundInputs) -> RoundTotals:
-        """Compute this rank's gradient and sum all, each weighted by its measured labels."""
-        (step,) = inputs.steps
-        self.replica.load(inputs.state_KP[0])
-        own = self.replica.compute_gradient(self.batches.get(step, self.process_group.rank), self.config)
-        if self.replica.gradients_P.data_ptr() != self.update_N.data_ptr():
-            self.update_N.copy_(self.replica.gradients_P)
-        # Labels count alike, whichever rank has them: the sum is the gradient of the global batch.
-        self.update_N.mul_(own.weight)
-        self.write_tail(RoundTotals.for_round(inputs, *own))
-        self.all_reduce(self.buffer_N)
-        totals = self.read_tail()
-        # A batch without a measured label has no mean.
-        if totals.weight:
-            self.update_N.div_(totals.weight)
-        return totals

@@ -17,7 +17,7 @@ from dkan_core.data.format.manifest import read_manifest
 from dkan_core.data.loading.loader import SliceBatches, open_split
 from dkan_core.model.tabular import TabularFastKAN
 from dkan_core.training.collectives.allreduce import AllReduce, ring_all_reduce
-from dkan_core.training.collectives.base import GradientStrategy, RoundInputs, RoundTotals, Strategy
+from dkan_core.training.collectives.base import RoundInputs, RoundTotals, Strategy
 from dkan_core.training.collectives.local_sgd import LocalSGD
 from dkan_core.training.collectives.on_device import EXCHANGES
 from dkan_core.training.communication.process_group import ProcessGroup
@@ -113,7 +113,7 @@ class ThreadGroup(ProcessGroup):
 Source = Callable[[ThreadGroup, Replica, SliceBatches, ParameterStore], RankUpdates]
 
 
-class Spoilt(GradientStrategy):
+class Spoilt(AllReduce):
     """One rank's gradient is not finite for some rounds."""
 
     rounds, drifts = 0, False
