@@ -64,11 +64,9 @@ class DenseBlocks(PairMatrix):
         self.roughness_SS = _block_roughness(spline.knots if spline else ())
 
     def times_roughness(self, numbers_KS: Float64) -> Float64:
-        """Return the roughness times the numbers of each block."""
         return numbers_KS @ self.roughness_SS
 
     def factorize(self, curvature_C: Float64, weight: float) -> None:
-        """Take the curvature of the log-likelihood by each cell's number, and the weight."""
         matrix_KSS = self._spline.curvature(curvature_C) if self._spline else curvature_C[:, None, None]
         matrix_KSS = matrix_KSS + weight * self.roughness_SS
         numbers = np.arange(len(self.roughness_SS))
@@ -76,12 +74,10 @@ class DenseBlocks(PairMatrix):
         self._inverse_KSS = _inverses(matrix_KSS)
 
     def solve(self, right_KS: Float64) -> Float64:
-        """Solve for a right-hand side."""
         solved_KS: Float64 = (self._inverse_KSS @ right_KS[:, :, None])[:, :, 0]
         return solved_KS
 
     def roughness_trace(self) -> float:
-        """Return the trace of the roughness times the inverse."""
         return float((self._inverse_KSS * self.roughness_SS).sum())
 
 
@@ -104,12 +100,10 @@ class BandedGrid(PairMatrix):
         self._roughness = _in_groups(bands_3IJJ)
 
     def times_roughness(self, numbers_KS: Float64) -> Float64:
-        """Return the roughness times the numbers of the grid."""
         numbers_IJ = numbers_KS.reshape(self._spline.knots)
         return (self._first_II @ numbers_IJ + numbers_IJ @ self._second_JJ).reshape(1, -1)
 
     def factorize(self, curvature_C: Float64, weight: float) -> None:
-        """Take the curvature of the log-likelihood by each cell's number, and the weight."""
         near_2IJJ = self._spline.curvature_bands(curvature_C)
         bands_3IJJ = np.concatenate([near_2IJJ, np.zeros_like(near_2IJJ[:1])])
         numbers = np.arange(self._spline.knots[1])
@@ -124,7 +118,6 @@ class BandedGrid(PairMatrix):
             self._pivots_GPP[group + 1] = _inverse(diagonals_GPP[group + 1] - self._factors_GPP[group] @ below_PP.T)
 
     def solve(self, right_KS: Float64) -> Float64:
-        """Solve for a right-hand side."""
         groups, size, _ = self._pivots_GPP.shape
         right_GP = np.zeros((groups, size))
         right_GP.ravel()[: right_KS.size] = right_KS
@@ -136,7 +129,6 @@ class BandedGrid(PairMatrix):
         return solved_GP.ravel()[: right_KS.size].reshape(1, -1)
 
     def roughness_trace(self) -> float:
-        """Return the trace of the roughness times the inverse."""
         diagonals_GPP, belows_GPP = self._roughness
         inverse_PP = self._pivots_GPP[-1]
         trace = float((diagonals_GPP[-1] * inverse_PP).sum())

@@ -70,15 +70,12 @@ class CodesPenalty(Penalty):
     start_weight, least_weight = 3.0, 0.3
 
     def factorize(self, curvature_C: Float64) -> None:
-        """Take the curvature of the log-likelihood by each code's number."""
         self._inverse_C = 1 / (curvature_C + self.weight)
 
     def step(self, table_C: Float64, gradient_C: Float64) -> Float64:
-        """Return the Newton step from a table, given the gradient of the log-likelihood."""
         return self._inverse_C * (gradient_C - self.weight * table_C)
 
     def adapt(self, table_C: Float64) -> None:
-        """Give the penalty the weight that explains a table best."""
         used, square = float(self._inverse_C.sum()), float(table_C @ table_C)
         self.weight = _adapted(self.weight, len(table_C), used, square, self.least_weight)
 
@@ -99,7 +96,6 @@ class CurvePenalty(Penalty):
         self.ridge_C[0] = MISSING_RIDGE
 
     def factorize(self, curvature_C: Float64) -> None:
-        """Take the curvature of the log-likelihood by each code's number."""
         bands_3C = self.weight * _roughness_bands()
         bands_3C[0] += curvature_C + self.ridge_C
         self._factor = BandFactor(bands_3C)
@@ -108,7 +104,6 @@ class CurvePenalty(Penalty):
         self._shrinkage = self.slope_weight / (1 + self.slope_weight * self._slope_variance)
 
     def step(self, table_C: Float64, gradient_C: Float64) -> Float64:
-        """Return the Newton step from a table, given the gradient of the log-likelihood."""
         slope_C = curve_slope()
         held_C = self.ridge_C * table_C + self.slope_weight * (table_C @ slope_C) * slope_C
         held_C[1:] += self.weight * np.convolve(_bends(table_C), [1.0, -2.0, 1.0])
@@ -116,7 +111,6 @@ class CurvePenalty(Penalty):
         return solved_C - self._shrinkage * (slope_C @ solved_C) * self._of_slope_C
 
     def adapt(self, table_C: Float64) -> None:
-        """Give the penalty the weight that explains a table best."""
         bends, bends_of_slope = _bends(table_C), _bends(self._of_slope_C)
         diagonal_C, *others = self._factor.inverse_bands() * _roughness_bands()
         used = diagonal_C.sum() + 2 * sum(each.sum() for each in others)
@@ -154,7 +148,6 @@ class PairPenalty(Penalty):
         self.spline, self.matrix = spline, pair_matrix(spline)
 
     def factorize(self, curvature_C: Float64) -> None:
-        """Take the curvature of the log-likelihood by each code's number."""
         self.matrix.factorize(curvature_C, self.weight)
 
     def _numbers(self, table_C: Float64) -> Float64:
@@ -162,7 +155,6 @@ class PairPenalty(Penalty):
         return self.spline.at_knots(table_C) if self.spline else table_C[:, None]
 
     def step(self, table_C: Float64, gradient_C: Float64) -> Float64:
-        """Return the Newton step from a table, given the gradient of the log-likelihood."""
         numbers_KS = self._numbers(table_C)
         gradient_KS = self.spline.project(gradient_C) if self.spline else gradient_C[:, None]
         held_KS = self.weight * self.matrix.times_roughness(numbers_KS) + EMPTY_RIDGE * numbers_KS
@@ -170,7 +162,6 @@ class PairPenalty(Penalty):
         return self.spline.to_cells(step_KS) if self.spline else step_KS[:, 0]
 
     def adapt(self, table_C: Float64) -> None:
-        """Give the penalty the weight that explains a table best."""
         numbers_KS = self._numbers(table_C)
         square, used = (
             float((self.matrix.times_roughness(numbers_KS) * numbers_KS).sum()),

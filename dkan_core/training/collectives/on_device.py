@@ -47,7 +47,6 @@ class DeviceExchange(StepExchange):
 
     @property
     def why_not_captured(self) -> str:
-        """Why no CUDA graph may hold the sums; empty where one may."""
         if not self._sums_on_device:
             return "gloo takes sums through the host"
         # The last batch of an epoch is launched beside the graph.
@@ -73,7 +72,6 @@ class DeviceExchange(StepExchange):
         self.process_group.all_reduce(buffer_N)
 
     def wait_for_peers(self, record_activity: Callable[[], None]) -> None:
-        """Wait until all ranks are ready to take steps, however long it takes them."""
         self.process_group.wait_for_all(record_activity)
 
     def all_agree(self, agreed: bool) -> bool:
@@ -117,7 +115,6 @@ class RingExchange(GradientExchange):
     """``ring``: the same, around a ring."""
 
     def all_reduce(self, buffer_N: Tensor) -> None:
-        """Put the sum over all ranks in the place of each one's numbers."""
         group = self.process_group
         ring_all_reduce(buffer_N, group.rank, group.size, group.exchange_with_neighbors)
 

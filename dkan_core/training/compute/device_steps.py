@@ -91,7 +91,6 @@ class DeviceSteps(LocalSteps):
         self._rehearsed = not self.exchange.has_peers
 
     def take(self, state: AdamState, steps: range, slice_index: int, lr_scale: float) -> LossTotals:
-        """Take steps on one slice of their batches."""
         return self.take_rounds(state, [steps], slice_index, lr_scale)
 
     def take_rounds(self, state: AdamState, rounds: Sequence[range], slice_index: int, lr_scale: float) -> LossTotals:

@@ -60,7 +60,6 @@ class HostSteps(LocalSteps):
         replica.bind_gradient_array(self._gradient_P)
 
     def take(self, state: AdamState, steps: range, slice_index: int, lr_scale: float) -> LossTotals:
-        """Take steps on one slice of their batches."""
         config = self.rules.config
         taken = []
         self.replica.load(state.values_P)

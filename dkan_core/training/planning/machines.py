@@ -29,7 +29,6 @@ class Cores(Machine):
     """By scheme."""
 
     def step(self, scheme: Scheme, workers: int, rows: float) -> float:
-        """Return the time of a gradient on ``rows`` rows in each worker."""
         del scheme
         measured = max(count for count in self.steps if count <= workers)
         # Workers up to the cores were measured together, so that what they take from each other is in the figures.
@@ -67,7 +66,6 @@ class Gpus(Machine):
     """Whether all rows fit on each GPU, where the strategy has them there."""
 
     def step(self, scheme: Scheme, workers: int, rows: float) -> float:
-        """Return the time of a gradient on ``rows`` rows in each worker."""
         del workers
         return (self.graph_cost if self._has_rows(scheme) else self.cost).seconds(rows)
 

@@ -41,7 +41,6 @@ class OwnSteps(UpdateSource):
         """How many take ``MAX_SECONDS``."""
 
     def next_updates(self) -> list[WorkerUpdate]:
-        """Take the next steps."""
         self.stopwatch.lap("other")
         ledger = self.store.ledger
         most = min(MAX_STEPS, self._steps_in_time)

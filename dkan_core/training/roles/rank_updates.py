@@ -128,7 +128,6 @@ class ReducedUpdates(RankUpdates):
         self.strategy = strategy
 
     def next_updates(self) -> list[WorkerUpdate]:
-        """Take part in a round."""
         self.stopwatch.lap("other")
         steps = self.store.rules.work_plan.steps_of_unit(self.store.ledger.units_done)
         totals = self.strategy.run_sync_round(self._inputs(steps))

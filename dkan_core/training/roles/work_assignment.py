@@ -212,7 +212,6 @@ class SyncAssignment(WorkAssignment):
 
     @property
     def is_idle(self) -> bool:
-        """Whether no work unit is begun and not applied."""
         return not self._held and not self._collected
 
     def _hand_out(self) -> None:

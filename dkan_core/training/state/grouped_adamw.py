@@ -79,7 +79,6 @@ class GroupedAdamW(FlatAdamW):
         return math.sqrt(sum(squares))
 
     def restore_frozen(self, old_P: Float32, new_P: Float32) -> None:
-        """Put frozen parameters back, which a mean over workers may round otherwise."""
         for span, factor, _ in self._groups:
             if factor == 0:
                 np.copyto(new_P[span], old_P[span])

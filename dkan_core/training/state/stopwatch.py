@@ -69,7 +69,6 @@ class TimedBatches(SliceBatches):
         self.stopwatch = stopwatch
 
     def get(self, step: int, rank: int) -> Arrays:
-        """Return the rows of a slice of a step."""
         self.stopwatch.lap("compute")
         arrays = super().get(step, rank)
         self.stopwatch.lap("feed")
