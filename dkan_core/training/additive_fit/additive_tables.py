@@ -49,10 +49,6 @@ def count_codes(model: AdditiveFastKAN, reader: RowReader) -> tuple[Float64, flo
     """Return how many rows of the training data have each code, by weight ``(V,)``, and the mean weight of a row.
 
     Rows of weight 0 do not count.
-
-    Args:
-        model: Its terms say what a code is.
-        reader: The train split.
     """
     count_V, rows = np.zeros(model.layout.size), 0
     for batch in all_batches(FirstRows(reader, COUNTED_ROWS), BATCH_ROWS):

@@ -189,11 +189,7 @@ def _around(everywhere: PenalizedFit, members: Sequence[PenalizedFit]) -> Float6
 
 
 def without_idle_pairs(terms: AdditiveTerms) -> AdditiveTerms:
-    """Return terms without the pairs that move no label's log-odds by ``MIN_PAIR_EFFECT``.
-
-    Args:
-        terms: Purified.
-    """
+    """Return purified terms without the pairs that move no label's log-odds by ``MIN_PAIR_EFFECT``."""
     layout, shape = terms.layout, additive_shape(terms.config)
     kept = []
     for pair in layout.pairs:

@@ -82,13 +82,7 @@ class IdEffects:
 
 
 def _solved(times: Callable[[Float64], Float64], target_V: Float64, diagonal_V: Float64) -> Float64:
-    """Solve linear equations by conjugate gradients, scaled by the diagonal, up to a tolerance.
-
-    Args:
-        times: Multiplies by the matrix.
-        target_V: The right side.
-        diagonal_V: The matrix's diagonal.
-    """
+    """Solve linear equations by conjugate gradients, scaled by the diagonal, up to a tolerance."""
     found_V, rest_V = np.zeros_like(target_V), target_V.copy()
     scaled_V = rest_V / diagonal_V
     direction_V, square = scaled_V, float(rest_V @ scaled_V)

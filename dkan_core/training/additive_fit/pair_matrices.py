@@ -157,11 +157,7 @@ def _in_groups(bands_3IJJ: Float64, filler: float = 0.0) -> tuple[Float64, Float
 
 
 def _block_roughness(knots: tuple[int, ...]) -> Float64:
-    """Return ``pair_roughness`` of one block.
-
-    Args:
-        knots: Of each side with neighbours.
-    """
+    """Return ``pair_roughness`` of one block."""
     if len(knots) == 2:
         return pair_roughness(knots, (True, True), PAIR_DIFFERENCES)
     if not knots:

@@ -128,12 +128,7 @@ class PenalizedFit:
         self.rows.log_odds_N = other.rows.log_odds_N.copy()
 
     def fit(self, rounds: int = ROUNDS, *, adapt: bool = True) -> None:
-        """Take Newton steps of all terms.
-
-        Args:
-            rounds: How many of each term.
-            adapt: Whether the penalties' weights are adapted to the terms.
-        """
+        """Take Newton steps of all terms."""
         for number in range(rounds):
             if adapt and number == SHARP_PAIRS_AT:
                 self._sharpen()

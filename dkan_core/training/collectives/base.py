@@ -114,14 +114,7 @@ class RoundInputs:
 
 
 class Strategy(ABC):
-    """How the ranks of a run make their gradients, or their parameters, one.
-
-    Args:
-        process_group: This rank and the others.
-        replica: Its model.
-        batches: Its rows.
-        rules: What changes of the parameters depend on.
-    """
+    """How the ranks of a run make their gradients, or their parameters, one."""
 
     arrays = 1
     """How many times P numbers a round aggregates."""

@@ -44,13 +44,7 @@ class DistributedDataParallelism(Strategy):
 
 
 class DdpModel:
-    """A replica whose gradients torch's DistributedDataParallel averages.
-
-    Args:
-        process_group: This rank and the others.
-        replica: Its model.
-        config: Resolved settings.
-    """
+    """A replica whose gradients torch's DistributedDataParallel averages."""
 
     def __init__(self, process_group: ProcessGroup, replica: Replica, config: ResolvedTrainConfig) -> None:
         self.process_group = process_group

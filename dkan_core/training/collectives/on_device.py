@@ -33,13 +33,7 @@ POLL_SECONDS = 1e-4
 
 
 class DeviceExchange(StepExchange):
-    """Base of these strategies.
-
-    Args:
-        process_group: This rank and the others.
-        replica: Its model.
-        rules: What changes of the parameters depend on.
-    """
+    """Base of these strategies."""
 
     def __init__(self, process_group: ProcessGroup, replica: Replica, rules: UpdateRules) -> None:
         super().__init__(replica, rules.config)

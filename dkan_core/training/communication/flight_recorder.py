@@ -34,11 +34,7 @@ class FlightRecorder:
         self.rank = rank
 
     def start(self, device: torch.device) -> None:
-        """Record and check collectives; to be called before the process group is made.
-
-        Args:
-            device: Where the ranks sum.
-        """
+        """Record and check collectives; to be called before the process group is made."""
         for name, value in self.variables().items():
             os.environ.setdefault(name, value)
         # gloo's ranks compare what they are about to do, and so name the one that does not come. With NCCL that would

@@ -41,15 +41,7 @@ logger = logging.getLogger(__name__)
 
 
 class DeviceSteps(LocalSteps):
-    """Steps with everything on the device of the model.
-
-    Args:
-        replica: The model.
-        batches: The rows.
-        rules: What changes of the parameters depend on.
-        on_step: Called after every step.
-        exchange: What a step has to do with other processes.
-    """
+    """Steps with everything on the device of the model."""
 
     def __init__(
         self,
@@ -94,14 +86,7 @@ class DeviceSteps(LocalSteps):
         return self.take_rounds(state, [steps], slice_index, lr_scale)
 
     def take_rounds(self, state: AdamState, rounds: Sequence[range], slice_index: int, lr_scale: float) -> LossTotals:
-        """Take the steps of some rounds on one slice of their batches; the exchange has its turn after each.
-
-        Args:
-            state: Changed in place.
-            rounds: Steps of the run that follow one another, all in one epoch.
-            slice_index: The slice.
-            lr_scale: Factor of the learning rate.
-        """
+        """Take the steps of some rounds of an epoch on one slice; the exchange has its turn after each round."""
         if not self.exchange.ends_rounds:
             rounds = [range(rounds[0].start, rounds[-1].stop)]
         # Graphs are captured, and events recorded, on the current device: the caller may have another.

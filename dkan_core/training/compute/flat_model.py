@@ -90,11 +90,6 @@ class Replica:
         """Put the gradient of a slice of a step into the gradients; return its mean loss, the weight of that, and rows.
 
         It is a function of parameters and rows alone, whichever process computes it.
-
-        Args:
-            arrays: The rows.
-            config: Resolved settings.
-            is_cleared: Whether the gradients are 0 already.
         """
         if not is_cleared:
             self.gradients_P.zero_()

@@ -74,11 +74,6 @@ def decayed_ranges(model: TabularModel, config: ResolvedTrainConfig, rows: int) 
 
     Matrices do; vectors such as biases and norms do not. What stands for single codes (embeddings and one-hots)
     decays by the rows that a code has on average: the fewer, the more.
-
-    Args:
-        model: The model.
-        config: Settings.
-        rows: Rows of the train split.
     """
     sizes = model.code_tables
     base = config.weight_decay * (ADDITIVE_DECAY if config.model == "additive" else 1.0)

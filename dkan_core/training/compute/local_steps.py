@@ -18,14 +18,7 @@ from dkan_core.training.state.parameter_store import UpdateRules
 
 
 class LocalSteps(ABC):
-    """A worker with an optimizer of its own.
-
-    Args:
-        replica: Its model.
-        batches: The rows.
-        rules: What changes of the parameters depend on.
-        on_step: Called after every step.
-    """
+    """A worker with an optimizer of its own."""
 
     def __init__(
         self, replica: Replica, batches: SliceBatches, rules: UpdateRules, on_step: Callable[[], None] = lambda: None

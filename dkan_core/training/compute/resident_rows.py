@@ -44,12 +44,6 @@ def rows_on_device(
 ) -> "ResidentRows | None":
     """Copy all rows of a split to a device; return None where they do not fit there.
 
-    Args:
-        reader: The split.
-        config: Resolved settings.
-        device: Where the rows are to lie.
-        on_chunk: Called whenever some more of them are there.
-
     Raises:
         ConfigError: They do not fit, and nothing else is asked for.
     """
@@ -92,14 +86,7 @@ def room_for_rows(free: float) -> float:
 
 
 class ResidentRows:
-    """All rows of a split on a device, and the order in which an epoch visits them.
-
-    Args:
-        reader: The split.
-        config: Resolved settings.
-        device: Where the rows are to lie.
-        on_chunk: Called whenever some more of them are there.
-    """
+    """All rows of a split on a device, and the order in which an epoch visits them."""
 
     def __init__(
         self,

@@ -21,13 +21,7 @@ THREADS = 8
 def compile_step(
     model: TabularModel, batch_of_step: Callable[[], dict[str, Tensor]], config: ResolvedTrainConfig
 ) -> None:
-    """Compile what a step takes on a GPU; neither the model nor its gradients change.
-
-    Args:
-        model: The model, on the GPU.
-        batch_of_step: Returns the rows of the step, on the GPU.
-        config: Says how they are computed.
-    """
+    """Compile what a step takes on a GPU; neither the model nor its gradients change."""
     device = next(model.parameters()).device
     with ThreadPoolExecutor(min(THREADS, available_cores())) as pool:
         adamw = pool.submit(device_adamw.fused_is_right, device)

@@ -11,12 +11,7 @@ from dkan_core.training.compute.gradient import add_gradient
 
 
 class StepExchange:
-    """Steps that other processes take part in, all at the same time: the gradient, and what ends a round.
-
-    Args:
-        replica: This process's model, whose gradients are exchanged.
-        config: Resolved settings.
-    """
+    """Steps that other processes take part in, all at the same time: the gradient, and what ends a round."""
 
     has_peers = True
     """Whether there are any."""
@@ -65,11 +60,7 @@ class StepExchange:
         """
 
     def wait_for_peers(self, record_activity: Callable[[], None]) -> None:
-        """Wait until all processes are ready to take steps, however long it takes them.
-
-        Args:
-            record_activity: Called again and again meanwhile.
-        """
+        """Wait until all processes are ready to take steps, however long it takes them; record activity meanwhile."""
 
     def all_agree(self, agreed: bool) -> bool:
         """Return whether all processes say yes whose steps have to be launched in the same way."""

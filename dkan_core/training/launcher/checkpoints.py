@@ -59,12 +59,6 @@ def find_starting_point(
 ) -> tuple[str, Checkpoint | None, bool]:
     """Return where a run's checkpoints go, the one it resumes from, and whether those that are there are removed.
 
-    Args:
-        run: Folder or URI of the run.
-        config: Resolved settings.
-        manifest: The data.
-        overwrite: Whether an earlier run may be replaced.
-
     Raises:
         ConfigError: The checkpoint that was asked for is not there, or is of other data or settings.
         DataError: It cannot be read.
@@ -87,13 +81,7 @@ def find_starting_point(
 
 
 def find_checkpoint(where: str, config: ResolvedTrainConfig, data: str, rows: int) -> Checkpoint | None:
-    """Return the checkpoint that a run is to resume from, if it is to and there is one.
-
-    Args:
-        where: Folder or URI of the run's own checkpoints.
-        config: Resolved settings.
-        data: Fingerprint of the prepared data.
-        rows: Rows of its train split.
+    """Return the checkpoint that a run of data with this fingerprint is to resume from, if it is to and there is one.
 
     Raises:
         ConfigError: The one that was asked for is not there, or is of other data or settings.

@@ -54,11 +54,7 @@ class LivenessCounters:
 
 
 class ProcessRecord:
-    """A process and those before it of its name.
-
-    Args:
-        spec: What they all do.
-    """
+    """A process and those before it of its name."""
 
     def __init__(self, spec: ProcessSpec) -> None:
         self.name = spec.name

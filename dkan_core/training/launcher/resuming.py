@@ -30,13 +30,7 @@ logger = logging.getLogger(__name__)
 
 
 def check_resumable(checkpoint: Checkpoint, config: ResolvedTrainConfig, data: str, rows: int) -> None:
-    """Raise an error unless a run of this data with these settings can resume from a checkpoint.
-
-    Args:
-        checkpoint: To resume from.
-        config: Resolved settings.
-        data: Fingerprint of the prepared data.
-        rows: Rows of its train split.
+    """Raise an error unless a run with these settings, of data with this fingerprint, can resume from a checkpoint.
 
     Raises:
         ConfigError: It is of other data or settings, or has done more than there is to do.
@@ -150,11 +144,6 @@ def ending_of(checkpoint: Checkpoint, config: ResolvedTrainConfig, rows: int) ->
     """Return why nothing is left to do, one of ``ENDINGS``: empty where something is.
 
     What an interrupt or a limit of time ended can be resumed; so can what patience ended, with more of it.
-
-    Args:
-        checkpoint: That fits.
-        config: Resolved settings.
-        rows: Rows of the train split.
     """
     # By the patience that is asked for now, which may be more than the run had.
     early_stopping = EarlyStopping(config.patience)
@@ -172,11 +161,6 @@ def with_ending(ledger: Ledger, config: ResolvedTrainConfig, history: Sequence[M
     """Return the last ledger of a run with the reason that a resumed run would give, as ``ending_of`` does.
 
     Patience may run out while the last steps are taken: their state is scored no more, and more epochs do not help.
-
-    Args:
-        ledger: As training left it.
-        config: Resolved settings.
-        history: The run's evaluations.
     """
     early_stopping = EarlyStopping(config.patience)
     early_stopping.replay(history)
@@ -192,11 +176,6 @@ def has_no_time_left(checkpoint: Checkpoint, config: ResolvedTrainConfig) -> boo
 
 def check_architecture(checkpoint: Checkpoint, prepared: PreparedData, config: ResolvedTrainConfig) -> ModelConfig:
     """Return the architecture of a checkpoint, once its state is known to have that size.
-
-    Args:
-        checkpoint: To resume from.
-        prepared: The data.
-        config: Resolved settings.
 
     Raises:
         DataError: It is no architecture for the data, or another than that of the checkpoint's state.

@@ -64,10 +64,6 @@ class Outcome:
 def open_run(start: RunStart, architecture: ModelConfig) -> Iterator["Run"]:
     """Yield a run that is ready to be executed: its memory filled, its wake-ups and its rendezvous made.
 
-    Args:
-        start: What it starts from.
-        architecture: Of the model, from ``architecture_of_run``.
-
     Raises:
         ConfigError: The run needs more memory than there is.
     """
@@ -158,32 +154,24 @@ def _filled_memory(
 
 @dataclass(frozen=True)
 class Run:
-    """The processes of one run: made by ``open_run``.
-
-    Args:
-        memory: Shared memory with the state to begin with.
-        template: The spec of every process, but for what differs.
-        placement: Devices and threads.
-        checkpoints: Folder or URI for checkpoints.
-        facts: What every checkpoint has in common.
-        history: Evaluations before a resumption.
-    """
+    """The processes of one run: made by ``open_run``."""
 
     memory: SharedMemory
     template: ProcessSpec
+    """The spec of every process, but for what differs."""
+
     placement: Placement
     checkpoints: str
+    """Folder or URI."""
+
     facts: dict[str, Any]
+    """What every checkpoint has in common."""
+
     history: Sequence[dict[str, Any]]
+    """Evaluations before a resumption."""
 
     def execute(self, fork_server: ForkServer, ending: Ending, tracker: Tracker) -> Outcome:
-        """Run to the end.
-
-        Args:
-            fork_server: Where the processes come from.
-            ending: Told of the newest checkpoint.
-            tracker: Told of progress and evaluations.
-        """
+        """Run to the end."""
         config = self.template.config
         folder = Path(self.template.run)
         schedule = Schedule.from_config(config, self.template.train_rows)

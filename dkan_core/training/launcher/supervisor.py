@@ -47,22 +47,16 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class Supervisor:
-    """The processes of one run.
-
-    Args:
-        memory: Shared memory with the state to begin with.
-        template: The spec of every child, but for what differs.
-        placement: Devices and threads.
-        folder: For logs.
-        fork_server: Where the processes come from.
-        reporter: Told of everything.
-        checkpoint_writer: Writes checkpoints.
-    """
+    """The processes of one run."""
 
     memory: SharedMemory
     template: ProcessSpec
+    """The spec of every child, but for what differs."""
+
     placement: Placement
-    folder: Path
+    logs: Path
+    """Folder."""
+
     fork_server: ForkServer
     reporter: Reporter
     checkpoint_writer: CheckpointWriter
@@ -137,7 +131,7 @@ class Supervisor:
 
     def _start(self, record: ProcessRecord) -> None:
         child = self.fork_server.try_spawn(
-            self._process_spec(record.name, record.generation), self.folder / f"{record.name}.log"
+            self._process_spec(record.name, record.generation), self.logs / f"{record.name}.log"
         )
         if child is None:
             return

@@ -187,18 +187,7 @@ def advise(
     *,
     is_fitted: bool = False,
 ) -> Advice:
-    """Recommend strategy, workers, batch size, and parts to accumulate.
-
-    Args:
-        machine: What things cost.
-        config: Resolved settings.
-        interval: Steps between two exchanges of parameters.
-        train_rows: Rows of the train split.
-        predictions: Those to choose from, with the batch size of ``config``.
-        most_workers: As many as may be used.
-        device: What a worker has.
-        is_fitted: Whether the model is fitted again after gradient training.
-    """
+    """Recommend strategy, workers, batch size, and parts to accumulate."""
     chosen, *others = (
         choose(predictions, most_workers, machine.schemes, near) for near in (NEAR, NEAR - MARGIN, NEAR + MARGIN)
     )
@@ -262,14 +251,7 @@ def _notes(case: SweepCase, before: int, after: int) -> list[str]:
 
 
 def _close_calls(chosen: Prediction, others: Sequence[Prediction], case: SweepCase, before: int) -> list[str]:
-    """Return what may be recommended when the same is measured again.
-
-    Args:
-        chosen: The recommendation.
-        others: Those with other thresholds.
-        case: What is fixed while batch sizes are compared.
-        before: The batch size of the settings.
-    """
+    """Return what may be recommended when the same is measured again."""
     sizes = [case.best_batch(before, worth) for worth in (WORTH, WORTH - MARGIN, WORTH + MARGIN)]
     close = [
         *(f"{each.scheme} with {counted(each.workers, 'worker')}" for each in others if each != chosen),

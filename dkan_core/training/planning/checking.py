@@ -34,15 +34,7 @@ class PlanCheck:
 def check_plan(
     data: Path, config: ResolvedTrainConfig, interval: int, predictions: Sequence[Prediction], most: int
 ) -> list[PlanCheck]:
-    """Train shortly wherever this machine has the devices for it.
-
-    Args:
-        data: Prepared folder.
-        config: Resolved settings of one worker.
-        interval: Steps between two exchanges of parameters.
-        predictions: The plan.
-        most: Devices.
-    """
+    """Train shortly wherever this machine has the devices for it."""
     rows = read_manifest(data).splits["train"].rows
     schemes = {scheme.name: scheme for scheme in SCHEMES}
     checked = []

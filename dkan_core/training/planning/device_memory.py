@@ -40,11 +40,6 @@ def fit_memory(small: tuple[int, int], large: tuple[int, int]) -> MemoryNeed:
 def parts_that_fit(need: MemoryNeed, rows: float, device_memory: float) -> int | None:
     """Return the fewest parts, a power of two, in which a worker's rows fit into its device; None where not even one.
 
-    Args:
-        need: Of one step.
-        rows: Of a worker's slice.
-        device_memory: Bytes of the device.
-
     >>> need = MemoryNeed(fixed=1_000.0, per_row=50.0)
     >>> [parts_that_fit(need, 100, memory) for memory in (10_000, 5_000, 1_000)]
     [1, 2, None]

@@ -222,16 +222,7 @@ class Prediction:
 def predict(
     machine: Machine, scheme: Scheme, workers: int, *, batch_size: int, interval: int, train_rows: int
 ) -> Prediction:
-    """Predict one line of the plan.
-
-    Args:
-        machine: What things cost.
-        scheme: Way to train.
-        workers: Workers.
-        batch_size: Rows of a global batch.
-        interval: Steps between two exchanges, for a scheme that has them.
-        train_rows: Rows of the train split.
-    """
+    """Predict one line of the plan; ``interval`` is the steps between two exchanges of a scheme with local steps."""
     interval = interval if scheme.has_local_steps else 1
     rows = batch_size / workers
     compute = machine.step(scheme, workers, rows)

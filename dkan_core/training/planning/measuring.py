@@ -221,13 +221,7 @@ def _as_probed(report: dict[str, Any]) -> WorkerMeasurement:
 
 
 def measure_devices(data: Path, manifest: PreparedData, config: ResolvedTrainConfig) -> list[WorkerMeasurement]:
-    """Measure each worker's device while the others compute, too.
-
-    Args:
-        data: Prepared folder.
-        manifest: What is in it.
-        config: Resolved settings of the run.
-    """
+    """Measure each worker's device while the others compute, too."""
     placement = Placement.from_config(config)
     spec = _process_spec(data, manifest, replace(config, workers=1, slice_weights=()))
     try:

@@ -99,14 +99,7 @@ def is_behind(snapshots: Sequence[Snapshot]) -> bool:
 
 
 class Evaluator:
-    """Scores snapshots and writes the best model.
-
-    Args:
-        spec: The process's spec.
-        device: Where to score.
-        launcher: Told of every evaluation.
-        stopwatch: Told what the time went into.
-    """
+    """Scores snapshots and writes the best model."""
 
     def __init__(self, spec: ProcessSpec, device: torch.device, launcher: Channel, stopwatch: Stopwatch) -> None:
         folder = Path(spec.prepared)

@@ -14,13 +14,7 @@ HEARTBEAT_SECONDS = 0.1
 
 
 class Heartbeat:
-    """The counters of one process; heartbeats begin at once.
-
-    Args:
-        memory: Where the launcher looks.
-        role: Of this process.
-        rank: Of this process.
-    """
+    """The counters of one process; heartbeats begin at once."""
 
     def __init__(self, memory: SharedMemory, role: str, rank: int = 0) -> None:
         self._memory = memory

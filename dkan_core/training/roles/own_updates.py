@@ -25,11 +25,6 @@ class OwnSteps(UpdateSource):
     The steps are taken where the model is: on a GPU without a look at the host, on a CPU in memory that no other
     process reads. There are as many as there may be before something is due, and one at first, whose time tells how
     long others take.
-
-    Args:
-        store: The state that counts.
-        steps: Takes the steps.
-        stopwatch: Told what the time went into.
     """
 
     def __init__(self, store: ParameterStore, steps: LocalSteps, stopwatch: Stopwatch) -> None:
@@ -67,12 +62,7 @@ class OwnSteps(UpdateSource):
 
 
 def rounds_before_anything_is_due(store: ParameterStore, most: int) -> int:
-    """Return how many rounds may be one commit: those to the next that something is due after, within the epoch.
-
-    Args:
-        store: The state that counts.
-        most: Of them.
-    """
+    """Return how many rounds, at most ``most``, may be one commit: none passes the next thing due, or the epoch."""
     plan, schedule = store.rules.work_plan, store.rules.schedule
     done = store.ledger.units_done // plan.workers
     most = min(most, plan.sync_rounds_per_epoch - done % plan.sync_rounds_per_epoch)

@@ -13,12 +13,7 @@ Publish = Callable[[Ledger, bool], bool]
 
 
 def publish_to(evaluator: Wakeup, store: ParameterStore) -> Publish:
-    """Return what hands snapshots to the evaluator process.
-
-    Args:
-        evaluator: Its wake-up.
-        store: The state that counts.
-    """
+    """Return what hands snapshots to the evaluator process."""
 
     def publish(ledger: Ledger, time_is_up: bool) -> bool:
         steps_per_epoch = store.rules.schedule.steps_per_epoch

@@ -50,11 +50,6 @@ class RankUpdates(UpdateSource):
 
     The sums of a commit also carry two things: whether the run is to end, which the first rank alone decides, so
     that all end after the same step; and a checksum of each rank's state, so that ranks that drift apart are noticed.
-
-    Args:
-        process_group: This rank and the others.
-        store: This rank's copy of the state that counts.
-        stopwatch: Told what the time went into.
     """
 
     def __init__(self, process_group: ProcessGroup, store: ParameterStore, stopwatch: Stopwatch) -> None:
@@ -115,13 +110,7 @@ class RankUpdates(UpdateSource):
 
 
 class ReducedUpdates(RankUpdates):
-    """One update per round, which every rank applies to its copy of the state.
-
-    Args:
-        strategy: How the ranks' updates become one.
-        store: This rank's copy of the state that counts.
-        stopwatch: Told what the time went into.
-    """
+    """One update per round, which every rank applies to its copy of the state."""
 
     def __init__(self, strategy: Strategy, store: ParameterStore, stopwatch: Stopwatch) -> None:
         super().__init__(strategy.process_group, store, stopwatch)
@@ -140,12 +129,6 @@ class DeviceRounds(RankUpdates):
 
     There are as many rounds as there may be before something is due, and one at first; the first rank's clock decides
     how many take ``MAX_SECONDS``.
-
-    Args:
-        steps: Takes the steps, with what the ranks exchange in them.
-        process_group: This rank and the others.
-        store: This rank's copy of the state that counts.
-        stopwatch: Told what the time went into.
     """
 
     def __init__(

@@ -55,21 +55,14 @@ class UpdateSource(ABC):
 
 @dataclass(frozen=True)
 class TrainingLoop:
-    """The loop over updates.
-
-    Args:
-        store: Takes the updates.
-        source: Where they come from.
-        hooks: What is due after a commit.
-        stopwatch: Told what the time went into.
-        on_turn: Called at every turn, also while there is nothing to do: the sign of activity.
-    """
+    """The loop over updates."""
 
     store: ParameterStore
     source: UpdateSource
     hooks: PostStepHooks
     stopwatch: Stopwatch
     on_turn: Callable[[], None] = lambda: None
+    """Called at every turn, also while there is nothing to do: the sign of activity."""
 
     def run(self) -> None:
         """Train to the end, and first finish what an earlier generation of this process left undone."""

@@ -57,14 +57,7 @@ class WorkerLiveness:
 
 
 class WorkAssignment(UpdateSource, ABC):
-    """The leases of a run, and the updates that workers push for them.
-
-    Args:
-        store: The state that counts; its memory may hold leases of an earlier server.
-        wakeup: The server's, by which workers tell that they have pushed.
-        wakeups: One per worker.
-        stopwatch: Told what the time went into.
-    """
+    """The leases of a run, and the updates that workers push for them."""
 
     def __init__(self, store: ParameterStore, wakeup: Wakeup, wakeups: Sequence[Wakeup], stopwatch: Stopwatch) -> None:
         self.store = store

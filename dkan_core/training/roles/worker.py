@@ -23,12 +23,7 @@ def main(spec: ProcessSpec) -> None:
 
 
 class Worker:
-    """Computes the updates of the work units that it is handed.
-
-    Args:
-        spec: The process's spec.
-        process: What it computes with.
-    """
+    """Computes the updates of the work units that it is handed."""
 
     def __init__(self, spec: ProcessSpec, process: ComputeProcess) -> None:
         self.stopwatch = process.stopwatch

@@ -25,13 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 def choose_architecture(reader: RowReader, prepared: PreparedData, config: ResolvedTrainConfig) -> ModelConfig:
-    """Return the architecture for a data set.
-
-    Args:
-        reader: The train split.
-        prepared: The data set.
-        config: Resolved settings.
-    """
+    """Return the architecture for a data set, whose train split ``reader`` reads."""
     if config.model == "additive":
         return _choose_additive(reader, prepared, config)
     architecture, found = _choose_network(reader, prepared, config)
@@ -70,13 +64,7 @@ def _choose_network(
 
 
 def settle_architecture(reader: RowReader, prepared: PreparedData, config: ResolvedTrainConfig) -> ResolvedTrainConfig:
-    """Return the settings of runs that are only compared, with what one search finds; their networks read all columns.
-
-    Args:
-        reader: The train split.
-        prepared: The data set.
-        config: Resolved settings.
-    """
+    """Return the settings of runs that are only compared, with what one search finds; networks read all columns."""
     if not config.architecture_search:
         return config
     with torch_threads(threads_per_worker(1)):

@@ -51,14 +51,7 @@ logger = logging.getLogger(__name__)
 def search_architecture(
     reader: RowReader, prepared: PreparedData, architecture: ModelConfig, config: ResolvedTrainConfig
 ) -> ResolvedTrainConfig:
-    """Return the settings with the basis functions, hidden layers and dropout that are best; it takes seconds.
-
-    Args:
-        reader: The train split.
-        prepared: The data set.
-        architecture: That of the network without a search.
-        config: Settings of the run.
-    """
+    """Return the settings with the basis functions, hidden layers and dropout that are best; it takes seconds."""
     columns = architecture.num_numeric + len(architecture.cardinalities) + prepared.preprocessor.row_codes
     sample = sample_of(reader, columns)
     if sample is None:

@@ -100,14 +100,7 @@ class FactorPosterior:
 
 
 class Factorization:
-    """Log-odds of rows: a constant, an effect of each of two codes, and the inner product of their factors.
-
-    Args:
-        rows: The rows to fit.
-        sizes: Codes of both columns.
-        factors: How many factors.
-        rounds: How often the posterior of each column is updated.
-    """
+    """Log-odds of rows: a constant, an effect of each of two codes, and the inner product of their factors."""
 
     def __init__(self, rows: Rows, sizes: tuple[int, int], factors: int, rounds: int) -> None:
         random = np.random.default_rng(0)
@@ -164,11 +157,6 @@ def start_at_factors(model: TabularModel, reader: RowReader, prepared: PreparedD
 
     Of several labels, that counts for which they say most. Nothing is done where no two columns have more joint codes
     than a cross may have, or their codes have many rows.
-
-    Args:
-        model: An untrained one.
-        reader: The train split.
-        prepared: The data set.
     """
     config = model.config
     pairs = _pairs(config, reader.rows)

@@ -200,12 +200,7 @@ def resolve(
 
 
 def log_choices(asked: TrainConfig, config: ResolvedTrainConfig) -> None:
-    """Log what resolved settings come to, why this strategy, and whether the learning rate's limit was reached.
-
-    Args:
-        asked: The settings as they were given.
-        config: The same, resolved.
-    """
+    """Log what resolved settings come to, why this strategy, and whether the learning rate's limit was reached."""
     logger.info("strategy %s: %s", config.strategy, STRATEGY_REASONS[config.strategy, config.mode])
     logger.info(
         "training: device %s, workers %d, batch size %d, learning rate %.2g, epochs %d",

@@ -94,14 +94,7 @@ class _Rises:
 def select_features(
     reader: RowReader, prepared: PreparedData, architecture: ModelConfig, config: ResolvedTrainConfig
 ) -> ModelConfig:
-    """Return the architecture of a network that ignores useless columns, where it predicts unseen rows better.
-
-    Args:
-        reader: The train split.
-        prepared: The data set.
-        architecture: That of the network which reads all columns.
-        config: Settings of the run.
-    """
+    """Return the architecture of a network that ignores useless columns, where it predicts unseen rows better."""
     columns = source_columns(prepared.preprocessor)
     values = architecture.num_numeric + len(architecture.cardinalities) + prepared.preprocessor.row_codes
     # What says nothing about one label may say much about another, and its loss is lost in their sum. Sketches are of
@@ -171,15 +164,7 @@ def _measured(
     prepared: PreparedData,
     config: ResolvedTrainConfig,
 ) -> _Rises:
-    """Return what each column is worth to networks on rows that they have not seen.
-
-    Args:
-        architecture: That of the network.
-        columns: The columns to shuffle.
-        parts: The rows.
-        prepared: The data set.
-        config: Settings of the run.
-    """
+    """Return what each column is worth to networks on rows that they have not seen."""
     found, (sum_FC, square_FC) = [], np.zeros((2, len(parts), len(columns)))
     for fold, (model, unseen, loss_M) in enumerate(_trials([architecture] * FOLDS, parts, prepared, config)):
         found.append(loss_M)

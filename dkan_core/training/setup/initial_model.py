@@ -161,12 +161,6 @@ def warn_of_kept_shape(initial: InitialModel, config: TrainConfig, model: str = 
 def settings_from(config: TrainConfig, known: ModelConfig, weights: bytes, model: str = OF_INIT_FROM) -> TrainConfig:
     """Return settings with the architecture of a model, ``init_from`` being a digest of its weights.
 
-    Args:
-        config: The settings.
-        known: The model's architecture.
-        weights: Its file of weights.
-        model: What messages call it.
-
     Raises:
         ConfigError: A setting contradicts the model's architecture.
     """
@@ -183,15 +177,7 @@ def starting_architecture(
     initial: InitialModel | None,
     choices: RefitChoices | None,
 ) -> ModelConfig:
-    """Return the architecture that training starts with: that of ``init_from``, with what its data did not have.
-
-    Args:
-        reader: The train split.
-        prepared: The data set.
-        config: Resolved settings.
-        initial: The model of ``init_from``, if there is one.
-        choices: Those of the first training, where this is a refit.
-    """
+    """Return the architecture that training starts with: that of ``init_from``, with what its data did not have."""
     if initial is not None and initial.fits(prepared):
         return initial.architecture
     chosen = choose_architecture(reader, prepared, config)
@@ -202,11 +188,6 @@ def starting_architecture(
 
 def with_architecture(config: TrainConfig, manifest: PreparedData, prepared: str | Path) -> TrainConfig:
     """Return the settings of a run that only measures: with the architecture of ``init_from``, but not its weights.
-
-    Args:
-        config: Settings as the user gave them.
-        manifest: The data to train on.
-        prepared: Where they lie, as messages call it.
 
     Raises:
         UserError: As ``take_initial``.

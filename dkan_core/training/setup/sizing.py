@@ -158,12 +158,6 @@ def can_fit_tables(rows: int, terms: int, labels: int) -> bool:
 def fitted_pairs(config: TrainConfig, columns: int, rows: int, labels: int) -> int | None:
     """Return how many pairs a run from scratch has whose tables are fitted again; None: they are not.
 
-    Args:
-        config: Settings of the run.
-        columns: Numeric and coded features.
-        rows: Of the train split.
-        labels: How many there are.
-
     >>> auto = TrainConfig(model="additive")
     >>> [fitted_pairs(auto, columns=28, rows=rows, labels=1) for rows in (10_000, 1_000_000, 2_000_000)]
     [96, 72, None]
@@ -178,12 +172,7 @@ def fitted_pairs(config: TrainConfig, columns: int, rows: int, labels: int) -> i
 
 
 def needs_no_gradients(config: TrainConfig, prepared: PreparedData) -> bool:
-    """Return whether tables are fitted again, and to so many rows that they beat gradients on every set tried.
-
-    Args:
-        config: Settings of the run.
-        prepared: The data set.
-    """
+    """Return whether tables are fitted again, and to so many rows that they beat gradients on every set tried."""
     encoding, rows, labels = prepared.preprocessor, prepared.splits["train"].rows, len(prepared.labels)
     columns = len(encoding.numeric) + len(encoding.coded)
     pairs = fitted_pairs(config, columns, rows, labels)

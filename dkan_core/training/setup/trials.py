@@ -60,12 +60,7 @@ class MinImprovement:
 
 
 def sample_of(reader: RowReader, columns: int) -> Arrays | None:
-    """Return the first rows of the train split, as many as trials take; None where these are too few to tell.
-
-    Args:
-        reader: The train split.
-        columns: Values of a row.
-    """
+    """Return the first rows of the train split, as many as trials take; None where these are too few to tell."""
     rows = min(reader.rows, SAMPLE_ROWS, SAMPLE_VALUES // columns)
     return next(all_batches(FirstRows(reader, rows), rows)) if rows >= SEARCH_ROWS else None
 

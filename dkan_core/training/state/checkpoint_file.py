@@ -218,10 +218,6 @@ def _digest(header: Mapping[str, Any], bodies: Sequence[memoryview]) -> str:
 def decode(content: bytes, where: str) -> Checkpoint:
     """Return the checkpoint in a file; its arrays are views of ``content``.
 
-    Args:
-        content: Of the file.
-        where: File that messages name.
-
     Raises:
         DataError: It is no checkpoint, not whole, or altered; or its content contradicts itself.
     """

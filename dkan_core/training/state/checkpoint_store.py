@@ -98,21 +98,12 @@ def _remove(folder: str, names: Sequence[str]) -> None:
 
 
 def best_path(folder: Path, checkpoints: str) -> Path:
-    """Return where the evaluator writes the best state: in the folder for checkpoints, or beside where that is remote.
-
-    Args:
-        folder: Of the run, on this machine.
-        checkpoints: Folder or URI for checkpoints.
-    """
+    """Return where the evaluator writes the best state: among the checkpoints, or in the run where these are remote."""
     return (folder / CHECKPOINTS if is_remote(checkpoints) else local_path(checkpoints)) / BEST_FILE
 
 
 def copy_best(checkpoint: Checkpoint, folder: str) -> None:
     """Write the checkpoint of the best evaluation to another folder, if it lies beside a later one of its run.
-
-    Args:
-        checkpoint: The later one, as it was read.
-        folder: Folder or URI.
 
     Raises:
         OutputError: It cannot be written.
@@ -183,10 +174,6 @@ def load_source(resume: str, where: str) -> tuple[str, Checkpoint] | None:
 
 def source_of(resume: str, where: str) -> str:
     """Return the folder or file that a run is to resume from.
-
-    Args:
-        resume: Of the settings, and not "never".
-        where: Folder or URI of the run's own checkpoints.
 
     >>> source_of("best", "run/checkpoints")
     'run/checkpoints/best.safetensors'

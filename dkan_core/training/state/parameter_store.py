@@ -215,11 +215,7 @@ class ParameterStore:
         return finite
 
     def _average_into_standby(self, step: int) -> None:
-        """Take the parameters of the copy that does not count into its moving average, where an evaluation is due.
-
-        Args:
-            step: Steps of the run after the update.
-        """
+        """Take the parameters of the copy that does not count into its moving average, where an evaluation is due."""
         schedule = self.rules.schedule
         before = schedule.evaluations_due(self.ledger.step)
         old_P, new_P = self.state_KP[3], self.standby_KP[3]

@@ -48,11 +48,6 @@ class RefitChoices:
     ) -> Self:
         """Return the choices of a training.
 
-        Args:
-            metrics: Of its best model.
-            history: Its evaluations.
-            ignored_features: Those that its network does not read.
-
         Raises:
             ConfigError: An earlier version has written the metrics, without the choices.
         """
@@ -97,12 +92,7 @@ class RefitChoices:
         )
 
     def describe(self, *, rows: int, epochs: float) -> dict[str, Any]:
-        """Return what the folder of the second model says: the metrics of the first, and how the second came about.
-
-        Args:
-            rows: Of train and valid.
-            epochs: Passes over them.
-        """
+        """Return what the folder of the second model says: the metrics of the first, and how the second came about."""
         return {**self.metrics, REFIT_ROWS: rows, "refit_epochs": epochs}
 
 

@@ -191,12 +191,7 @@ def _weighted(of_network: ScoredSplit, of_partner: ScoredSplit, weight: float) -
 
 
 def chosen_weight(values: Mapping[float, float], rows: int) -> float:
-    """Return the weight with the best validation AP, or the usual one if rows are few and it is nearly as good.
-
-    Args:
-        values: The AP with each weight.
-        rows: Validation rows of the rarer class.
-    """
+    """Return the weight with the best validation AP, or the usual one if rows are few and it is nearly as good."""
     return max(values, key=lambda weight: values[weight] - weight_cost(weight, rows))
 
 

@@ -41,13 +41,7 @@ class EarlyStopping:
         return self._best[0]
 
     def take(self, average_precision: float, loss: float, *, is_due: bool = True) -> bool:
-        """Take in an evaluation; True when it is the best so far.
-
-        Args:
-            average_precision: Its AP.
-            loss: Its log loss.
-            is_due: Whether it counts for patience.
-        """
+        """Take in an evaluation; True when it is the best so far."""
         score = average_precision, -loss
         better = score > self._best
         self._best = max(self._best, score)

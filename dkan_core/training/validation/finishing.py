@@ -60,12 +60,7 @@ class Finisher:
             self._blender.make_ready()
 
     def finish(self, model: TabularModel, best: BestParameters) -> FinishedModel:
-        """Return the finished copy of a model; the model itself, which others are scored with, stays as it is.
-
-        Args:
-            model: The model, with the best parameters.
-            best: How it scores, and how far the run was.
-        """
+        """Return the finished copy of a model; the model itself, which others are scored with, stays as it is."""
         if isinstance(model, AdditiveFastKAN):
             return self._finish_additive(model, best)
         assert isinstance(model, TabularFastKAN) and model.config.blended is None, "there is no other model"

@@ -38,13 +38,7 @@ class _Score(NamedTuple):
 
 
 class ValidationScorer:
-    """Scores parameters and remembers the best value.
-
-    Args:
-        replica: A model to score with; its parameters are replaced.
-        reader: The validation split.
-        early_stopping: What came before.
-    """
+    """Scores parameters and remembers the best value."""
 
     def __init__(self, replica: Replica, reader: RowReader, early_stopping: EarlyStopping) -> None:
         self.replica = replica

@@ -23,12 +23,7 @@ PROBE_TIMEOUT_SECONDS = 300.0
 
 @dataclass
 class ProbeProcesses:
-    """The processes of one measurement; they are gone when the block ends.
-
-    Args:
-        fork_server: Where they come from.
-        folder: For logs.
-    """
+    """The processes of one measurement; they are gone when the block ends."""
 
     fork_server: ForkServer
     folder: Path
