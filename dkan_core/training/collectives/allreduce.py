@@ -11,11 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from dkan_core.data.loading.loader import SliceBatches
 from dkan_core.training.collectives.base import RoundInputs, RoundTotals, Strategy
-from dkan_core.training.communication.process_group import ProcessGroup
-from dkan_core.training.compute.flat_model import Replica
-from dkan_core.training.state.parameter_store import UpdateRules
 
 Exchange = Callable[[Tensor, Tensor], None]
 """Sends the first to the next rank and fills the second from the one before."""
@@ -24,12 +20,10 @@ Exchange = Callable[[Tensor, Tensor], None]
 class AllReduce(Strategy):
     """One gradient a step: that of the global batch, the mean over its measured labels."""
 
-    def __init__(
-        self, process_group: ProcessGroup, replica: Replica, batches: SliceBatches, rules: UpdateRules
-    ) -> None:
-        super().__init__(process_group, replica, batches, rules)
-        if replica.device == process_group.device:
-            replica.bind_gradients(self.update_N)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.replica.device == self.process_group.device:
+            self.replica.bind_gradients(self.update_N)
 
     def all_reduce(self, buffer_N: Tensor) -> None:
         """Put the sum over all ranks in the place of each one's numbers: by torch.distributed, with NCCL or gloo."""

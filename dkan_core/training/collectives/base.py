@@ -113,26 +113,26 @@ class RoundInputs:
     """See ``RoundTotals``."""
 
 
+@dataclass
 class Strategy(ABC):
     """How the ranks of a run make their gradients, or their parameters, one."""
+
+    process_group: ProcessGroup
+    replica: Replica
+    batches: SliceBatches
+    rules: UpdateRules
 
     arrays = 1
     """How many times P numbers a round aggregates."""
 
-    def __init__(
-        self, process_group: ProcessGroup, replica: Replica, batches: SliceBatches, rules: UpdateRules
-    ) -> None:
-        self.process_group = process_group
-        self.replica = replica
-        self.batches = batches
-        self.rules = rules
-        self.config = rules.config
+    def __post_init__(self) -> None:
+        self.config = self.rules.config
         self.on_step: Callable[[], None] = lambda: None
         """Called after each step of a round that has several."""
 
-        count = self.arrays * replica.values_P.numel()
+        count = self.arrays * self.replica.values_P.numel()
         # The totals lie behind the numbers: one exchange sums both.
-        self.buffer_N = torch.zeros(count + TOTALS, device=process_group.device)
+        self.buffer_N = torch.zeros(count + TOTALS, device=self.process_group.device)
         self.update_N = self.buffer_N[:count]
         self._tail = self.buffer_N[count:]
 

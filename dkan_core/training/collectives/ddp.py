@@ -10,23 +10,19 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from dkan_core.config.resolved import ResolvedTrainConfig
-from dkan_core.data.loading.loader import SliceBatches
 from dkan_core.model.base import TabularModel
 from dkan_core.training.collectives.base import RoundInputs, RoundTotals, Strategy
 from dkan_core.training.communication.process_group import ProcessGroup
 from dkan_core.training.compute.flat_model import Replica
 from dkan_core.training.compute.gradient import cell_weights, part_loss, to_tensors
-from dkan_core.training.state.parameter_store import UpdateRules
 
 
 class DistributedDataParallelism(Strategy):
     """Gradients are averaged by hooks, in buckets, while the rest is still being computed."""
 
-    def __init__(
-        self, process_group: ProcessGroup, replica: Replica, batches: SliceBatches, rules: UpdateRules
-    ) -> None:
-        super().__init__(process_group, replica, batches, rules)
-        self.model = DdpModel(process_group, replica, rules.config)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.model = DdpModel(self.process_group, self.replica, self.config)
 
     def run_sync_round(self, inputs: RoundInputs) -> RoundTotals:
         """Compute the loss as this rank's share of that of all, and let DDP average its gradient."""

@@ -10,13 +10,9 @@ Shape suffixes: P trainable parameters, N numbers of a buffer.
 import numpy as np
 import torch
 
-from dkan_core.data.loading.loader import SliceBatches
 from dkan_core.training.collectives.base import RoundInputs, RoundTotals, Strategy
-from dkan_core.training.communication.process_group import ProcessGroup
 from dkan_core.training.compute.device_steps import make_local_steps
-from dkan_core.training.compute.flat_model import Replica
 from dkan_core.training.state.adamw import AdamState
-from dkan_core.training.state.parameter_store import UpdateRules
 
 
 class LocalSGD(Strategy):
@@ -24,12 +20,10 @@ class LocalSGD(Strategy):
 
     arrays = 3
 
-    def __init__(
-        self, process_group: ProcessGroup, replica: Replica, batches: SliceBatches, rules: UpdateRules
-    ) -> None:
-        super().__init__(process_group, replica, batches, rules)
-        self.local_steps = make_local_steps(replica, batches, rules, lambda: self.on_step())
-        self.state_3P = np.zeros((self.arrays, replica.values_P.numel()), np.float32)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.local_steps = make_local_steps(self.replica, self.batches, self.rules, lambda: self.on_step())
+        self.state_3P = np.zeros((self.arrays, self.replica.values_P.numel()), np.float32)
 
     def run_sync_round(self, inputs: RoundInputs) -> RoundTotals:
         """Take the steps of a round alone, then average."""

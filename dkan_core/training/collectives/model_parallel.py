@@ -13,14 +13,11 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from dkan_core.data.loading.loader import SliceBatches
 from dkan_core.model.base import TabularModel
 from dkan_core.model.build import build_model
 from dkan_core.training.collectives.base import RoundInputs, RoundTotals, Strategy
-from dkan_core.training.communication.process_group import ProcessGroup
 from dkan_core.training.compute.flat_model import Replica
 from dkan_core.training.state.aggregation import LossTotals
-from dkan_core.training.state.parameter_store import UpdateRules
 from dkan_core.utils.arrays import Arrays
 
 
@@ -30,19 +27,17 @@ class ModelParallelism(Strategy):
     repeated: tuple[str, ...] = ()
     """What the names of parameters begin with that all ranks of a copy have, with the same gradient."""
 
-    def __init__(
-        self, process_group: ProcessGroup, replica: Replica, batches: SliceBatches, rules: UpdateRules
-    ) -> None:
-        super().__init__(process_group, replica, batches, rules)
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self.per_copy = self.config.workers_per_copy
-        self.part_index = process_group.rank % self.per_copy
+        self.part_index = self.process_group.rank % self.per_copy
         """Of this rank among those that have one copy of the model together."""
 
-        self._shapes = {name: each.shape for name, each in replica.model.named_parameters() if each.requires_grad}
+        self._shapes = {name: each.shape for name, each in self.replica.model.named_parameters() if each.requires_grad}
         # Of GPUs the current one, which this process may know by another number than the settings.
-        device = torch.device(torch.device(self.config.devices[process_group.rank]).type)
-        with process_group.exit_on_peer_loss():
-            part = self.take_part(build_model(replica.model.config))
+        device = torch.device(torch.device(self.config.devices[self.process_group.rank]).type)
+        with self.process_group.exit_on_peer_loss():
+            part = self.take_part(build_model(self.replica.model.config))
         self.part = Replica(part, device, self.config.kernel)
 
     @abstractmethod

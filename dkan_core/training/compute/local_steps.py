@@ -6,6 +6,7 @@ Shape suffixes: P trainable parameters of the model.
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -17,16 +18,15 @@ from dkan_core.training.state.aggregation import LossTotals, clip_factor, mean_i
 from dkan_core.training.state.parameter_store import UpdateRules
 
 
+@dataclass
 class LocalSteps(ABC):
     """A worker with an optimizer of its own."""
 
-    def __init__(
-        self, replica: Replica, batches: SliceBatches, rules: UpdateRules, on_step: Callable[[], None] = lambda: None
-    ) -> None:
-        self.replica = replica
-        self.batches = batches
-        self.rules = rules
-        self.on_step = on_step
+    replica: Replica
+    batches: SliceBatches
+    rules: UpdateRules
+    on_step: Callable[[], None] = lambda: None
+    """Called after every step."""
 
     @abstractmethod
     def take(self, state: AdamState, steps: range, slice_index: int, lr_scale: float) -> LossTotals:
@@ -40,17 +40,15 @@ class LocalSteps(ABC):
         """
 
 
+@dataclass
 class HostSteps(LocalSteps):
     """Steps on the host, in the arrays of the state itself."""
 
-    def __init__(
-        self, replica: Replica, batches: SliceBatches, rules: UpdateRules, on_step: Callable[[], None] = lambda: None
-    ) -> None:
-        super().__init__(replica, batches, rules, on_step)
-        self._optimizer = rules.optimizer(torch.get_num_threads())
+    def __post_init__(self) -> None:
+        self._optimizer = self.rules.optimizer(torch.get_num_threads())
         # Of no step yet, and 0 again after each.
-        self._gradient_P = np.zeros(replica.values_P.numel(), np.float32)
-        replica.bind_gradient_array(self._gradient_P)
+        self._gradient_P = np.zeros(self.replica.values_P.numel(), np.float32)
+        self.replica.bind_gradient_array(self._gradient_P)
 
     def take(self, state: AdamState, steps: range, slice_index: int, lr_scale: float) -> LossTotals:
         config = self.rules.config
