@@ -101,7 +101,6 @@ class DeviceSteps(LocalSteps):
                 # The others are in the middle of these steps, and would take part in none of them again.
                 if self.resident is None or self.exchange.has_peers:
                     raise
-                self._tell_that_rows_do_not_fit()
             # After the error, which holds what the step had allocated. The state is as it was: it is changed last.
             self._release_rows()
             return self._take(state, rounds, slice_index, lr_scale)
@@ -125,7 +124,6 @@ class DeviceSteps(LocalSteps):
         except torch.cuda.OutOfMemoryError:
             if self.resident is None:
                 raise
-            self._tell_that_rows_do_not_fit()
             self._release_rows()
         self._rehearsed = True
         why_not = self.exchange.why_not_captured
@@ -138,10 +136,8 @@ class DeviceSteps(LocalSteps):
             reason = why_not or "another rank's cannot be"
             logger.info("steps cannot be captured as a CUDA graph and are launched kernel by kernel: %s", reason)
 
-    def _tell_that_rows_do_not_fit(self) -> None:
-        logger.warning("a step and all rows do not fit on %s: batches are sent there from now on", self.device)
-
     def _release_rows(self) -> None:
+        logger.warning("a step and all rows do not fit on %s: batches are sent there from now on", self.device)
         self.resident = None
         self._takes_graph = False
         place_on_host(self.batches.reader, self.rules.config)

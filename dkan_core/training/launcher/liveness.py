@@ -87,8 +87,7 @@ class ProcessRecord:
         self.due = None
         self._ready = False
         self._counters = counters
-        self._last_seen = now
-        self._last_active = now
+        self.reset_deadlines(now)
 
     def record_counters(self, counters: LivenessCounters, now: float) -> None:
         """Take note of what the process shows."""

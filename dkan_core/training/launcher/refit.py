@@ -17,10 +17,9 @@ from dkan_core.tracking.tracker import Trackers
 from dkan_core.training.launcher.checkpoints import find_checkpoint
 from dkan_core.training.launcher.fork_server_client import ForkServer
 from dkan_core.training.launcher.resuming import ending_of
-from dkan_core.training.launcher.run import Outcome, architecture_of_run, open_run
+from dkan_core.training.launcher.run import Outcome, RunStart, architecture_of_run, open_run
 from dkan_core.training.launcher.run_folder import REFIT, make_logs_ready, make_ready
 from dkan_core.training.launcher.run_log import Ending
-from dkan_core.training.launcher.run_start import RunStart
 from dkan_core.training.setup.architecture import settled
 from dkan_core.training.setup.initial_model import InitialModel
 from dkan_core.training.state.checkpoint_file import Checkpoint

@@ -164,9 +164,7 @@ class Reporter:
         # The first step starts the clock, and so does the first one after a resumption: there is no speed before.
         if not (ledger.since_weight and facts["rows_per_second"]):
             return
-        speed = f"{facts['rows_per_second']:,.0f} rows/s"
-        epoch = f"epoch {facts['epoch']:.1f}/{self.config.epochs}"
-        self._bar.update(self._task, description=epoch, speed=speed, loss=f"{facts['loss']:.4f}")
+        self._bar.update(self._task, **self._shown_facts(facts))
         self.tracker.progress(
             Progress(
                 step=ledger.step,
@@ -200,10 +198,7 @@ class Reporter:
         last = entry["average_precision"]
         best = entry["best_average_precision"]
         # Speed and loss, too: a run may be over before anybody has looked at how far it is.
-        speed = f"{entry['rows_per_second']:,.0f} rows/s"
-        loss = f"{entry['loss']:.4f}"
-        epoch = f"epoch {entry['epoch']:.1f}/{self.config.epochs}"
-        self._bar.update(self._task, description=epoch, speed=speed, loss=loss, last=f"{last:.4f}", best=f"{best:.4f}")
+        self._bar.update(self._task, **self._shown_facts(entry), last=f"{last:.4f}", best=f"{best:.4f}")
         self.tracker.evaluation(dict(entry))
         # There the progress bar shows it.
         if not on_terminal():
@@ -217,6 +212,13 @@ class Reporter:
                 f"  AP {last:.4f}  best {best:.4f}" if self.shows_scores else "",
             )
             logger.info("time: %s", breakdown.describe(entry["time"]))
+
+    def _shown_facts(self, facts: Mapping[str, float]) -> dict[str, Any]:
+        return {
+            "description": f"epoch {facts['epoch']:.1f}/{self.config.epochs}",
+            "speed": f"{facts['rows_per_second']:,.0f} rows/s",
+            "loss": f"{facts['loss']:.4f}",
+        }
 
     def _write(self, entry: Message) -> None:
         self.history.append(entry)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dkan_core.config import ResolvedTrainConfig
+from dkan_core.data.format.manifest import PreparedData
 from dkan_core.data.loading.loader import open_split
 from dkan_core.errors import ConfigError
 from dkan_core.model.architecture import ModelConfig
@@ -23,8 +24,8 @@ from dkan_core.training.launcher.fork_server_client import ForkServer
 from dkan_core.training.launcher.reporting import Reporter, TimeReader
 from dkan_core.training.launcher.resuming import check_architecture, waiting_snapshots, with_ending
 from dkan_core.training.launcher.run_log import Ending
-from dkan_core.training.launcher.run_start import RunStart
 from dkan_core.training.launcher.supervisor import Supervisor, process_names
+from dkan_core.training.launcher.torchrun import Ranks
 from dkan_core.training.roles.process_spec import ProcessSpec
 from dkan_core.training.setup.code_factors import start_at_factors
 from dkan_core.training.setup.initial_model import InitialModel, initial_model, starting_architecture
@@ -34,6 +35,7 @@ from dkan_core.training.state.checkpoint_file import Checkpoint, run_facts
 from dkan_core.training.state.checkpoint_store import best_path
 from dkan_core.training.state.ledger import Ledger, add_to_digest
 from dkan_core.training.state.parameter_store import initialize_store, save_restore_point
+from dkan_core.training.state.refit_choices import RefitChoices
 from dkan_core.training.state.schedule import Schedule, plan_work
 from dkan_core.training.state.shared_memory import MemoryShape, SharedMemory, create_memory
 from dkan_core.training.state.snapshots import newest_snapshot, republish_snapshot
@@ -46,6 +48,41 @@ LOGS = "logs"
 WITHOUT_PROCESS_GROUP = ("parameter-server", "single")
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunStart:
+    """Data, settings and state of a training before its first step, once its settings are resolved."""
+
+    data: Path
+    """Prepared folder."""
+
+    manifest: PreparedData
+    """What is in it."""
+
+    folder: Path
+    """Local folder of the run."""
+
+    config: ResolvedTrainConfig
+    checkpoints: str
+    """Folder or URI for checkpoints."""
+
+    checkpoint: Checkpoint | None
+    """The one to resume from."""
+
+    initial: InitialModel | None
+    """Model to start from, where there is no checkpoint. None: an untrained one."""
+
+    ranks: Ranks | None = None
+    """The other launchers, under torchrun."""
+
+    choices: RefitChoices | None = None
+    """Those of the first training, where this is a refit."""
+
+    @property
+    def train_rows(self) -> int:
+        """Rows of the train split."""
+        return self.manifest.splits["train"].rows
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from dkan_core.training.launcher.checkpoints import find_starting_point, resume_
 from dkan_core.training.launcher.fork_server_client import ForkServer, one_fork_server
 from dkan_core.training.launcher.refit import check_initial, refit
 from dkan_core.training.launcher.resuming import ending_of
-from dkan_core.training.launcher.run import LOGS, Outcome, architecture_of_run, open_run
+from dkan_core.training.launcher.run import LOGS, Outcome, RunStart, architecture_of_run, open_run
 from dkan_core.training.launcher.run_folder import (
     SETTINGS,
     check_initial_stays,
@@ -37,7 +37,6 @@ from dkan_core.training.launcher.run_folder import (
     replaced_processes,
 )
 from dkan_core.training.launcher.run_log import FITTED, LOG, Ending, capture_log
-from dkan_core.training.launcher.run_start import RunStart
 from dkan_core.training.launcher.torchrun import Ranks, run_following_rank
 from dkan_core.training.setup.architecture import settled
 from dkan_core.training.setup.defaults import log_choices, resolve_for

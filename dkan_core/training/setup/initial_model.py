@@ -25,7 +25,7 @@ from dkan_core.model.saved_model import SavedModel
 from dkan_core.model.tabular import TabularFastKAN
 from dkan_core.training.compute.gradient import flatten, untrained_model
 from dkan_core.training.setup.architecture import choose_architecture
-from dkan_core.training.setup.model_parts import learning_rate_factors
+from dkan_core.training.setup.model_parts import EMBEDDINGS, learning_rate_factors
 from dkan_core.training.setup.monotone import parse_monotone
 from dkan_core.training.setup.weight_transfer import reading_all, transferred_state, widened_architecture
 from dkan_core.training.state.adamw import BETA1, BETA2
@@ -55,8 +55,6 @@ ARCHITECTURE_SETTINGS = (
     "embedding_dim",
     "sketch_rank",
 )
-
-EMBEDDINGS = "encoder.embeddings"
 
 # What messages call the model; callers of a classifier give it by another name.
 OF_INIT_FROM = "the model of init_from"
@@ -118,10 +116,10 @@ def take_initial(
         saved = SavedModel(folder)
     initial = replace(InitialModel.of(saved.module, saved.preprocessor), origins=tuple(trained_on(saved.metrics)))
     parts = [*config.freeze, *config.lr_multipliers]
-    if saved.config.ignored_features and any(part.startswith(f"{EMBEDDINGS}.") for part in parts):
+    if saved.config.ignored_features and any(part.startswith(EMBEDDINGS) for part in parts):
         raise ConfigError(
             f"freeze, lr_multipliers: columns that the model has ignored get embeddings, which are renumbered; name "
-            f"{EMBEDDINGS} as a whole"
+            f"{EMBEDDINGS.rstrip('.')} as a whole"
         )
     check_transfer(initial, manifest, str(prepared), config.init_from)
     if config.init_optimizer == "kept":

@@ -17,7 +17,6 @@ import numpy as np
 from dkan_core.config import ResolvedTrainConfig
 from dkan_core.errors import ConfigError
 from dkan_core.model.calibration import Calibration
-from dkan_core.model.model_folder import REFIT_ROWS
 from dkan_core.utils.arrays import Float32
 
 logger = logging.getLogger(__name__)
@@ -90,10 +89,6 @@ class RefitChoices:
             schedule_epochs=config.schedule_epochs or config.epochs,
             max_seconds=None,
         )
-
-    def describe(self, *, rows: int, epochs: float) -> dict[str, Any]:
-        """Return what the folder of the second model says: the metrics of the first, and how the second came about."""
-        return {**self.metrics, REFIT_ROWS: rows, "refit_epochs": epochs}
 
 
 def may_refit(ending: str) -> bool:

@@ -16,7 +16,7 @@ from dkan_core.model.additive_terms import AdditiveTerms, calibrated, purified
 from dkan_core.model.architecture import ModelConfig
 from dkan_core.model.base import TabularModel
 from dkan_core.model.calibration import Calibration
-from dkan_core.model.model_folder import SCORES
+from dkan_core.model.model_folder import REFIT_ROWS, SCORES
 from dkan_core.model.random_state import random_state
 from dkan_core.model.tabular import TabularFastKAN
 from dkan_core.scoring.prepared import ScoredSplit, score_split
@@ -110,12 +110,12 @@ class Finisher:
 
     def _as_chosen(self, choices: RefitChoices, scored: ScoredSplit, best: BestParameters) -> Described:
         """Return what the first training chose and says; how scores are distributed is the second model's own."""
-        metrics = choices.describe(rows=self.prepared.splits["train"].rows, epochs=best.facts["epoch"])
         scale_L, shift_L = choices.calibration
         probabilities_NL = to_probability(scored.log_odds_NL * scale_L + shift_L)
-        labels = zip(metrics["labels"].items(), probabilities_NL.T, strict=True)
+        labels = zip(choices.metrics["labels"].items(), probabilities_NL.T, strict=True)
         found = {name: {**facts, SCORES: score_distribution(scores_N)} for (name, facts), scores_N in labels}
-        return choices.calibration, {**metrics, "labels": found}
+        extent = {REFIT_ROWS: self.prepared.splits["train"].rows, "refit_epochs": best.facts["epoch"]}
+        return choices.calibration, {**choices.metrics, **extent, "labels": found}
 
     @property
     def _blends(self) -> bool:
