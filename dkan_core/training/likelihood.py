@@ -21,7 +21,7 @@ MAX_CODES = 1 << 16
 # Log-odds by which one Newton step changes a row at most. Where one column tells all of few positives apart, a full
 # step is far too long, as the likelihood is no parabola; from there, where it is flat, the next one has no bound.
 MAX_STEP = 8.0
-# By what is added to all rows: where all are certain there is next to none.
+# Least curvature by the intercept: where all rows are certain there is next to none.
 LEAST_CURVATURE = 1e-6
 
 

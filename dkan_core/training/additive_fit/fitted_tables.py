@@ -52,7 +52,7 @@ MIN_PAIR_EFFECT = 0.02
 @dataclass(frozen=True, kw_only=True)
 class _Rows:
     codes_TN: list[UInt16]
-    """Of each term of a layout, or of those of single features alone."""
+    """Codes of each term of a layout, or of its single features alone."""
 
     labels_NL: npt.NDArray[np.uint8]
     weight_N: Float64

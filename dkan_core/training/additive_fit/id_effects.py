@@ -139,7 +139,7 @@ def _fitted(rows: _Rows, judges: _Rows, label: int, penalty: float | None) -> Id
         if penalty is None:
             odds_N1 = (judges.codes_NV @ effects.table_V + intercept)[:, None]
             loss = mean_log_loss(judges.labels_NL[:, [label]], odds_N1, judges.weight_N)
-            # That of no rows is no number.
+            # The loss of no rows is NaN.
             if not loss < least:
                 break
             least = loss

@@ -17,10 +17,10 @@ from dkan_core.utils.arrays import Float64
 
 Cuts = tuple[int, ...]
 
-# Of a side with fine bins, at most, without that of missing values; other sides have a knot in each bin. The second
-# number is that of pairs whose effects are sharp, and the third that of those which are still too sharp for it.
+# Most knots of a side with fine bins, without that of missing values; other sides have a knot in each bin. The second
+# number is for pairs with sharp effects, the third for those that are still too sharp.
 KNOTS, MORE_KNOTS, MOST_KNOTS = 12, 24, 128
-# Of the squared second differences along both sides, those along one that needs more knots.
+# A side needs more knots if it has more than this share of the squared second differences along both.
 ROUGH_SHARE = 0.25
 
 

@@ -26,7 +26,7 @@ class RoundTotals:
     """Values summed over the ranks along with gradients or parameters, in float32: counts so that they are exact."""
 
     weight: float = 0.0
-    """Of the measured labels."""
+    """Sum over the measured labels."""
 
     loss: float = 0.0
     """Times its weight."""
@@ -41,13 +41,13 @@ class RoundTotals:
     """Why the run is to end after this round, by the first rank's decision: an index of ``ENDINGS``."""
 
     checksum: float = 0.0
-    """Of the state at the last restore point: the same in every rank unless one computes otherwise."""
+    """Checksum of the state at the last restore point: the same in every rank unless they have diverged."""
 
     square: float = 0.0
-    """Of the checksum."""
+    """The checksum, squared."""
 
     broken: float = 0.0
-    """Ranks whose steps lead to something that is no finite number."""
+    """Ranks whose steps lead to values that are not finite."""
 
     rounds: float = 0.0
     """How many rounds follow before the next commit, by the first rank's clock; 0 where there is one a commit."""

@@ -31,10 +31,10 @@ class ModelParallelism(Strategy):
         super().__post_init__()
         self.per_copy = self.config.workers_per_copy
         self.part_index = self.process_group.rank % self.per_copy
-        """Of this rank among those that have one copy of the model together."""
+        """Index of this rank among those that share a copy of the model."""
 
         self._shapes = {name: each.shape for name, each in self.replica.model.named_parameters() if each.requires_grad}
-        # Of GPUs the current one, which this process may know by another number than the settings.
+        # The current GPU, which may have another number in this process than in the settings.
         device = torch.device(torch.device(self.config.devices[self.process_group.rank]).type)
         with self.process_group.exit_on_peer_loss():
             part = self.take_part(build_model(self.replica.model.config))

@@ -138,7 +138,7 @@ class ProcessGroup:
         try:
             yield
         except (torch.OutOfMemoryError, torch.AcceleratorError):
-            # Of this rank's own device.
+            # This rank's own device has failed.
             raise
         except RuntimeError:
             # What cannot be captured can be launched.

@@ -18,7 +18,7 @@ class Rendezvous:
     host: str = "127.0.0.1"
     port: int = 0
     prefix: str = ""
-    """Of this run's keys; ranks that take the place of others use another one."""
+    """Begins this run's keys; ranks that replace others use another one."""
 
     backend: str = "gloo"
     """Of torch.distributed."""
@@ -80,7 +80,7 @@ class TorchRun:
             port=_whole_number(variables, "MASTER_PORT"),
             agent_has_store=variables.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
             attempt=variables.get("TORCHELASTIC_RESTART_COUNT", "0"),
-            # Where it is not said, as by other launchers on several nodes, it may not be assumed.
+            # Other launchers, on several nodes, may not set it: then it cannot be assumed.
             one_node=variables.get("LOCAL_WORLD_SIZE") == str(size),
             has_own_gpu="," not in variables.get("CUDA_VISIBLE_DEVICES", ","),
         )

@@ -225,7 +225,7 @@ def add_in_parts(
         add_part: Given a part and the batch's weight, adds a gradient and returns what the part adds to the loss.
     """
     rows = len(batch["labels"])
-    # Of the whole slice, before it is cut: the losses of the parts then add up to its mean.
+    # The weight of the whole slice: the losses of its parts then add up to its mean.
     weight = cell_weights(batch["labels"], batch.get("weight"), config.label_weights).sum()
     size = -(-rows // config.accumulate)
     losses = []

@@ -46,7 +46,7 @@ class HostSteps(LocalSteps):
 
     def __post_init__(self) -> None:
         self._optimizer = self.rules.optimizer(torch.get_num_threads())
-        # Of no step yet, and 0 again after each.
+        # Zeros between steps.
         self._gradient_P = np.zeros(self.replica.values_P.numel(), np.float32)
         self.replica.bind_gradient_array(self._gradient_P)
 

@@ -10,7 +10,7 @@ from dkan_core.data.loading.loader import DeviceCopies
 from dkan_core.utils.arrays import Arrays, Float32
 
 PORTABLE = 1
-"""Of the flags of ``cudaHostRegister``: for all contexts."""
+"""Flag of ``cudaHostRegister``: pinned for all contexts."""
 
 logger = logging.getLogger(__name__)
 

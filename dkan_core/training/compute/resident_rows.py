@@ -25,10 +25,10 @@ CHUNK_BYTES = 256 << 20
 
 SPARE_BYTES = 4 << 30
 SPARE_SHARE = 0.25
-"""Of a device's free memory, left for activations and for other processes: this share, and at least so many bytes."""
+"""Share of a device's free memory, and least bytes, that stay free for activations and for other processes."""
 
 ORDER_BYTES = 24
-"""Of a row, for the order of an epoch while it is made."""
+"""Bytes of a row for the order of an epoch, while it is made."""
 
 logger = logging.getLogger(__name__)
 

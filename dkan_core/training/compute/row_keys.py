@@ -7,7 +7,7 @@ from torch import Tensor
 from dkan_core.data.hashing import GOLDEN, MASK
 
 FIRST_SHIFT, FIRST_FACTOR, SECOND_SHIFT, SECOND_FACTOR, THIRD_SHIFT = 30, 0xBF58476D1CE4E5B9, 27, 0x94D049BB133111EB, 31
-"""Of ``data.hashing.splitmix64``."""
+"""Constants of ``data.hashing.splitmix64``."""
 
 
 class KeyRule(NamedTuple):

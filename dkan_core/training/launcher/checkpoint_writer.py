@@ -18,10 +18,10 @@ from dkan_core.training.state.snapshots import snapshots_after
 from dkan_core.utils.arrays import Float32
 from dkan_core.utils.storage.paths import is_remote
 
-# Of the time: what is hashed and copied takes CPU, memory bandwidth and network from training.
+# Largest share of the time: hashing and copying take CPU, memory bandwidth and network from training.
 MAX_WRITING_SHARE = 0.05
 
-# After a checkpoint that could not be written, however long that took.
+# Longest pause after a checkpoint that could not be written, however long that took.
 LONGEST_PAUSE_SECONDS = 120.0
 
 logger = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ from dkan_core.training.roles.process_spec import ProcessSpec
 # What NCCL's watchdog writes before it ends a rank that has waited for others in vain.
 NCCL_TIMEOUT = "Watchdog caught collective operation timeout"
 
-# Of the log of a process that died, in the error: enough for a traceback.
+# Last lines of a dead process's log that its error shows: enough for a traceback.
 LOG_LINES_SHOWN = 40
 
 COMPUTING_ADVICE = "a smaller --batch-size, --accumulate 4, fewer --workers, or more memory for this container"

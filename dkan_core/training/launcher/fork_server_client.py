@@ -26,11 +26,11 @@ from dkan_core.training.roles.process_spec import ProcessSpec
 from dkan_core.training.state.shared_memory import anonymous_file
 from dkan_core.utils.prctl import adopt_orphans, stop_adopting
 
-# A fork server that has not forked for so long is stopped or hangs: forking takes hundredths of a second.
+# A fork server that takes longer to fork is stopped or hangs: forking takes hundredths of a second.
 REPLY_SECONDS = 30.0
 
-# So many processes in a row may fail to start from fork servers that could: for about a minute, as a limit on processes
-# may be reached for a moment only.
+# Attempts in a row, over about a minute, to fork from fork servers that have started: a limit on processes may be
+# reached for a moment only.
 MAX_FAILED_FORKS = 10
 
 logger = logging.getLogger(__name__)

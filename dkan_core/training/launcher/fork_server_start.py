@@ -127,7 +127,7 @@ def launch_fork_server(handle: int) -> subprocess.Popen[bytes]:
     """Start a process that forks others as it is told over the socket with this handle."""
     # -P: what lies in the working folder is not imported. A session of its own: Ctrl-C is the launcher's matter.
     module = "dkan_core.training.launcher.fork_server"
-    # Of a caller without stdout or stderr any file may have its number, also this one.
+    # Where the caller has no stdout or stderr, any file may have that number, also this one.
     handle = fcntl.fcntl(handle, fcntl.F_DUPFD_CLOEXEC, 3)
     command = [sys.executable, "-P", "-m", module, str(handle), str(os.getpid())]
     try:

@@ -15,10 +15,10 @@ from dkan_core.training.state.shared_memory import SharedMemory
 # that there is time for a machine that swaps.
 UNRESPONSIVE_SECONDS = 30.0
 
-# The same once Ctrl-C was pressed, and somebody waits for the end.
+# The same after Ctrl-C, when somebody waits for the end.
 INTERRUPTED_UNRESPONSIVE_SECONDS = 5.0
 
-# How long a process may take to begin with its work: slow disks, compilers of kernels.
+# How long a process may take to start its work: disks may be slow, and kernels are compiled.
 STARTING_SECONDS = 600.0
 
 # A process without activity for so long, and so many times longer than ever before, is killed and replaced. The
@@ -26,14 +26,14 @@ STARTING_SECONDS = 600.0
 STUCK_SECONDS = {"evaluator": 600.0}
 DEFAULT_STUCK_SECONDS, STUCK_FACTOR = 60.0, 20
 
-# The same on a GPU: kernels are compiled and compared when the first batch of their kind comes, which may be any.
+# The same on a GPU: any batch may be the first of its kind, for which kernels are compiled and compared.
 GPU_STUCK_SECONDS = 600.0
 
-# So many processes in a row may be killed by a signal while none of that name has ever begun with its work.
+# Processes of one name in a row that may be killed by a signal before any has started its work.
 MAX_FAILED_STARTS = 5
 
-# A process that has died again and again for so long, and the run did not get on between two deaths, ends the run:
-# somebody pays for the machine.
+# A process that keeps dying for this long without progress of the run in between ends the run: somebody pays for the
+# machine.
 GIVE_UP_SECONDS = 1800.0
 
 Progress = tuple[int, ...]

@@ -28,7 +28,7 @@ from dkan_core.utils.progress import is_wide, make_progress, on_terminal
 from dkan_core.utils.storage.failures import output_error
 from dkan_core.utils.storage.files import write_atomic
 
-# Of seconds in the history: a tenth of a millisecond.
+# Decimals of seconds in the history: a tenth of a millisecond.
 DIGITS = 4
 
 logger = logging.getLogger(__name__)
@@ -121,7 +121,7 @@ class Reporter:
         self.history: list[dict[str, Any]] = []
         self._shown = 0
         self._unsaved_steps: list[float] = []
-        """Of the best models since the one on disk."""
+        """Steps of the best models since the one on disk."""
 
         self._stack = ExitStack()
 

@@ -145,7 +145,7 @@ def ending_of(checkpoint: Checkpoint, config: ResolvedTrainConfig, rows: int) ->
 
     What an interrupt or a limit of time ended can be resumed; so can what patience ended, with more of it.
     """
-    # By the patience that is asked for now, which may be more than the run had.
+    # With the patience that is asked for now, which may be more than the run had.
     early_stopping = EarlyStopping(config.patience)
     early_stopping.replay(checkpoint.history)
     plan = plan_work(config, rows)

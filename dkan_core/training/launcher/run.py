@@ -77,7 +77,7 @@ class RunStart:
     """The other launchers, under torchrun."""
 
     choices: RefitChoices | None = None
-    """Those of the first training, where this is a refit."""
+    """Choices of the first training, where this is a refit."""
 
     @property
     def train_rows(self) -> int:

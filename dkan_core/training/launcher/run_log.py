@@ -15,7 +15,7 @@ from dkan_core.errors import redact
 from dkan_core.utils.hints import counted
 
 LOG = "train.log"
-# By the ledger's endings; what else ends a run is an exception.
+# Keys are the ledger's endings; anything else that ends a run is an exception.
 REASONS = {
     "epochs": "all epochs done",
     "patience": "early stopping: --patience evaluations without a better one",

@@ -29,7 +29,7 @@ from dkan_core.utils.signals import handle_signal, hold_signal
 # How long a turn of the loop waits for messages: the delay until a process that is due is started.
 POLL_SECONDS = 0.1
 
-# A launcher that has not looked for so long was stopped itself, and takes no process for silent.
+# A launcher that has not looked for this long was stopped itself, and takes no process for silent.
 ABSENT_SECONDS = 5.0
 
 # How long workers with a state of their own have to reach the end of their round when the run is stopped, and killed
@@ -161,7 +161,7 @@ class Supervisor:
             self._notify_server()
 
     def _handle_channel(self, child: Child) -> None:
-        # Of processes that are heard of at once, an earlier one's death may have ended this one, too.
+        # When several report at once, the death of an earlier one may have ended this one, too.
         if self._records[child.name].child is not child or child.channel not in self._selector.get_map():
             return
         self._handle_messages(child)
@@ -214,7 +214,7 @@ class Supervisor:
         deadline = time.monotonic() + CAUSE_SECONDS
         while child.wait() in CONSEQUENCES and time.monotonic() < deadline:
             failed = [each for each in children if each.exit_code not in (None, 0)]
-            # Of equals the one that was heard of first.
+            # Among equals, the one that was heard of first.
             child = min([child, *failed], key=lambda each: CONSEQUENCES.get(each.wait(), 0))
             time.sleep(0.01)
         for each in children:

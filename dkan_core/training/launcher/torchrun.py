@@ -36,9 +36,9 @@ from dkan_core.training.state.shared_memory import MemoryShape, create_memory
 from dkan_core.utils.signals import handle_signal
 from dkan_core.utils.storage.scratch import scratch_folder
 
-# Between two looks into the store, which is over the network.
+# Pause between two requests to the store, which is over the network.
 POLL_SECONDS = 0.1
-# After so long rank 0 says whom it waits for, and again.
+# How often rank 0 says whom it waits for.
 SILENCE_SECONDS = 10.0
 
 # How long rank 0 keeps a store of its own for those that have not read the result.

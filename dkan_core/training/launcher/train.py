@@ -60,7 +60,7 @@ from dkan_core.utils.storage.staging import output_lock
 
 LEDGER_FIELDS = ("units_done", "rows", "refused", "backoffs", "late", "reassigned")
 
-# By what ended a run: how to continue it.
+# How to continue a run, by what ended it.
 HOW_TO_CONTINUE = {
     "epochs": "raise --epochs to continue",
     "patience": "it stopped early; raise --patience to continue",

@@ -11,18 +11,18 @@ from dkan_core.training.planning.sizes import show_duration, show_size
 from dkan_core.training.setup.sizing import MAX_BATCH, MIN_BATCH, STEPS_TO_TAKE
 from dkan_core.utils.hints import counted
 
-# Share of the highest speed from which on something simpler is taken instead: predictions are off by about as much.
+# Something simpler is taken if it reaches this share of the highest speed: predictions are off by about as much.
 NEAR = 0.9
 
-# Factor of the speed that makes it worth to learn something else: from twice the batch, or from averages of parameters.
+# Speedup that justifies another course of learning: twice the batch size, or averages of parameters.
 WORTH = 1.2
 
-# By how much measurements, and with them these two, may be off: what a repetition may recommend is said.
+# Error of measurements, and so of these two: the notes say what a repetition may recommend.
 MARGIN = 0.05
 
 # Steps below which a plan warns, and halves the batches where it can.
 FEW_STEPS = 300
-# Share of a gradient's time without rows from which on it is what limits.
+# From this share of a gradient's time on, launches are the limit, not rows.
 LAUNCH_SHARE = 0.5
 LIMITS = {
     "compute": "computing the gradient is the limit: only more or faster devices help",
@@ -52,17 +52,17 @@ class Advice:
     """Bytes that a worker may use; None where they are not known."""
 
     steps: int
-    """Of the run at most."""
+    """Most steps of the run."""
 
     seconds: float
-    """Of these steps, without evaluations and what comes before and after all steps."""
+    """Time of these steps, without evaluations and what comes before and after all steps."""
 
     prediction: Prediction
     is_launch_bound: bool
     """Whether most of a gradient's time does not depend on its rows."""
 
     speedup: float
-    """Over one worker at its fastest, with the batch size as it is."""
+    """Relative to one worker with its fastest strategy and the batch size of the settings."""
 
     notes: tuple[str, ...]
 

@@ -46,7 +46,7 @@ class Cost:
     """Median over the rounds' medians."""
 
     ratio: float
-    """Of its time and that of the parameter server's sync, in the median round."""
+    """Its time over that of the parameter server's sync, in the median round."""
 
     @property
     def bandwidth(self) -> float:

@@ -13,7 +13,7 @@ from dkan_core.training.launcher.train import train
 from dkan_core.training.planning.formulas import SCHEMES, Prediction
 from dkan_core.utils.storage.scratch import scratch_folder
 
-# Of a run: at least so many steps, whole epochs, unless they take longer than that.
+# A run takes whole epochs of at least this many steps together, unless that takes longer.
 MIN_STEPS, SECONDS = 100, 5.0
 
 logger = logging.getLogger(__name__)

@@ -14,8 +14,8 @@ import numpy as np
 from dkan_core.config import ResolvedStrategy
 from dkan_core.data.loading.order import steps_per_epoch
 
-# Of a parameter server that aggregates what GPUs have copied to it; assumed: memory of a server with eight channels is
-# read at about half its peak, and a pipe wakes a process within tens of microseconds.
+# A parameter server that aggregates what GPUs have copied to it, assumed: memory with eight channels is read at about
+# half its peak, and a pipe wakes a process within tens of microseconds.
 HOST_BANDWIDTH, SERVER_LATENCY = 60e9, 60e-6
 
 # Seconds of a GPU's step without rows where no GPU was measured: some hundred kernels, each launched in 5 to 10 us.
@@ -24,11 +24,11 @@ ASSUMED_LAUNCH = 1e-3
 # Bytes per second between a GPU and the host where no GPU was measured: PCIe 4.0 with 16 lanes, less its overhead.
 ASSUMED_COPY_BANDWIDTH = 20e9
 
-# Of a GPU's memory, assumed: that of an A100; newer ones have more. AdamW reads four arrays and writes three.
+# Bandwidth of a GPU's memory, assumed: an A100's; newer ones have more. AdamW reads four arrays and writes three.
 DEVICE_BANDWIDTH = 2e12
 ADAMW_ARRAYS = 7
 
-# Of a gradient's measured time, at least so much is for its rows: in noise, a larger slice may seem as fast as a small
+# Least share of a gradient's measured time that is for its rows: in noise, a larger slice may seem as fast as a small
 # one, and its rate would be infinite.
 MIN_ROW_SHARE = 0.01
 
@@ -167,7 +167,7 @@ class Machine(ABC):
 
     cores: int
     update_seconds: float
-    """Of the optimizer's step in one process."""
+    """Time of the optimizer's step in one process."""
 
     feed_rows: float
     """Rows per second that one worker can read."""
@@ -203,13 +203,13 @@ class Prediction:
     scheme: str
     workers: int
     step_seconds: float
-    """Of a global batch, its share of the exchange included."""
+    """Time of a global batch, including its share of the exchange."""
 
     compute_seconds: float
-    """Of that, in the gradient."""
+    """The part of it that the gradient takes."""
 
     rows_per_second: float
-    """Of all workers."""
+    """Speed of all workers together."""
 
     efficiency: float
     """Share of the time that goes into gradients."""

@@ -237,7 +237,7 @@ def _recommend(trials: Sequence[Trial], steps: int, full_steps: int) -> tuple[Tr
         steps: Steps of each run.
         full_steps: Steps that ``train`` takes at most.
     """
-    # Of rates that give the same model, as those of an additive one may, the nearest to that of train.
+    # Among rates that give the same model, as with an additive one, the nearest to that of train wins.
     best = max(trials, key=lambda trial: (trial.mean, -abs(math.log(trial.factor))))
     if best.diverged:
         raise TrainingError(f"every learning rate diverged, from {trials[0].learning_rate:g} on; check the weights")
@@ -253,7 +253,7 @@ def _recommend(trials: Sequence[Trial], steps: int, full_steps: int) -> tuple[Tr
         )
     noise = _noise([trial for trial in trials if not trial.diverged])
     level = [trial for trial in trials if noise is not None and abs(fitting.mean - trial.mean) <= noise]
-    # Of rates that chance alone tells apart, the one that train takes by itself.
+    # Among rates that differ by chance alone, the one that train takes by default wins.
     chosen = next((trial for trial in level if trial.factor == 1), fitting)
     if noise is None:
         notes.append("with one run per rate, differences may be noise; use --repeats 2")

@@ -23,7 +23,7 @@ class Cores(Machine):
     """One machine without a GPU: workers share its cores, and those beyond them take turns."""
 
     steps: Mapping[int, StepCost]
-    """By how many workers were measured at once, each with an even share of the cores."""
+    """By the number of workers measured at once, each with an even share of the cores."""
 
     exchanges: Mapping[str, ScalingCurve]
     """By scheme."""
@@ -50,10 +50,10 @@ class Gpus(Machine):
     schemes = GPU_SCHEMES
 
     cost: StepCost
-    """Of a gradient on rows that the host sends, launched kernel by kernel."""
+    """Cost of a gradient on rows that the host sends, launched kernel by kernel."""
 
     graph_cost: StepCost
-    """Of one on rows that lie on the GPU, as a CUDA graph."""
+    """Cost of a gradient on rows that lie on the GPU, as a CUDA graph."""
 
     size: float
     """Bytes of the parameters."""

@@ -56,7 +56,7 @@ class Measurements:
     parameters: int
     train_rows: int
     probes: dict[int, WorkerMeasurement]
-    """By how many workers computed at once."""
+    """By the number of workers that computed at once."""
 
     exchanges: dict[str, dict[int, float]]
     """Seconds, by scheme and workers; empty where the workers are GPUs."""
@@ -66,7 +66,7 @@ class Measurements:
     """Bytes of the GPU, or what the machine or container had free."""
 
     resident_bytes: int
-    """Of the train split where it lies on a GPU."""
+    """Size of the train split on a GPU."""
 
     @property
     def size(self) -> int:

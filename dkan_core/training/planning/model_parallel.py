@@ -26,10 +26,10 @@ class ModelParallelPlan:
     strategy: str
     workers: int
     bytes_per_worker: float
-    """Of parameters and gradients, on the device that has most."""
+    """Parameters and gradients, on the device that has most."""
 
     bytes_whole: float
-    """Of the whole model."""
+    """Parameters and gradients of the whole model."""
 
     hidden_from: int | None = None
     """Units of the first hidden layer, the others growing with it, from which on one device is too small."""

@@ -318,7 +318,7 @@ def _resolved(config: TrainConfig, workers: int, data: Path, manifest: PreparedD
         workers=1,
         batch_size=workers * per_worker if per_worker else config.batch_size,
         batch_size_per_worker=None,
-        # Of one worker every strategy computes the same gradient; this one has no local steps.
+        # With one worker every strategy computes the same gradient; this one has no local steps.
         strategy="parameter-server",
         mode="sync",
         sync_interval=None,

@@ -22,7 +22,7 @@ class SlicePlan:
 
     devices: tuple[str, ...]
     costs: tuple[StepCost, ...]
-    """Of a gradient, on each of them."""
+    """Cost of a gradient on each device."""
 
     batch_size: int
     slice_weights: tuple[int, ...]

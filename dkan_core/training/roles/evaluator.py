@@ -38,9 +38,9 @@ from dkan_core.utils.file_names import MODEL_FOLDER
 # evaluations of a run by default: in one that takes less time than this process to start, none is skipped, and the best
 # model is the same each time.
 MAX_BACKLOG = 32
-# Of the time, what saving takes at most between evaluations: in a run of some seconds nearly each is the best so far.
+# Largest share of the time for saving between evaluations: in a short run nearly each is the best so far.
 MAX_SAVING_SHARE = 0.05
-# After a failure to save, how long to wait at least before the next attempt.
+# Shortest wait after a failure to save.
 RETRY_SECONDS = 5.0
 # How often to look for a snapshot that no wake-up has told of: the server may have died before it notified.
 POLL_SECONDS = 0.5

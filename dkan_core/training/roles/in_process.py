@@ -49,8 +49,6 @@ class SingleResult:
     """The best model by validation AP, on the CPU, ready to score."""
 
     architecture: ModelConfig
-    """That of the model."""
-
     metrics: dict[str, Any]
     """Its metrics on validation, as a model folder holds them."""
 

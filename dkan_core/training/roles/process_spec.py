@@ -24,7 +24,7 @@ class ProcessSpec:
     """"worker", "server", "collective-worker" or "evaluator": the module that does it."""
 
     rank: int = 0
-    """Of a worker or collective worker."""
+    """Rank of a worker or collective worker."""
 
     generation: int = 1
     """How many processes its name has had."""
@@ -34,7 +34,7 @@ class ProcessSpec:
 
     prepared: str
     fingerprint: str = ""
-    """Of the data in ``prepared``; empty where there are none."""
+    """Identifies the data in ``prepared``; empty where there are none."""
 
     run: str
     config: ResolvedTrainConfig
@@ -48,7 +48,7 @@ class ProcessSpec:
     """Which ranges of the parameters decay, and how much."""
 
     rates: tuple[Rate, ...] = ()
-    """Which have a learning rate of their own: the factor."""
+    """Ranges with a learning rate of their own, and its factor."""
 
     shape: MemoryShape
     memory: int
@@ -64,16 +64,16 @@ class ProcessSpec:
     """Where the ranks find each other; None where there is only one rank, or a server."""
 
     earlier_origins: tuple[dict[str, Any], ...] = ()
-    """Where the rows came from that the models were trained on whose training this one continues."""
+    """Where the rows came from of the earlier trainings that this one continues."""
 
     choices: RefitChoices | None = None
-    """Those of an earlier training, where this one is a refit."""
+    """Choices of the first training, where this one is a refit."""
 
     history: tuple[dict[str, Any], ...] = field(default=())
     """Evaluations that an earlier evaluator has reported; of the evaluator's spec alone."""
 
     republished: int = 0
-    """Snapshots that the checkpoint held which the run resumes from: the first ones of its memory."""
+    """Snapshots from the checkpoint that the run resumes from: the first ones in its memory."""
 
     logs: str = ""
     """Folder for what libraries write when they are debugged; empty where there is none."""

@@ -24,7 +24,7 @@ from dkan_core.training.state.shared_memory import SharedMemory
 from dkan_core.training.state.stopwatch import Stopwatch
 from dkan_core.utils.arrays import Float32
 
-# So many values: sums of their squares over thousands of ranks are exact in float32.
+# Range of a checksum: sums of its squares over thousands of ranks are exact in float32.
 CHECKSUM_VALUES = 1 << 6
 
 logger = logging.getLogger(__name__)
@@ -104,7 +104,7 @@ class RankUpdates(UpdateSource):
         )
 
     def _checksum(self) -> int:
-        # Of the restore point, whose checksum is there anyway: one a round would read the whole state.
+        # The restore point has a checksum anyway; one per round would read the whole state.
         newest = max((record.read() for record in self.store.memory.restore_points), key=lambda ledger: ledger.step)
         return newest.checksum % CHECKSUM_VALUES
 

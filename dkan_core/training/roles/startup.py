@@ -70,7 +70,7 @@ def open_compute_process(spec: ProcessSpec) -> Iterator[ComputeProcess]:
 
 def use_device(spec: ProcessSpec) -> torch.device:
     """Give this process as many threads as its spec says, and return its device, on CUDA as the current one."""
-    # By the spec, not by what the machine has: workers share its cores.
+    # As many as the spec says, not as the machine has: workers share its cores.
     torch.set_num_threads(spec.threads)
     device = torch.device(spec.device)
     # Otherwise each process would allocate a context on the first GPU as well.

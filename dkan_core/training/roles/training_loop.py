@@ -85,7 +85,7 @@ class TrainingLoop:
 
     def _run_hooks(self) -> None:
         """Do what is due, once the source is idle."""
-        # By a commit of their own: a push may come too late while nothing else happens.
+        # A commit of their own: a push may come too late while nothing else happens.
         self.hooks.commit(**self.source.counters)
         ending = ""
         if not self.store.ledger.ended:

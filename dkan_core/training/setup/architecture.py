@@ -81,7 +81,7 @@ def _choose_additive(reader: RowReader, prepared: PreparedData, config: Resolved
     encoding = prepared.preprocessor
     columns = len(encoding.numeric) + len(encoding.coded)
     sample = search_sample(reader, columns=columns, labels=len(prepared.labels))
-    # Those that say next to nothing are left out when the tables are fitted again.
+    # Pairs that say next to nothing are left out when the tables are fitted again.
     searched = fitted_pairs(config, columns, reader.rows, len(prepared.labels))
     one_hot_groups, shape = choose_additive(encoding, sample, config, searched)
     names = [feature.name for feature in (*encoding.numeric, *encoding.coded)]

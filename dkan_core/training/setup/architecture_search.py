@@ -71,7 +71,7 @@ def search_architecture(
         with torch_threads(1):
             return losses(trained(network, seen, prepared, config), unseen, config)
 
-    # Of many rare categories networks may learn nothing but noise, and one with other basis functions learn less of it.
+    # From many rare categories networks may learn nothing but noise, and less of it with other basis functions.
     constant = losses(untrained_model(small, prepared, config).eval(), unseen, config).mean()
     tries_depth = rows >= DEPTH_SEARCH_ROWS
     # With dropout, such small networks learn too slowly for a second layer to be of use.

@@ -38,13 +38,13 @@ BASE_BATCH = 512
 EMA_DECAY = 0.5
 # Half of it lost 0.007 of AP, the mean of three data sets.
 BASE_LR = 4e-3
-# By the rules alone the rate of a large batch diverges; see ``resolve``.
+# The rules alone would give large batches a rate that diverges; see ``resolve``.
 MAX_LR = 1e-2
-# Times the others' rate: without layers behind the tables nothing amplifies a step.
+# Factor of an additive model's rate: without layers behind the tables nothing amplifies a step.
 ADDITIVE_LR = 5.0
-# Times that, from a model's weights: new rows are to add to what it learned, not to undo it.
+# Factor when training starts from a model: new rows should add to what it learned, not undo it.
 CONTINUING_LR = 0.1
-# Of the batch size, by ``lr_scaling``.
+# Exponent of the batch size, by ``lr_scaling``.
 EXPONENTS = {"none": 0.0, "sqrt": 0.5, "linear": 1.0}
 # Steps between two exchanges where parameters are averaged. In a prototype with four workers, averaging every 8 steps
 # lost 0.007 of AP against one worker, every 64 steps 0.012.

@@ -48,14 +48,14 @@ from dkan_core.utils.arrays import Arrays, Float64
 from dkan_core.utils.hints import some_of
 from dkan_core.utils.torch_resources import torch_threads
 
-# Of more rows, a network learns by itself which columns do not matter; of more values, trials take too long.
+# With more rows a network learns by itself which columns do not matter; with more values trials take too long.
 MAX_ROWS, MAX_VALUES = 30_000, 4_000_000
-# Of a small network, at most: which interactions one member of this size learns is a matter of chance.
+# Most members of a small network: which interactions one of this size learns is a matter of chance.
 MAX_MEMBERS = 4
 # Standard errors of the mean by which shuffling a useful column raises the loss, at least.
 USEFUL = 1.0
 MIN_IMPROVEMENT = MinImprovement(standard_errors=2.5, relative=0.01)
-# Where other rows have chosen what is left out.
+# The same where other rows have chosen what is left out.
 MIN_UNBIASED_IMPROVEMENT = MinImprovement(standard_errors=0.0, relative=0.01)
 # Columns that a line of the log names.
 MAX_NAMED = 12
@@ -71,7 +71,7 @@ class _Rises:
     """The loss of rows that networks of all columns have not seen, and by how much shuffling a column raises it."""
 
     losses: list[Float64]
-    """Of each fold, those of its rows."""
+    """Losses of the rows of each fold."""
 
     sum_FC: Float64
     square_FC: Float64

@@ -70,10 +70,10 @@ class InitialModel:
     module: TabularModel
     preprocessor: Preprocessor
     moments_2P: Float32 | None = None
-    """Of its optimizer, free of bias; None: zeros."""
+    """Moments of its optimizer, free of bias; None: zeros."""
 
     origins: tuple[dict[str, Any], ...] = ()
-    """Where the rows came from that it and those before it were trained on, as ``trained_on`` returns them."""
+    """Where the rows came from of its own and all earlier trainings, as ``trained_on`` returns them."""
 
     @classmethod
     def of(cls, module: TabularModel, preprocessor: Preprocessor) -> "InitialModel":

@@ -14,7 +14,7 @@ from dkan_core.utils.hints import counted
 from dkan_core.utils.resources import available_cores
 
 NVIDIA_DRIVER = Path("/dev/nvidiactl")
-"""Where there is an NVIDIA driver and, in a container, a GPU was asked for."""
+"""Exists where there is an NVIDIA driver and, in a container, a GPU was asked for."""
 
 logger = logging.getLogger(__name__)
 

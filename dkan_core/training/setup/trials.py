@@ -33,16 +33,15 @@ from dkan_core.training.state.adamw import AdamState
 from dkan_core.training.state.parameter_store import UpdateRules
 from dkan_core.utils.arrays import Arrays, Float64, Int64
 
-# The first rows of the train split, which are shuffled, and values (rows times columns) at most.
+# Most rows of a sample, the first ones of the shuffled train split, and most values (rows times columns).
 SAMPLE_ROWS, SAMPLE_VALUES = 100_000, 8_000_000
 # One row, or one group of rows, out of so many is held out. Groups may be large: outside of these shares of the rows,
 # nothing can be told.
 FOLDS = 5
 MIN_HELD_OUT, MAX_HELD_OUT = 0.05, 0.4
 HIDDEN = (32,)
-# Of a trial: enough to see so many rows.
+# Epochs of a trial: enough to see this many rows.
 TRIAL_ROWS, MIN_TRIAL_EPOCHS, MAX_TRIAL_EPOCHS = 100_000, 3, 6
-
 
 CPU = torch.device("cpu")
 
@@ -55,6 +54,7 @@ class MinImprovement:
 
     standard_errors: float
     """Standard errors of the difference."""
+
     relative: float
     """Share of the log loss: with many rows or labels, far less is significant, and worth nothing."""
 

@@ -25,7 +25,7 @@ Keys = Sequence[Hashable]
 SPARSE_WEIGHT = "encoder.sparse.weight"
 
 Axes = tuple[Keys | None, ...]
-"""Of a tensor: None where an axis means the same in both models."""
+"""The axes of a tensor: None where one means the same in both models."""
 
 
 def widened_architecture(
@@ -127,7 +127,7 @@ class _Meaning:
         self.first = "network.first." if is_ensemble else "network.layers.0."
         last = len(config.hidden)
         self.last = f"network.rest.{last - 1}." if is_ensemble else f"network.layers.{last}."
-        # Of an embedding by its column: its index among the embeddings may be another.
+        # An embedding is known by its column: its index among the embeddings may be another.
         embeddings = {f"encoder.embeddings.{index}.weight": self.coded[at] for index, at in enumerate(inputs.embedded)}
         self.names: dict[str, Hashable] = {name: embeddings.get(name, name) for name in model.state_dict()}
         self.tensors = {meaning: name for name, meaning in self.names.items()}

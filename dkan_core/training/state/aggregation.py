@@ -46,10 +46,10 @@ class WorkerUpdate:
     """See ``LossTotals``."""
 
     rank: int = -1
-    """Of the worker that has pushed it."""
+    """Rank of the worker that pushed it."""
 
     lease: int = 0
-    """By which that worker had the work unit."""
+    """The lease by which that worker had the work unit."""
 
     staleness: int = 0
     """Work units applied since the worker was handed this one."""

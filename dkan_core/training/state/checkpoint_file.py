@@ -30,7 +30,7 @@ from dkan_core.utils.schemas import Schema, read_json
 
 FORMAT = "3"
 
-# Of a safetensors file: the length of its header, before the header itself.
+# A safetensors file begins with the length of its header.
 LENGTH_BYTES = 8
 
 ITEM_BYTES: dict[str, int] = {"F32": 4, "U8": 1}
@@ -94,7 +94,7 @@ class LedgerSchema(Schema):
     checksum: Count
 
     acked_rank: Annotated[int, Field(exclude=True)] = -1
-    """Of files of version 0.2.0; nothing needs it."""
+    """In files of version 0.2.0; nothing needs it."""
 
 
 class SnapshotSchema(Schema):

@@ -83,7 +83,7 @@ def _prune(folder: str, newest: str) -> None:
     """Remove all but a checkpoint and the ones before it that are kept; what cannot be removed does no harm."""
     try:
         names = _names(folder)
-        # Those of later steps are of a course that --resume best has given up.
+        # Later steps belong to a course that --resume best has given up.
         kept = [name for name in names if name <= newest][-KEPT_FILES:]
         _remove(folder, [name for name in names if name not in kept])
     except (DataError, OutputError) as error:

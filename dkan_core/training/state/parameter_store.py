@@ -204,7 +204,7 @@ class ParameterStore:
     def _aggregate_into_standby(self, updates: Sequence[WorkerUpdate]) -> bool:
         """Compute the state after an update into the copy that does not count; return whether it is all finite."""
         config = self.rules.config
-        # By the work plan, not by counting updates: a step that was refused is a step of the schedule.
+        # From the work plan, not a count of updates: a step that was refused is a step of the schedule.
         done = self.rules.work_plan.steps_of_unit(updates[0].unit).start
         lr = self.rules.schedule.learning_rate(done) * self.lr_scale
         step = OptimizerStep(self.optimizer, lr, self.rules.optimizer_count(done), config.clip_norm)

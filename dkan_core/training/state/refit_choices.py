@@ -39,7 +39,7 @@ class RefitChoices:
     """Whether it had the moving average of the parameters."""
 
     ignored_features: tuple[int, ...]
-    """Those that its network does not read."""
+    """Features that its network does not read."""
 
     @classmethod
     def of(
@@ -58,7 +58,7 @@ class RefitChoices:
 
     @property
     def digest(self) -> str:
-        """Of all choices: a second training with others is another one."""
+        """Digest of all choices: with other choices, a second training is another one."""
         return hashlib.sha256(json.dumps([self.metrics, self.averaged], sort_keys=True).encode()).hexdigest()[:16]
 
     @property

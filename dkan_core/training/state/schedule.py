@@ -15,7 +15,7 @@ class Schedule:
 
     steps: int
     schedule_steps: int
-    """Those that the learning rate's schedule is for: as many, or more."""
+    """Steps of the learning rate's schedule: as many, or more."""
 
     steps_per_epoch: int
     evaluations_per_epoch: int

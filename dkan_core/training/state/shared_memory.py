@@ -23,20 +23,20 @@ from dkan_core.errors import ConfigError
 from dkan_core.training.state.ledger import Ledger
 from dkan_core.utils.arrays import Float32, Int64
 
-# All slots together, beyond the minimum; the evaluator may fall behind by that much before snapshots are skipped.
+# Size of all slots, beyond the minimum: the evaluator may fall behind by that much before snapshots are skipped.
 SNAPSHOT_BYTES = 256 << 20
-# Those that are written to in turn while the evaluator keeps up: a checkpoint may need what was scored a moment ago.
+# Size of the slots in use while the evaluator keeps up: a checkpoint may need what was scored a moment ago.
 ROTATED_BYTES = 64 << 20
 # One is kept for the final snapshot and one is being scored. A slot holds the whole state, three times the parameters
 # or more, so that there are no more of them than needed where the state is large.
 MIN_SLOTS, MAX_SLOTS = 4, 64
 
-# Of both copies of a record; the largest, the ledger, takes less than half of it (asserted in ``Record``).
+# Size of both copies of a record; the largest, the ledger, takes less than half of it (asserted in ``Record``).
 RECORD_BYTES = 512
-# In the place of a work unit in a lease: there is nothing to do yet, or nothing any more.
+# In a lease, instead of a work unit: there is nothing to do yet, or nothing any more.
 WAIT = -1
 SHUTDOWN = -2
-# A reader meets two half-written copies only while both are being written; so often in a row never happens.
+# A reader finds two half-written copies only while both are being written; that never happens so often in a row.
 READ_TRIES = 100
 
 # Roles that have one process; of the others there is one per rank.
@@ -94,7 +94,7 @@ class Push:
     """What a worker has to say about the update in its push buffer."""
 
     generation: int = 0
-    """Of the process that is ready to work, or has pushed."""
+    """Generation of the process that is ready to work, or has pushed."""
 
     lease: int = 0
     loss: float = 0.0

@@ -92,7 +92,7 @@ def _in_slot(memory: SharedMemory, slot: int) -> StateSnapshot:
     """Return what a slot holds; its clock stands still at the moment of the snapshot."""
     snapshot = memory.snapshots[slot].read()
     ledger = memory.snapshot_ledgers[slot].read()
-    # By the clock of this machine; another one may resume from it.
+    # The clock is this machine's; another machine may resume from it.
     ledger = replace(ledger, used=snapshot.seconds, started=0.0, since=0.0)
     return StateSnapshot(snapshot, ledger, memory.snapshots_SKP[slot])
 

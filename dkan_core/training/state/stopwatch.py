@@ -49,7 +49,7 @@ class Stopwatch:
         """Let the launcher see the seconds so far."""
         self._published = self._last
         if self._record is not None:
-            # Of a process that was killed and replaced, the larger peak counts.
+            # After a process was killed and replaced, the larger peak counts.
             peak = max(self._earlier_peak, self._peak_memory())
             self._record.write(TimeSpent(**self._seconds, peak_memory=peak))
 

@@ -164,7 +164,7 @@ class Blender:
             ones = max(1, math.ceil(sum(feature.ones for feature in encoding.sparse)))
             if rows := blend_rows(train_rows, terms + TERMS_PER_ID * ones, labels):
                 return rows, 1 + sum(feature.size for feature in encoding.sparse)
-        # So many ids are the network's alone.
+        # There are too many ids for the additive model: they are the network's alone.
         return blend_rows(train_rows, terms, labels) if terms else 0, 0
 
     @property

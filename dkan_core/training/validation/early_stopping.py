@@ -81,7 +81,7 @@ def describe_best(
     metrics = describe_probabilities(labels_NL, probabilities_NL, names, scored.weight_N)
     for name, *pair in zip(names, scale_L.tolist(), shift_L.tolist(), strict=True):
         metrics["labels"][name] |= zip(CALIBRATION, pair, strict=True)
-    # By the digest of its weights: a model keeps that wherever it is copied.
+    # Named by the digest of its weights, which a model keeps wherever it is copied.
     provenance = {} if config.init_from is None else {"init_from": config.init_from}
     return (scale_L, shift_L), {**metrics, "split": "valid", "epoch": epoch, "step": step, **provenance}
 

@@ -34,9 +34,9 @@ from dkan_core.utils.arrays import Arrays
 # A plan measures each number of workers twice, and should not take minutes.
 SECONDS, FEED_SECONDS, UPDATE_SECONDS, PRECISION_SECONDS = 0.6, 0.15, 0.15, 0.3
 
-# Of a large model on a slow device, one gradient may take longer than the time above: two count after the warm-up.
+# One gradient of a large model on a slow device may take longer than that: two count after the warm-up.
 MIN_TURNS = 4
-# The median of more moves no further.
+# The median does not change with more.
 MAX_TURNS = 500
 # The first gradient allocates memory, the second still finds cold caches.
 WARM_UP = 2
@@ -60,7 +60,7 @@ class WorkerMeasurement:
 
     row_bytes: int
     memory: int
-    """Of parameters, gradients, what is kept for the backward pass of the larger slice, and rows read ahead."""
+    """Parameters, gradients, what is kept for the backward pass of the larger slice, and rows read ahead."""
 
     small_memory: int
     """The same with the smaller slice."""
@@ -196,7 +196,7 @@ class Probe:
             return int(torch.cuda.max_memory_allocated(self.device)) + ahead
         at_once = -(-rows // self.config.accumulate)
         part = {name: tensor[:at_once] for name, tensor in to_tensors(batch, self.device).items()}
-        # By autograd, as on a GPU: where one call of the native extension takes a step, what it keeps is not seen.
+        # By autograd, as on a GPU: what the native extension keeps in its one call per step is not seen.
         add = partial(add_part_gradient, self.replica.model.member_logits, part, self.config, torch.ones(()))
         # Kernels that are called for the first time try themselves out.
         add()

@@ -17,7 +17,7 @@ from dkan_core.training.roles.process_spec import ProcessSpec
 # Kind of the message that a process reports with.
 MEASURED = "measured"
 
-# After so long without a report a measurement has failed.
+# A measurement without a report for this long has failed.
 PROBE_TIMEOUT_SECONDS = 300.0
 
 
