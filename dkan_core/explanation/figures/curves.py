@@ -4,6 +4,7 @@ Whoever points at a value is told it in words.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -115,26 +116,19 @@ def _draw_beside(canvas: Canvas, box: Box, y: Axis, curve: Curve, point: Point, 
 
 def earlier_line(curve: Curve, earlier: Curve) -> list[Point]:
     """Return the points of an earlier model's curve that lie on the axis of a curve."""
+    return _on_axis(earlier.of("curve", "level"), curve)
+
+
+def _on_axis(points: Sequence[Point], curve: Curve) -> list[Point]:
     values = [point.value for point in curve.points if point.value is not None]
-    return [
-        point
-        for point in earlier.of("curve", "level")
-        if point.value is not None and min(values) <= point.value <= max(values)
-    ]
+    return [point for point in points if point.value is not None and min(values) <= point.value <= max(values)]
 
 
 def earlier_marks(curve: Curve, earlier: Curve) -> list[Point]:
     """Return an earlier model's effects of the frequent values that depart from either curve, and lie on the axis."""
-    values = [point.value for point in curve.points if point.value is not None]
     shown = {point.value for point in (*departing_marks(curve), *departing_marks(earlier))}
-    return [
-        point
-        for point in earlier.of("mark")
-        if point.value in shown
-        and point.value is not None
-        and min(values) <= point.value <= max(values)
-        and not _is_apart(point, curve)
-    ]
+    marks = _on_axis(earlier.of("mark"), curve)
+    return [point for point in marks if point.value in shown and not _is_apart(point, curve)]
 
 
 def describe_point(curve: Curve, point: Point, before: float | None = None) -> str:
@@ -238,8 +232,7 @@ def _draw_levels(canvas: Canvas, curve: Curve, text: str, earlier: Curve | None)
 
 
 def _without_texts(axis: Axis) -> Axis:
-    ticks = [(value, "") for value, _ in axis.ticks]
-    return Axis(low=axis.low, high=axis.high, ticks=ticks, forward=axis.forward)
+    return replace(axis, ticks=[(value, "") for value, _ in axis.ticks], label="")
 
 
 def _whisker(panel: Panel, x: float, point: Point) -> None:

@@ -3,7 +3,7 @@
 Whoever points at a cell is told it in words.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -98,39 +98,31 @@ def draw_map(pair: PairMap) -> Drawing:
     """Draw the effect of a pair, and beside it the part that neither column has alone."""
     canvas = Canvas(WIDTH, HEIGHT)
     x, y = _axis(pair.second), _axis(pair.first)
-    turned = x if pair.second.edges or not _is_long(pair.second) else _turned(x)
+    if not pair.second.edges and max(map(len, pair.second.names)) * len(pair.second.names) > NAMES_BELOW:
+        x = replace(x, angle=40)
     half, left = WIDTH / 2, 2 + y.room_left
     for index, (values, title) in enumerate(
         ((pair.joint, "Both together"), (pair.own, "Beyond the sum of the two alone"))
     ):
-        shown = turned
         box = Box(
             left=left + index * half,
             top=22,
             right=(index + 1) * half - KEY_GAP - KEY_WIDTH - KEY_ROOM,
-            bottom=HEIGHT - 2 - shown.room_below,
+            bottom=HEIGHT - 2 - x.room_below,
         )
         canvas.text(box.left, 10, title, anchor="start")
         # Each map has colors of its own range: the part beyond the sum is often ten times smaller.
-        _paint(Panel(canvas, box, shown, y), np.array(values), np.array(pair.rows), pair)
+        _paint(Panel(canvas, box, x, y), np.array(values), np.array(pair.rows), pair)
         _paint_key(canvas, box, float(np.abs(values).max()))
     return Drawing(canvas)
-
-
-def _is_long(side: PairAxis) -> bool:
-    return max(map(len, side.names)) * len(side.names) > NAMES_BELOW
 
 
 def _axis(side: PairAxis) -> Axis:
     if side.edges:
         axis = scaled_axis(side.on_axis, [side.edges[0], side.edges[-1]], short(side.name, 40), room=0.0)
-        return Axis(low=axis.low, high=axis.high, ticks=axis.ticks, label=axis.label, grid=False, forward=axis.forward)
+        return replace(axis, grid=False)
     ticks = [(index, short(name, 20)) for index, name in enumerate(side.names)]
     return Axis(low=-0.5, high=len(side.names) - 0.5, ticks=ticks, label=short(side.name, 40), grid=False)
-
-
-def _turned(axis: Axis) -> Axis:
-    return Axis(low=axis.low, high=axis.high, ticks=axis.ticks, label=axis.label, grid=False, angle=40)
 
 
 def _paint(panel: Panel, values_AB: Float64, rows_AB: Array, pair: PairMap) -> None:

@@ -113,11 +113,12 @@ def levels_axis(names: Sequence[str], label: str = "", room: float = 0.0) -> Axi
     return Axis(low=low, high=high, ticks=[*enumerate(names)], label=label, grid=False)
 
 
-def paint_bar(panel: Panel, position: float, value: float, color: str, share: float, *, opacity: float = 1.0) -> None:
-    """Draw a bar from zero, which takes a share of the room of its position."""
-    half = share / 2
-    corners = panel.at([0, value, value, 0], [position - half, position - half, position + half, position + half])
-    panel.canvas.area(corners, color, opacity=opacity)
+def paint_bar(
+    panel: Panel, position: float, value: float, color: str, share: float, *, start: float = 0.0, opacity: float = 1.0
+) -> None:
+    """Draw a bar that takes a share of the room of its position."""
+    low, high = position - share / 2, position + share / 2
+    panel.canvas.area(panel.at([start, value, value, start], [low, low, high, high]), color, opacity=opacity)
 
 
 def zero_line(panel: Panel, *, vertical: bool = False) -> None:

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dkan_core.explanation.figures.importance import BAR_HEIGHT, BAR_SHARE, WIDE, Drawing, short
-from dkan_core.report.figures.axes import Axis, Panel, even_axis, fit
+from dkan_core.explanation.figures.importance import BAR_HEIGHT, BAR_SHARE, WIDE, Drawing, levels_axis, paint_bar, short
+from dkan_core.report.figures.axes import Panel, even_axis, fit
 from dkan_core.report.figures.canvas import ACCENT, DASHED, MUTED, QUIET, SMALL_SIZE, WARM, Canvas
 from dkan_core.utils.hints import counted
 
@@ -50,7 +50,7 @@ def draw_waterfall(reasons: Sequence[Reason], baseline: float, top: int, part: s
         sums.append(sums[-1] + change)
     names = ["baseline", *(name for name, _ in steps), "log-odds of the row"]
     canvas = Canvas(WIDE, BAR_HEIGHT * len(names) + 54)
-    y = Axis(low=len(names) - 0.4, high=-0.6, ticks=[*enumerate(names)], grid=False)
+    y = levels_axis(names)
     panel = fit(canvas, even_axis(min(sums), max(sums), "Log-odds", share=0.08), y, right=NUMBER_ROOM)
     canvas.line(panel.at([baseline, baseline], [y.low, y.high]), QUIET, width=1.2, dash=DASHED)
     _paint_sum(panel, 0, baseline)
@@ -65,8 +65,7 @@ def draw_waterfall(reasons: Sequence[Reason], baseline: float, top: int, part: s
 
 def _paint_step(panel: Panel, position: int, start: float, change: float) -> None:
     stop, half = start + change, BAR_SHARE / 2
-    corners = panel.at([start, stop, stop, start], [position - half, position - half, position + half, position + half])
-    panel.canvas.area(corners, WARM if change > 0 else ACCENT)
+    paint_bar(panel, position, stop, WARM if change > 0 else ACCENT, BAR_SHARE, start=start)
     # To where the next one starts.
     panel.canvas.line(panel.at([stop, stop], [position + half, position + 1 - half]), MUTED, width=0.8)
     _write(panel, position, max(start, stop), f"{change:+.3f}")

@@ -1,6 +1,7 @@
 """Figures of the report: what a model's scores are worth, and how training went.
 
-Labels and scores are those of one label, or of all labels pooled.
+``labels_N`` (0, 1 or 255 for not measured) and ``scores_N`` (probabilities) are those of one label, or of all labels
+pooled; a ``threshold`` is the operating threshold to mark.
 """
 
 import itertools
@@ -43,13 +44,7 @@ HOVERED = 32
 
 
 def precision_recall_figure(labels_N: Array, scores_N: Array, threshold: float | None) -> Markup:
-    """Draw precision over recall with the no-skill line and the operating point.
-
-    Args:
-        labels_N: 0, 1 or 255 (not measured).
-        scores_N: Probabilities.
-        threshold: Operating threshold to mark.
-    """
+    """Draw precision over recall with the no-skill line and the operating point."""
     recall, precision, thresholds = precision_recall_points(labels_N, scores_N)
     panel = _unit_square("Recall", "Precision")
     _dashed(panel, [0, 1], [precision[-1], precision[-1]])
@@ -66,13 +61,7 @@ def precision_recall_figure(labels_N: Array, scores_N: Array, threshold: float |
 
 
 def roc_figure(labels_N: Array, scores_N: Array, threshold: float | None) -> Markup:
-    """Draw the true over the false positive rate with the diagonal and the operating point.
-
-    Args:
-        labels_N: 0, 1 or 255 (not measured).
-        scores_N: Probabilities.
-        threshold: Operating threshold to mark.
-    """
+    """Draw the true over the false positive rate with the diagonal and the operating point."""
     false_rate, true_rate, thresholds = roc_points(labels_N, scores_N)
     panel = _unit_square("False positive rate", "True positive rate")
     _dashed(panel, [0, 1], [0, 1])
@@ -86,12 +75,7 @@ def roc_figure(labels_N: Array, scores_N: Array, threshold: float | None) -> Mar
 
 
 def gain_figure(labels_N: Array, scores_N: Array) -> Markup:
-    """Draw the share of positives found over the share of rows alerted on, with no skill and a perfect order.
-
-    Args:
-        labels_N: 0, 1 or 255 (not measured).
-        scores_N: Probabilities.
-    """
+    """Draw the share of positives found over the share of rows alerted on, with no skill and a perfect order."""
     alerted, found, thresholds = gain_points(labels_N, scores_N)
     panel = _unit_square("Share of rows alerted on", "Share of positives found")
     _dashed(panel, [0, 1], [0, 1])
@@ -104,18 +88,12 @@ def gain_figure(labels_N: Array, scores_N: Array) -> Markup:
 
 
 def lift_figure(labels_N: Array, scores_N: Array) -> Markup:
-    """Draw how many times more positives are among the highest-scored rows than among as many at random.
-
-    Args:
-        labels_N: 0, 1 or 255 (not measured).
-        scores_N: Probabilities.
-    """
+    """Draw how many times more positives are among the highest-scored rows than among as many at random."""
     alerted, found, thresholds = (points[1:] for points in gain_points(labels_N, scores_N))
     lift = [share / rows for share, rows in zip(found, alerted, strict=True)]
     high = 1.06 * max([*lift, 1.0])
-    x = Axis(low=0.0, high=1.0, ticks=tick_texts(FIFTHS), label="Share of rows alerted on")
     y = Axis(low=0.0, high=high, ticks=tick_texts(even_ticks(0.0, high)), label="Lift")
-    panel = fit(Canvas(WIDTH, HEIGHT), x, y)
+    panel = fit(Canvas(WIDTH, HEIGHT), _unit_axis("Share of rows alerted on"), y)
     _dashed(panel, [0, 1], [1, 1])
     panel.canvas.line(panel.at(alerted, lift), ACCENT)
     points = zip(alerted, lift, thresholds, strict=True)
@@ -124,12 +102,7 @@ def lift_figure(labels_N: Array, scores_N: Array) -> Markup:
 
 
 def calibration_figure(labels_N: Array, scores_N: Array) -> Markup:
-    """Draw the observed rate over the mean probability of bins of equal count, with the diagonal.
-
-    Args:
-        labels_N: 0, 1 or 255 (not measured).
-        scores_N: Probabilities.
-    """
+    """Draw the observed rate over the mean probability of bins of equal count, with the diagonal."""
     probability, rate, rows = calibration_points(labels_N, scores_N)
     bounds = [rate_interval(share * count, count) for share, count in zip(rate, rows, strict=True)]
     # Rare positives leave most of the unit square empty: show only what the bins reach.
@@ -152,18 +125,12 @@ def calibration_figure(labels_N: Array, scores_N: Array) -> Markup:
 
 
 def score_figure(labels_N: Array, scores_N: Array) -> Markup:
-    """Draw how many rows of each class have which score, on a logarithmic scale.
-
-    Args:
-        labels_N: 0, 1 or 255 (not measured).
-        scores_N: Probabilities.
-    """
+    """Draw how many rows of each class have which score, on a logarithmic scale."""
     edges, negatives, positives = score_histogram(labels_N, scores_N)
     high = 3.0 * max([*negatives, *positives, 1])
     ticks = [(10.0**power, _short_count(10.0**power)) for power in range(12) if 10.0**power <= high]
-    x = Axis(low=0.0, high=1.0, ticks=tick_texts(FIFTHS), label="Predicted probability")
     y = Axis(low=HALF_A_ROW, high=high, ticks=ticks, label="Rows", forward=np.log)
-    panel = fit(Canvas(WIDTH, HEIGHT), x, y)
+    panel = fit(Canvas(WIDTH, HEIGHT), _unit_axis("Predicted probability"), y)
     right = panel.box.right
     for counts, color, name in ((positives, WARM, "positives"), (negatives, QUIET, "negatives")):
         if any(counts):
@@ -249,10 +216,12 @@ def _rate(labels_N: Array) -> float:
     return float(positives / (positives + negatives))
 
 
+def _unit_axis(label: str, high: float = 1.0) -> Axis:
+    return Axis(low=0.0, high=high, ticks=tick_texts(FIFTHS), label=label)
+
+
 def _unit_square(xlabel: str, ylabel: str) -> Panel:
-    ticks = tick_texts(FIFTHS)
-    x = Axis(low=0.0, high=1.0, ticks=ticks, label=xlabel)
-    return fit(Canvas(WIDTH, HEIGHT), x, Axis(low=0.0, high=1.02, ticks=ticks, label=ylabel))
+    return fit(Canvas(WIDTH, HEIGHT), _unit_axis(xlabel), _unit_axis(ylabel, high=1.02))
 
 
 def _dashed(panel: Panel, x: Sequence[float], y: Sequence[float]) -> None:
