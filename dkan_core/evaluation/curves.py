@@ -1,7 +1,7 @@
 """Curves and tables of a classifier for its report: ROC, precision and recall, calibration, thresholds.
 
-Labels and scores are those of ``evaluation.metrics``: 255 is "not measured", and a row is an alert at a threshold when
-its score is at or above it. What is returned is plain Python and finite.
+As in ``evaluation.metrics``, ``labels_N`` are 0, 1 or 255 (not measured) and ``scores_N`` are probabilities; a row is
+an alert at a threshold when its score is at or above it. What is returned is plain Python and finite.
 
 Shape suffixes: N rows, K sorted values, T thresholds.
 """
@@ -37,10 +37,6 @@ def roc_points(labels_N: Array, scores_N: Array) -> tuple[list[float], list[floa
 
     At most ``ROC_POINTS``, evenly spread over both rates, each exact. The first threshold, where nothing is an
     alert, is 1.0 and not infinite. Three empty lists where only one class was measured.
-
-    Args:
-        labels_N: 0, 1 or 255 (not measured).
-        scores_N: Probabilities.
     """
     ranking = rank_scores(labels_N, scores_N)
     if not ranking.has_both_classes:
@@ -62,10 +58,6 @@ def precision_recall_points(labels_N: Array, scores_N: Array) -> tuple[list[floa
 
     At most ``RECALL_POINTS``, evenly spread over recall, each exact; the last alerts on every row. Three empty
     lists where there is no positive.
-
-    Args:
-        labels_N: 0, 1 or 255 (not measured).
-        scores_N: Probabilities.
     """
     ranking = rank_scores(labels_N, scores_N)
     if ranking.positives_P.size == 0:
@@ -84,10 +76,6 @@ def gain_points(labels_N: Array, scores_N: Array) -> tuple[list[float], list[flo
 
     Their quotient is the lift: how many times more positives are among the alerts than among as many rows at random.
     At most ``GAIN_POINTS``, evenly spread over the rows, each exact. Three empty lists where there is no positive.
-
-    Args:
-        labels_N: 0, 1 or 255 (not measured).
-        scores_N: Probabilities.
     """
     ranking = rank_scores(labels_N, scores_N)
     if ranking.positives_P.size == 0:
@@ -103,12 +91,7 @@ def gain_points(labels_N: Array, scores_N: Array) -> tuple[list[float], list[flo
 
 
 def threshold_counts(labels_N: Array, scores_N: Array, operating: float | None) -> dict[str, Any]:
-    """Count true and false alerts at many thresholds, for whoever wants to choose one by what errors cost.
-
-    Args:
-        labels_N: 0, 1 or 255 (not measured).
-        scores_N: Probabilities.
-        operating: A threshold that is to be among them, if there is one.
+    """Count true and false alerts at many thresholds, the operating one among them, to choose one by what errors cost.
 
     Returns:
         ``thresholds``, falling: None, which no row reaches, and scores down to the lowest; ``true`` and ``false``
@@ -135,12 +118,8 @@ def threshold_counts(labels_N: Array, scores_N: Array, operating: float | None) 
 def calibration_points(labels_N: Array, scores_N: Array, bins: int = 15) -> tuple[list[float], list[float], list[int]]:
     """Return (mean probability, observed rate, rows) of bins of equal count, probability rising.
 
-    Equal scores stay in one bin, so that there are fewer bins where scores repeat.
-
-    Args:
-        labels_N: 0, 1 or 255 (not measured).
-        scores_N: Probabilities.
-        bins: How many bins there are at most; at 15, each of a thousand rows' bins still has 66.
+    Equal scores stay in one bin, so that there are fewer bins where scores repeat. Of at most 15 bins, each of a
+    thousand rows' bins still has 66.
     """
     ranking = rank_scores(labels_N, scores_N)
     if ranking.rows == 0:
@@ -159,10 +138,6 @@ def calibration_points(labels_N: Array, scores_N: Array, bins: int = 15) -> tupl
 def score_histogram(labels_N: Array, scores_N: Array) -> tuple[list[float], list[int], list[int]]:
     """Count rows by score, in bins of equal width between 0 and 1.
 
-    Args:
-        labels_N: 0, 1 or 255 (not measured).
-        scores_N: Probabilities.
-
     Returns:
         The edges of the bins, the negatives and the positives in each bin.
     """
@@ -174,11 +149,6 @@ def score_histogram(labels_N: Array, scores_N: Array) -> tuple[list[float], list
 
 def confusion_matrix(labels_N: Array, scores_N: Array, threshold: float) -> list[list[int]]:
     """Count rows as [[true negatives, false positives], [false negatives, true positives]].
-
-    Args:
-        labels_N: 0, 1 or 255 (not measured).
-        scores_N: Probabilities.
-        threshold: Scores from here on are alerts.
 
     >>> confusion_matrix(np.array([0, 0, 1, 255], np.uint8), np.array([0.1, 0.6, 0.7, 0.9]), 0.5)
     [[1, 1], [0, 1]]
@@ -192,11 +162,6 @@ def confusion_matrix(labels_N: Array, scores_N: Array, threshold: float) -> list
 
 def threshold_table(labels_N: Array, scores_N: Array, operating: float | None) -> list[dict[str, Any]]:
     """Return what alerting on the top 0.1% to 50% of the rows, or at the ``operating`` threshold, would bring.
-
-    Args:
-        labels_N: 0, 1 or 255 (not measured).
-        scores_N: Probabilities.
-        operating: A further threshold, the one that the model is used at; None where there is none.
 
     Returns:
         One dict a threshold, falling: ``threshold``, ``precision``, ``recall``, ``f1``, ``lift``,

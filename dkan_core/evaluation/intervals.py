@@ -9,6 +9,8 @@ bootstrap's own are too narrow of few rows (Hesterberg 2015, What teachers shoul
 The bounds of a metric lie about two standard errors of the bootstrap on either side of it, on the logit scale: near 1,
 percentiles of the replicates are too high. Those of a difference, which has no such limit nearby, are percentiles.
 
+Labels are 0, 1 or 255 (not measured), scores are probabilities; without weights, every row counts alike.
+
 Shape suffixes: N rows, C cells, K bins.
 """
 
@@ -40,11 +42,6 @@ def metric_intervals(labels_N: Array, scores_N: Array, weight_N: Array | None = 
     """Return the offsets of the bounds from average precision and from ROC AUC.
 
     None where the rows do not define it, or no replicate differs: every positive is ranked above every negative, say.
-
-    Args:
-        labels_N: 0, 1 or 255 (not measured).
-        scores_N: Probabilities.
-        weight_N: Weights of the rows. Default: every row counts alike.
     """
     replicates = _replicates(labels_N, [scores_N], weight_N, BINS)
     if replicates is None:
@@ -56,14 +53,7 @@ def metric_intervals(labels_N: Array, scores_N: Array, weight_N: Array | None = 
 def difference_intervals(
     labels_N: Array, scores_N: Array, other_N: Array, weight_N: Array | None = None
 ) -> list[Interval | None]:
-    """Return the offsets of the bounds from how far a model's metrics are above those of another on the same rows.
-
-    Args:
-        labels_N: 0, 1 or 255 (not measured).
-        scores_N: Probabilities of the model.
-        other_N: Those of the other.
-        weight_N: Weights of the rows. Default: every row counts alike.
-    """
+    """Return the offsets of the bounds from how far a model's metrics are above those of another on the same rows."""
     replicates = _replicates(labels_N, [scores_N, other_N], weight_N, PAIRED_BINS)
     if replicates is None:
         return [None] * len(KEYS)
@@ -74,14 +64,7 @@ def difference_intervals(
 def add_intervals(
     metrics: dict[str, Any], labels_NL: Array, probabilities_NL: Array, weight_N: Array | None = None
 ) -> None:
-    """Put intervals beside the metrics of each label, and of a single label beside those of the whole.
-
-    Args:
-        metrics: From ``compute_metrics``.
-        labels_NL: 0, 1 or 255 (not measured).
-        probabilities_NL: What a model gives.
-        weight_N: Weights of the rows. Default: every row counts alike.
-    """
+    """Put intervals beside the metrics, from ``compute_metrics``, of each label; a single label's also at the top."""
     for index, values in enumerate(metrics["labels"].values()):
         found = metric_intervals(labels_NL[:, index], probabilities_NL[:, index], weight_N)
         for key, offsets in zip(KEYS, found, strict=True):
@@ -98,15 +81,9 @@ def difference_to(
     theirs_NL: Array,
     weight_N: Array | None = None,
 ) -> dict[str, Interval | None]:
-    """Return an interval of the difference of each metric of a single label; nothing where there are several labels.
+    """Return an interval of the difference of each metric, the model's less the earlier model's, of a single label.
 
-    Args:
-        metrics: Of the model.
-        previous: Of the earlier one.
-        labels_NL: 0, 1 or 255 (not measured).
-        ours_NL: Probabilities of the model.
-        theirs_NL: Those of the earlier one.
-        weight_N: Weights of the rows. Default: every row counts alike.
+    Nothing where there are several labels.
     """
     if labels_NL.shape[1] > 1 or metrics["average_precision"] is None:
         return {}

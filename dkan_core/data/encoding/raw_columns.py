@@ -1,4 +1,8 @@
-"""Columns of raw rows as an encoding takes them: numbers or texts, checked by name and type."""
+"""Columns of raw rows as an encoding takes them: numbers or texts, checked by name and type.
+
+``where`` is what messages call the rows, and ``time`` what of a column of dates or times is meant; None for a column of
+numbers. A column that is missing, occurs twice or is of another kind raises DataError.
+"""
 
 import re
 
@@ -22,13 +26,7 @@ INTEGER = re.compile(r"0|-?[1-9][0-9]*")
 
 
 def column_named(rows: pa.RecordBatch | pa.Table, name: str, where: str) -> pa.ChunkedArray | pa.Array:
-    """Return a column; one that is missing or occurs twice raises DataError.
-
-    Args:
-        rows: The rows.
-        name: The column.
-        where: The rows, as messages should call them.
-    """
+    """Return a column of any kind."""
     indices = rows.schema.get_all_field_indices(name)
     if not indices:
         raise DataError(f"{where}: column {name!r} is missing; the model was trained with it")
@@ -39,12 +37,6 @@ def column_named(rows: pa.RecordBatch | pa.Table, name: str, where: str) -> pa.C
 
 def numbers(rows: pa.RecordBatch | pa.Table, name: str, where: str, time: TimePart | None = None) -> Float64:
     """Return a numeric column with NaN for null, NaN and infinity; numbers beyond ``LARGEST`` count as that.
-
-    Args:
-        rows: The rows.
-        name: The column; one that does not hold numbers raises DataError.
-        where: The rows, as messages should call them.
-        time: What of a column of dates or times is meant; None for a column of numbers.
 
     Shape:
         - Output: ``(N,)``
@@ -59,14 +51,7 @@ def numbers(rows: pa.RecordBatch | pa.Table, name: str, where: str, time: TimePa
 def column_of_numbers(
     rows: pa.RecordBatch | pa.Table, name: str, where: str, time: TimePart | None = None
 ) -> pa.ChunkedArray | pa.Array:
-    """Return a numeric column as it is, durations in seconds; one that does not hold numbers raises DataError.
-
-    Args:
-        rows: The rows.
-        name: The column.
-        where: The rows, as messages should call them.
-        time: What of a column of dates or times is meant; None for a column of numbers.
-    """
+    """Return a numeric column as it is, durations in seconds."""
     # Rows that are read back from prepared data have the part itself.
     if time is not None and not (name in rows.schema.names and is_number(rows.schema.field(name).type)):
         return read_part(column_named(rows, time.column, where), time, where)
@@ -81,13 +66,9 @@ def column_of_numbers(
 def texts_of(
     column: pa.ChunkedArray | pa.Array, name: str, where: str, *, integers: bool = False
 ) -> pa.ChunkedArray | pa.Array:
-    """Return a column of strings or booleans, or of floats without any value, as strings; others raise DataError.
+    """Return a column of strings or booleans, or of floats without any value, as strings.
 
-    Args:
-        column: The column.
-        name: Its name.
-        where: The rows, as messages should call them.
-        integers: Whether whole numbers are taken, too, in decimal digits; floats have no fraction then.
+    With ``integers``, whole numbers are taken, too, in decimal digits; floats have no fraction then.
     """
     kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
     if pa.types.is_floating(kind) and column.null_count == len(column):
