@@ -105,12 +105,10 @@ class AdditiveFastKAN(TabularModel, KernelModule):
 
     @property
     def first_layer(self) -> FastKANLayer | None:
-        """None: rows are looked up."""
         return None
 
     @property
     def first_layer_is_sum(self) -> bool:
-        """Whether there is a sum of terms: always."""
         return True
 
     @property
@@ -120,7 +118,6 @@ class AdditiveFastKAN(TabularModel, KernelModule):
 
     @property
     def code_tables(self) -> dict[str, list[int]]:
-        """The parameters whose rows stand for codes, and the sizes of the features or groups they hold."""
         return {"table": [term.size for term in self.layout.terms]}
 
     def tables(self) -> Tensor:

@@ -131,7 +131,7 @@ class InputEncoder(nn.Module):
         self.groups = config.sparse
         self.sparse = SparseWeights(sparse_rows(config), first_width) if config.sparse else None
         self.register_buffer("byte_scores", decode_scores(torch.arange(256).byte()[None])[0], persistent=False)
-        layout = self._layout(curved)
+        layout = InputLayout(curved, self._columns, [] if self.indicators is None else self.indicators.groups())
         self.register_buffer("layout", layout.to_tensor(), persistent=False)
         self._on_gpu = GpuFirstLayer(config.cardinalities, layout)
 
@@ -219,19 +219,12 @@ class InputEncoder(nn.Module):
         """Return what ``binary_linear`` is given; None where there are no binary features."""
         if self.binary_linear is None or numeric is None:
             return None
-        return self._scaled_and_dropped(decode_scores(numeric[:, self.binary]), dropout_key_B)
-
-    def _scaled_and_dropped(self, binary_BF: Tensor, dropout_key_B: Tensor | None) -> Tensor:
-        scaled_BF: Tensor = BINARY_SCALE * self.binary_dropout(binary_BF, dropout_key_B)
-        return scaled_BF
+        kept_BF: Tensor = self.binary_dropout(decode_scores(numeric[:, self.binary]), dropout_key_B)
+        return BINARY_SCALE * kept_BF
 
     @property
     def _tables(self) -> list[Tensor]:
         return [layer.weight for layer in self.embeddings if isinstance(layer, nn.Embedding)]
-
-    def _layout(self, curved: Sequence[int]) -> InputLayout:
-        """Return where the first layer's inputs come from."""
-        return InputLayout(curved, self._columns, [] if self.indicators is None else self.indicators.groups())
 
     @property
     def _columns(self) -> list[EmbeddedColumn]:

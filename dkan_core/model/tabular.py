@@ -43,17 +43,14 @@ class TabularFastKAN(TabularModel):
 
     @property
     def widths(self) -> list[int]:
-        """Inputs, hidden units and outputs of each member."""
         return [self.encoder.width, *self.config.hidden, len(self.config.labels)]
 
     @property
     def code_tables(self) -> dict[str, list[int]]:
-        """The parameters whose rows stand for codes, and the sizes of the features or groups they hold."""
         return {f"encoder.{name}": sizes for name, sizes in self.encoder.code_tables().items()}
 
     @property
     def codes_per_row(self) -> dict[str, list[float]]:
-        """By table of codes, how many codes of each column a row has on average, where that is not one."""
         return {"encoder.sparse.weight": [group.ones for group in self.config.sparse]}
 
     def member_logits(
@@ -63,9 +60,7 @@ class TabularFastKAN(TabularModel):
         dropout_key_B: Tensor | None = None,
         sparse: Tensor | None = None,
     ) -> Tensor:
-        """Return each member's log-odds ``(M, B, L)``; see the base."""
-        first_BH = self.first_output(numeric, categorical, dropout_key_B, sparse)
-        return self.logits_of(first_BH, dropout_key_B)
+        return self.logits_of(self.first_output(numeric, categorical, dropout_key_B, sparse), dropout_key_B)
 
     def first_output(
         self,
@@ -74,7 +69,6 @@ class TabularFastKAN(TabularModel):
         dropout_key_B: Tensor | None = None,
         sparse: Tensor | None = None,
     ) -> Tensor:
-        """Return the first layer's output over all members ``(B, H)``; arguments as for ``member_logits``."""
         first = self.first_layer
         arguments = numeric, categorical, dropout_key_B, sparse
         first_BH = None if first is None else self.encoder.first_layer(first, *arguments)
@@ -87,22 +81,15 @@ class TabularFastKAN(TabularModel):
 
     @property
     def first_layer(self) -> FastKANLayer | None:
-        """The layer that reads the inputs, that of all members; None where there are shifts alone."""
         layer = self.network.layers[0] if isinstance(self.network, FastKAN) else self.network.first
         return layer if isinstance(layer, FastKANLayer) else None
 
     @property
     def first_layer_is_sum(self) -> bool:
-        """Whether the first layer's output is a sum of terms, each of one column or one group of columns."""
         return self.first_layer is None or self.first_layer.layernorm is None
 
     def log_odds_of(self, first_BH: Tensor) -> Tensor:
-        """Return the calibrated log-odds ``(B, L)``, given the first layer's output."""
-        return self.calibrated(self.uncalibrated_of(first_BH))
-
-    def uncalibrated_of(self, first_BH: Tensor) -> Tensor:
-        """Return the log-odds ``(B, L)`` before calibration, given the first layer's output."""
-        return self.together_and_apart(first_BH)[0]
+        return self.calibrated(self.together_and_apart(first_BH)[0])
 
     def together_and_apart(self, first_BH: Tensor) -> tuple[Tensor, Tensor]:
         """Return the log-odds ``(B, L)`` before calibration, and beside them each member's ``(M, B, L)``."""
@@ -110,11 +97,6 @@ class TabularFastKAN(TabularModel):
         return mean_log_odds(logits_MBL), logits_MBL
 
     def logits_of(self, first_BH: Tensor, dropout_key_B: Tensor | None = None) -> Tensor:
-        """Return each member's log-odds ``(M, B, L)``, before calibration, given the first layer's output.
-
-        Args:
-            first_BH: Over all members.
-            dropout_key_B: As in ``member_logits``.
-        """
+        """Return each member's log-odds ``(M, B, L)``, before calibration, given the first layer's output."""
         logits = self.network.after_first(first_BH, dropout_key_B)
         return (logits.unsqueeze(0) if isinstance(self.network, FastKAN) else logits) + self.bias
