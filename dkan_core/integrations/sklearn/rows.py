@@ -62,7 +62,7 @@ def read_features(estimator: BaseEstimator, X: Any, *, fitting: bool, as_ids: bo
     if issparse(X):
         X = validate_data(estimator, X, reset=fitting, dtype=None, accept_sparse="csr", ensure_all_finite=False)
         if as_ids is None:
-            as_ids = _holds_ones(X) if fitting else reads_ids(estimator.preprocessor_.columns)
+            as_ids = not len(_other_values(X)) if fitting else reads_ids(estimator.preprocessor_.columns)
         if as_ids:
             return _ids_of_ones(X, estimator.categorical_features)
         if X.shape[0] * X.shape[1] > MAX_DENSE_CELLS:
@@ -127,10 +127,6 @@ def reads_ids(columns: Sequence[str]) -> bool:
 def _other_values(X: csr_matrix) -> npt.NDArray[Any]:
     other: npt.NDArray[Any] = X.data[(X.data != 0) & (X.data != 1)]
     return other
-
-
-def _holds_ones(X: csr_matrix) -> bool:
-    return not len(_other_values(X))
 
 
 def _ids_of_ones(X: csr_matrix, categorical_features: Any) -> pa.Table:
