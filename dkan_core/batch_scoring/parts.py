@@ -109,11 +109,5 @@ def _score_file(
 
 
 def read_record(output: SharedFolder, plan: ScoringPlan, part: int) -> PartRecord | None:
-    """Return what a part left behind, or None where it is not through.
-
-    Args:
-        output: Where the scores go.
-        plan: The plan.
-        part: Number of the part.
-    """
+    """Return what a part left behind, or None where it is not through."""
     return output.read(PartRecord, f"{plan.record(part)}.json")

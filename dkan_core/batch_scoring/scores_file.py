@@ -66,12 +66,7 @@ def check_holds_reasons(out: str | Path) -> None:
 
 
 def open_scores_file(out: str | Path, aside: Path, schema: pa.Schema) -> pcsv.CSVWriter | pq.ParquetWriter:
-    """Return a writer of the format that a name asks for.
-
-    Args:
-        out: What the file will be called.
-        aside: Where to write it.
-        schema: Of the scores.
+    """Return a writer of scores to ``aside``, of the format that the name of ``out`` asks for.
 
     Raises:
         OutputError: CSV cannot hold a column.

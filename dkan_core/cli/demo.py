@@ -43,13 +43,7 @@ def demo(
 
 
 def _whole_way(folder: Path, say: Callable[[str], None], *, overwrite: bool) -> dict[str, Any]:
-    """Prepare, train, evaluate and explain; return what the demo ends with.
-
-    Args:
-        folder: Of the results.
-        say: Shows a line.
-        overwrite: Whether earlier results may be replaced.
-    """
+    """Prepare, train, evaluate and explain, saying so line by line; return what the demo ends with."""
     from dkan_core.data.example_data import LABEL
     from dkan_core.data.format.manifest import read_manifest
     from dkan_core.training.launcher.fork_server_start import fork_ahead
@@ -87,12 +81,7 @@ def _whole_way(folder: Path, say: Callable[[str], None], *, overwrite: bool) -> 
 
 
 def logistic_regression(folder: Path, manifest: "PreparedData") -> float:
-    """Return the average precision on test of a logistic regression that is fitted on the same encoded train rows.
-
-    Args:
-        folder: Prepared folder.
-        manifest: What is in it.
-    """
+    """Return the average precision on test of a logistic regression that is fitted on the same encoded train rows."""
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler

@@ -31,9 +31,6 @@ def settings_with_label(settings: dict[str, Any], config: str | None, sources: S
 def label_candidates(sources: Sequence[str]) -> list[str]:
     """Return the columns of the first file with two values in its first rows: 0 and 1, or others to choose from.
 
-    Args:
-        sources: Files, folders, globs or fsspec URIs.
-
     Raises:
         DataError: There is no such file, or it cannot be read.
     """

@@ -12,11 +12,7 @@ BEGINNING = "# Settings of this run"
 
 
 def settings_text(asked: TrainConfig, chosen: TrainConfig) -> str:
-    """Return settings as TOML: those that were given, and as comments what was chosen for the others.
-
-    Args:
-        asked: Settings as they were given.
-        chosen: The same with nothing left open.
+    """Return settings as TOML: those that were asked for, and as comments what was chosen for the others.
 
     >>> print(settings_text(TrainConfig(epochs=3, hidden=(8, 4)), TrainConfig(epochs=3, hidden=(8, 4), batch_size=64)))
     # Settings of this run; dkan train DIR --out RUN --config THIS_FILE trains with them again.

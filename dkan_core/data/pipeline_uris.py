@@ -46,11 +46,7 @@ def find_unshared_uri(form: Mapping[str, Any], volume_path: str = "") -> str:
 
 
 def find_invalid_uri(form: Mapping[str, Any]) -> str:
-    """Return what is wrong with the first URI that equals another one, or contains {date} and may not.
-
-    Args:
-        form: Values of a form by name.
-    """
+    """Return what is wrong with the first URI that equals another one, or contains {date} and may not."""
     return _misplaced_date(form) or _duplicate_uri(form)
 
 

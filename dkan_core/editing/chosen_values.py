@@ -37,14 +37,6 @@ def chosen_values(
 ) -> Mask:
     """Return which cells of a term an edit is about.
 
-    Args:
-        edit: What is asked for.
-        cells: Those of the term.
-        group: The term as readers see it.
-        terms: Those of the model.
-        preprocessor: Its encoding.
-        where: What messages call the edit.
-
     Raises:
         ConfigError: The term has no such values.
     """

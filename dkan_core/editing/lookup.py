@@ -13,11 +13,6 @@ SIGN = " × "
 def find_term(term: str, groups: Sequence[TermGroup], where: str) -> TermGroup:
     """Return the column or pair that a name means: a pair from either side, with an x or a × between its columns.
 
-    Args:
-        term: The name.
-        groups: The model's terms.
-        where: What messages call the edit.
-
     Raises:
         ConfigError: None has such a name, or several have.
     """

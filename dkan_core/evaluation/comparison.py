@@ -68,10 +68,6 @@ def compare(previous: str | Path, data: EvaluationData) -> Comparison:
     """Score rows with an earlier model.
 
     One that is not there yet, or that knows other labels or columns, is said to be so in the result: no reason to fail.
-
-    Args:
-        previous: Folder or URI of a model.
-        data: The rows.
     """
     given = str(previous).rstrip("/")
     # Metrics and the report have the path or URI.

@@ -134,12 +134,7 @@ def _standard_errors(rows: float) -> float:
 
 
 def _logit_bounds(replicates: Array, errors: float) -> Interval | None:
-    """Return the offsets of the bounds from a metric.
-
-    Args:
-        replicates: The metric of the rows, and of each replicate.
-        errors: How many standard errors the bounds are away.
-    """
+    """Return the offsets of the bounds from a metric, given that of the rows and that of each replicate."""
     value, spread = replicates[0], np.nanstd(replicates[1:])
     if not spread > 0 or not 0 < value < 1:
         return None
@@ -149,12 +144,7 @@ def _logit_bounds(replicates: Array, errors: float) -> Interval | None:
 
 
 def _percentiles(differences: Array, errors: float) -> Interval:
-    """Return the offsets of the bounds from a difference.
-
-    Args:
-        differences: Of the rows, and of each replicate.
-        errors: How many standard errors the bounds would be away from a normal mean.
-    """
+    """Return the offsets of the bounds from a difference, given that of the rows and that of each replicate."""
     deviations, tail = differences[1:] - differences[0], float(ndtr(-errors))
     # A replicate without one of the classes has no metrics, and tells nothing.
     measured = deviations[~np.isnan(deviations)]
@@ -205,11 +195,7 @@ def _bin(scores_N: Array, positive_N: Array, bins: int) -> Array:
 
 
 def _binned_metrics(mass_2K: Array) -> tuple[float, float]:
-    """Return average precision and ROC AUC where scores of a bin are equal.
-
-    Args:
-        mass_2K: Weight of the negatives in each bin, ascending, then of the positives.
-    """
+    """Return average precision and ROC AUC, given the weight of negatives, then of positives, in each rising bin."""
     negative_K, positive_K = mass_2K.reshape(2, -1)[:, ::-1]
     true_K, false_K = np.cumsum(positive_K), np.cumsum(negative_K)
     positives, negatives = true_K[-1], false_K[-1]

@@ -114,11 +114,6 @@ class PreparedRows:
 
     A model with another encoding sees values that are read back from it, as exact as these are.
 
-    Args:
-        folder: Prepared folder.
-        manifest: What is in it.
-        split: "train", "valid" or "test".
-
     Raises:
         DataError: There is no such split, or a shard is missing, cut off or damaged.
     """

@@ -128,11 +128,6 @@ def _rows(data: EvaluationData, numbers_E: Int64, encoding: Preprocessor) -> lis
     """Return some rows with the columns that a model reads, and their numbers; those of a file together.
 
     Files may store a column as different types, such as times of two zones.
-
-    Args:
-        data: All rows.
-        numbers_E: Of the wanted ones, rising.
-        encoding: The model's.
     """
     if not isinstance(data, RawRows):
         collector = RowCollector(numbers_E)

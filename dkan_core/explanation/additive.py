@@ -92,10 +92,7 @@ class AdditiveExplainer:
         return self._intercept_L.astype(np.float32)
 
     def explain(self, arrays: Arrays) -> npt.NDArray[np.float32]:
-        """Return what each group of terms adds to the calibrated log-odds of each label.
-
-        Args:
-            arrays: Prepared rows.
+        """Return what each group of terms adds to the calibrated log-odds of each label, of prepared rows.
 
         Shape:
             - Output: ``(N, G, L)``
@@ -120,11 +117,7 @@ class AdditiveExplainer:
 
 
 class AdditiveCurves:
-    """The terms of single columns, and how certain they are.
-
-    Args:
-        model: The model, of the form "tables".
-    """
+    """The terms of single columns of a model of the form "tables", and how certain they are."""
 
     def __init__(self, model: AdditiveFastKAN) -> None:
         self._score_rows = model.score_rows.cpu().numpy()

@@ -23,11 +23,6 @@ class ColumnTerms:
 
     A first layer that normalizes its rows is no sum over columns. The cut is then before it: the sum holds the layer's
     inputs, followed by what is added to its output.
-
-    Args:
-        model: The model; it is copied.
-        columns: Every source column that it reads.
-        device: Where to compute.
     """
 
     def __init__(self, model: TabularFastKAN, columns: Sequence[Column], device: torch.device) -> None:
@@ -47,10 +42,7 @@ class ColumnTerms:
 
     @torch.no_grad()
     def terms(self, arrays: Arrays) -> Tensor:
-        """Return what each column of each row adds.
-
-        Args:
-            arrays: Prepared rows.
+        """Return what each column of each prepared row adds.
 
         Shape:
             - Output: ``(N, F, Z)``

@@ -44,12 +44,6 @@ BASELINE = "(baseline)"
 def check_earlier(saved: SavedModel, earlier: SavedModel, labels: Sequence[str], where: str) -> None:
     """Check that an earlier model can be compared; labels that it does not know are named and left out of that.
 
-    Args:
-        saved: The model.
-        earlier: The earlier one.
-        labels: Those to explain.
-        where: Where the earlier model lies.
-
     Raises:
         DataError: It knows none of the labels, or one of the two reads ids.
     """
@@ -73,18 +67,7 @@ def compare_explanations(
     where: str,
     effort: Effort,
 ) -> Explanation:
-    """Return an explanation beside what an earlier model had learned.
-
-    Args:
-        saved: The model.
-        earlier: The earlier one.
-        found: The explanation of the model.
-        arrays: The rows it was read off.
-        labels: Names of the rows' labels.
-        where: Where the earlier model lies.
-        effort: How much to compute.
-
-    """
+    """Return an explanation beside what an earlier model had learned."""
     ours, theirs = (_kinds(source_columns(each.preprocessor)) for each in (saved, earlier))
     only_here = [name for name, kind in ours.items() if theirs.get(name) != kind]
     only_there = [name for name, kind in theirs.items() if ours.get(name) != kind]

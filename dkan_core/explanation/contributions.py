@@ -105,10 +105,7 @@ class ContributionExplainer:
         return found_L
 
     def explain(self, arrays: Arrays) -> npt.NDArray[np.float32]:
-        """Return the contribution of each column to the calibrated log-odds of each label.
-
-        Args:
-            arrays: Prepared rows.
+        """Return the contribution of each column to the calibrated log-odds of each label, of prepared rows.
 
         Shape:
             - Output: ``(N, F, L)``
@@ -120,9 +117,6 @@ class ContributionExplainer:
 
         What a code adds is its own term times the mean gradient. A column of ids is credited with the sum over its
         codes less what the background's rows have there.
-
-        Args:
-            arrays: Prepared rows.
 
         Shape:
             - Output: ``(N, F, L)``, ``(N, S, L)``; S is 0 where the model reads no such column
@@ -224,11 +218,6 @@ def background_rows(preprocessor: Preprocessor, columns: list[Column], count: in
     The columns are drawn apart from each other, as a model keeps how often each value occurs but no rows. Every column
     is spread evenly over its distribution; the draw depends on nothing but the columns' names. Ids of
     a column are drawn apart from each other, too.
-
-    Args:
-        preprocessor: The encoding.
-        columns: Its source columns.
-        count: K.
 
     Raises:
         DataError: It holds no distribution.

@@ -139,12 +139,7 @@ def quick_explanation(saved: SavedModel, arrays: Arrays, labels: Sequence[str], 
 
 
 def explanation_section(found: LabelExplanation, rows: int) -> Markup:
-    """Return a report's section on what the model learned about a label.
-
-    Args:
-        found: What was read from the model.
-        rows: On how many rows.
-    """
+    """Return a report's section on what the model learned about a label."""
     return render_section(found, rows, _curves(found))
 
 
@@ -155,12 +150,6 @@ def explanation_page(found: Explanation) -> Markup:
 
 def read_rows(folder: Path, manifest: PreparedData, split: str, rows: int) -> Arrays:
     """Return the first rows of a split.
-
-    Args:
-        folder: Prepared folder.
-        manifest: What is in it.
-        split: "train", "valid" or "test".
-        rows: How many to read, at most.
 
     Raises:
         DataError: There is no such split, or no two rows in it.

@@ -131,13 +131,7 @@ def _effects(
 
 
 def _root_mean(squares_N: Float64, share: float, total: int) -> tuple[float, float]:
-    """Return the root of the mean, and its standard error.
-
-    Args:
-        squares_N: Of some rows that changed.
-        share: Share of the rows that changed; the squares of the others are zero.
-        total: All rows.
-    """
+    """Return the root of the mean over all rows, and its standard error; those that did not change are zero."""
     root = float(np.sqrt(share * squares_N.mean()))
     parts_N = squares_N * (0.5 / root if root else 0.0)
     variance = share**2 * parts_N.var() / len(parts_N) + share * (1 - share) * parts_N.mean() ** 2 / total

@@ -49,13 +49,7 @@ class Scale:
         return found
 
     def even(self, low: float, high: float, count: int) -> Float64:
-        """Return values from ``low`` to ``high`` that lie evenly on the axis.
-
-        Args:
-            low: The first value.
-            high: The last value.
-            count: How many values.
-        """
+        """Return values from ``low`` to ``high`` that lie evenly on the axis."""
         first, last = self.forward(np.array([low, high]))
         # Of halves: the distance of the largest numbers of either sign is none that float64 has.
         values = self.inverse(2 * np.linspace(first / 2, last / 2, count))

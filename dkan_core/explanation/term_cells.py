@@ -65,13 +65,7 @@ class TermCells:
 
 
 def cells_of(group: TermGroup, terms: AdditiveTerms, preprocessor: Preprocessor) -> TermCells:
-    """Return the values of a term.
-
-    Args:
-        group: The term as readers see it.
-        terms: The model's.
-        preprocessor: Its encoding.
-    """
+    """Return the values of a term."""
     parts = [terms.layout.terms[index] for index in group.indices]
     numeric = [part for part in parts if len(part.features) == 1 and part.features[0] < terms.config.num_numeric]
     if not numeric:

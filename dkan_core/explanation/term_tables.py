@@ -87,13 +87,7 @@ class TermTable:
 
 
 def term_tables(terms: AdditiveTerms, preprocessor: Preprocessor, label: int) -> list[TermTable]:
-    """Return all terms of a label, the strongest first.
-
-    Args:
-        terms: Those of the model.
-        preprocessor: Its encoding.
-        label: Which of its labels.
-    """
+    """Return all terms of a label, the strongest first."""
     columns = {column.name: column for column in source_columns(preprocessor)}
     table_V = terms.mean_VL[:, label]
     found = []
@@ -268,12 +262,7 @@ def bin_starts(terms: AdditiveTerms, term: Term, column: Column, firsts: Int64) 
 
 
 def first_values(feature: NumericFeature, codes_C: Int64) -> Float64:
-    """Return the smallest number whose score has at least some code: infinite where all numbers have, or none has.
-
-    Args:
-        feature: A numeric column.
-        codes_C: Codes of scores.
-    """
+    """Return the smallest number whose score has at least some code: infinite where all numbers have, or none has."""
     found = code_edges(feature, np.dtype(np.float64))
     if found is None:
         # Between knots as far apart as floats can be.

@@ -174,11 +174,7 @@ def read_raw(sources: Sequence[str], config: PrepareConfig) -> InspectedRows:
 
 
 class _SeenRows:
-    """Counts of the rows that were read, and samples of them.
-
-    Args:
-        task: What is read.
-    """
+    """Counts of the rows that were read, and samples of them."""
 
     def __init__(self, task: PreparationTask) -> None:
         self.schema = task.schema

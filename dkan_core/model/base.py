@@ -18,9 +18,6 @@ from dkan_core.model.fastkan import FastKANLayer
 class TabularModel(nn.Module):
     """Base of the models.
 
-    Args:
-        config: The architecture.
-
     Shape:
         - Input: ``numeric`` (B, F), ``categorical`` (B, C) int32 and ``sparse`` (B, S) int32; None where there are no
           such features

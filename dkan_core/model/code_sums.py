@@ -103,12 +103,7 @@ class CodeSums:
         self._saved_per_row = len(groups) - len(joint)
 
     def __call__(self, codes_BC: Tensor, table_VH: Tensor) -> Tensor:
-        """Return for each row the sum ``(B, H)``.
-
-        Args:
-            codes_BC: ``(B, C)`` int32.
-            table_VH: The table.
-        """
+        """Return for each row of codes ``(B, C)`` int32 the sum of the table's rows ``(B, H)``."""
         indices = self._direct
         # Only in training: a row's score does not depend on how many rows are scored with it.
         if torch.is_grad_enabled() and self._saved_per_row * len(codes_BC) > len(self._parts) + WORTH_JOINING:

@@ -82,12 +82,6 @@ def dropped_share(p: float) -> int:
 def keep_factors(row_key_B: Tensor, unit_key_U: Tensor, p: float, dtype: torch.dtype) -> Tensor:
     """Return what each cell is multiplied by: 0 where it is dropped, else 1 / (1 - p), with p in units of 2**-32.
 
-    Args:
-        row_key_B: Key of each row.
-        unit_key_U: Key of each unit.
-        p: Share of cells to drop.
-        dtype: Of the result.
-
     Shape:
         - Input: ``(B,)`` and ``(U,)`` int32
         - Output: ``(B, U)``

@@ -101,13 +101,7 @@ def are_current(metrics: Mapping[str, Any]) -> bool:
 
 
 def model_card(config: ModelConfig, preprocessor: Preprocessor, metrics: dict[str, Any]) -> str:
-    """Return what a person should know of a model, as Markdown.
-
-    Args:
-        config: Its architecture.
-        preprocessor: Its encoding of raw rows.
-        metrics: What is known of its quality.
-    """
+    """Return what a person should know of a model, as Markdown."""
     return render_markdown(
         "model_card",
         config=config,
@@ -288,11 +282,6 @@ class SavedModel:
 
 def check_count(config: ModelConfig, state: Mapping[str, Tensor], where: Path) -> None:
     """Check how many weights were read, before memory is taken for a model of that architecture.
-
-    Args:
-        config: The architecture.
-        state: What was read.
-        where: The file, for messages.
 
     Raises:
         DataError: There are more or fewer than the architecture has.

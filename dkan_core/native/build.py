@@ -103,9 +103,6 @@ def find_compiler() -> list[str]:
 def compile_library(target: Path = LIBRARY) -> None:
     """Compile the extension; the file appears whole or not at all.
 
-    Args:
-        target: The shared library to write.
-
     Raises:
         NoCompilerError: There is no compiler, or it fails.
     """

@@ -14,13 +14,7 @@ from dkan_core.utils.arrays import Array
 
 
 def add_terms(graph: Graph, model: AdditiveFastKAN, columns: EncodedColumns) -> str:
-    """Add the sum of a row's terms and the intercept, ``(N, L)`` float32, not calibrated.
-
-    Args:
-        graph: Where the nodes go.
-        model: On the CPU.
-        columns: Its inputs.
-    """
+    """Add the sum of a row's terms and the intercept, ``(N, L)`` float32, not calibrated."""
     return _Terms(graph, model, columns).add()
 
 

@@ -93,10 +93,6 @@ def export(
 def onnx_bytes(saved: SavedModel, missing_text: str = "") -> bytes:
     """Return a model as a serialized ONNX graph.
 
-    Args:
-        saved: The model, on the CPU.
-        missing_text: What stands for a missing category.
-
     Raises:
         DataError: A column of the model cannot be expressed.
         OutputError: The model is larger than a file may be.

@@ -30,11 +30,7 @@ class Page:
 
 
 def inline_page(html: str, title: str = "Report") -> str:
-    """Return a frame that shows a page inside another one.
-
-    Args:
-        html: The page.
-        title: What screen readers call the frame.
+    """Return a frame that shows a page inside another one; screen readers say the title.
 
     >>> inline_page('<p title="x">')[-58:]
     'border:0" srcdoc="&lt;p title=&quot;x&quot;&gt;"></iframe>'

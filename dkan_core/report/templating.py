@@ -72,11 +72,7 @@ def _markdown_environment() -> "Environment":
 
 
 def inline_script(*names: str) -> Markup:
-    """Return scripts of ``templates/`` as one for a page to hold, which allows that very text and no other.
-
-    Args:
-        names: The names of their files.
-    """
+    """Return scripts of ``templates/`` as one for a page to hold, which allows that very text and no other."""
     folder = resources.files("dkan_core.report").joinpath("templates")
     text = "".join(folder.joinpath(name).read_text(encoding="utf-8") for name in names)
     # Else a page would end it early.

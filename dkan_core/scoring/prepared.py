@@ -59,13 +59,7 @@ def score_batches(model: TabularModel, rows: Iterator[Arrays], device: torch.dev
 
 
 def check_match(saved: SavedModel, manifest: PreparedData, prepared: str | Path) -> None:
-    """Raise DataError unless the data at ``prepared`` has the model's labels, of the same meaning, and its encoding.
-
-    Args:
-        saved: The model.
-        manifest: The data.
-        prepared: Where they are, for messages.
-    """
+    """Raise DataError unless the data at ``prepared`` has the model's labels, of the same meaning, and its encoding."""
     if list(saved.config.labels) != manifest.labels:
         raise DataError(
             f"{prepared}: has labels {', '.join(manifest.labels)}; the model was trained for "

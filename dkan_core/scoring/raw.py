@@ -68,12 +68,6 @@ def output_batch(
 
     A column without a type, as of a file that has no values in it, has that of the other files.
 
-    Args:
-        batch: Rows of the source.
-        found_NL: Their probabilities.
-        columns: Columns to pass through.
-        schema: Of the output.
-
     Raises:
         DataError: The type of all files does not hold a value of a column to pass through.
     """

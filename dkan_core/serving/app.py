@@ -187,13 +187,7 @@ def _described(errors: Any) -> str:
 
 
 class _Gateway:
-    """What every request passes first: it limits the body, and counts and logs what was answered.
-
-    Args:
-        app: What answers.
-        name: The model's name.
-        max_bytes: Of a request's body.
-    """
+    """What every request passes first: it limits the body, and counts and logs what was answered."""
 
     def __init__(self, app: FastAPI, name: str, max_bytes: int) -> None:
         self._app = app
@@ -242,13 +236,7 @@ class _Gateway:
 
 
 class _RefusedBodyError(BaseException):
-    """A body that is not read. Not an Exception, which the framework would turn into an answer of its own.
-
-    Args:
-        status: Of the answer.
-        message: What is wrong with the body.
-        has_more: Whether the client is still sending.
-    """
+    """A body that is not read. Not an Exception, which the framework would turn into an answer of its own."""
 
     def __init__(self, status: HTTPStatus, message: str, *, has_more: bool) -> None:
         super().__init__(message)
@@ -265,13 +253,7 @@ def _check_encoding(scope: Message) -> None:
 
 
 class _Client:
-    """What comes from a client: a body of bounded size, and then the news that it hung up.
-
-    Args:
-        receive: Of the server.
-        max_bytes: Of the body.
-        facts: Learn of it where the client hangs up.
-    """
+    """What comes from a client: a body of bounded size, and then the news that it hung up."""
 
     def __init__(self, receive: Receive, max_bytes: int, facts: RequestFacts) -> None:
         self._receive = receive

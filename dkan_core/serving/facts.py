@@ -30,12 +30,7 @@ class RequestFacts:
     start: float = field(default_factory=time.perf_counter)
 
     def finish(self, model: str, code: int | str) -> None:
-        """Count the request, and log it in a line.
-
-        Args:
-            model: Name of the model.
-            code: What was answered.
-        """
+        """Count the request, and log it in a line with the code that was answered."""
         seconds = time.perf_counter() - self.start
         REQUESTS.labels(model, self.protocol, str(code)).inc()
         SECONDS.labels(model, self.protocol).observe(seconds)

@@ -37,11 +37,7 @@ class _Servicer(InferenceServicer):  # type: ignore[misc] # the library has no t
 
 
 class _Gateway(AsyncServerInterceptor):
-    """What every call passes first: it tells errors, and counts and logs what was answered.
-
-    Args:
-        name: The model's name.
-    """
+    """What every call passes first: it tells errors, and counts and logs what was answered."""
 
     def __init__(self, name: str) -> None:
         self._name = name

@@ -21,11 +21,7 @@ from dkan_core.utils.torch_resources import best_device
 
 
 class RequestScorer:
-    """A model in memory, on a GPU where there is one.
-
-    Args:
-        saved: The model.
-    """
+    """A model in memory, on a GPU where there is one."""
 
     def __init__(self, saved: SavedModel) -> None:
         self.saved = saved
@@ -67,11 +63,7 @@ class RequestScorer:
         return found_NL
 
     def find_reasons(self, rows: pa.RecordBatch, count: int) -> list[list[Any]]:
-        """Return the reasons of each label and row, the strongest first, as ``REASON`` has them.
-
-        Args:
-            rows: The rows.
-            count: Reasons per row.
+        """Return ``count`` reasons of each label and row, the strongest first, as ``REASON`` has them.
 
         Raises:
             DataError: The model does not hold the distribution of its training data.

@@ -65,10 +65,6 @@ def start_fork_server(model: Path, config: ServeConfig) -> None:
     """Start the process that serving processes are forked from, which imports what they need once for all of them.
 
     It has the environment of this moment, and so do they. It imports while this process goes on.
-
-    Args:
-        model: What they serve.
-        config: Their settings.
     """
     os.environ |= {MODEL: str(model), CONFIG: json.dumps(asdict(config))}
     multiprocessing.set_forkserver_preload([IMPORTED_AHEAD])

@@ -89,11 +89,7 @@ class Tracker(ABC):
 
 
 class Trackers(Tracker):
-    """Several trackers as one.
-
-    Args:
-        trackers: Told of everything, in this order.
-    """
+    """Several trackers as one, told of everything in this order."""
 
     def __init__(self, trackers: Iterable[Tracker] = ()) -> None:
         self._trackers = tuple(trackers)

@@ -163,14 +163,7 @@ def _copy(run: str, folder: str | Path) -> None:
 
 
 class _JobRun:
-    """One job from start to end.
-
-    Args:
-        cluster: Where it runs.
-        body: The job.
-        run: Folder of its result.
-        timeout_seconds: How long to wait.
-    """
+    """One job from start to end."""
 
     def __init__(self, cluster: Cluster, body: dict[str, Any], run: str, timeout_seconds: float) -> None:
         self._cluster, self._body, self._run = cluster, body, run

@@ -19,12 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 class LogFollower:
-    """Follows the log of a job's first node in a thread, over lost connections and restarts of the container.
-
-    Args:
-        cluster: Where the job runs.
-        job: Its name.
-    """
+    """Follows the log of a job's first node in a thread, over lost connections and restarts of the container."""
 
     def __init__(self, cluster: Cluster, job: str) -> None:
         self._cluster, self._job = cluster, job

@@ -31,9 +31,6 @@ def map_of_threads(chunks: int) -> Iterator[Callable[..., Iterable[Any]]]:
 
     Threads that share a chunk wait for each other many times, and where other work has their cores, nearly all of the
     CPU time went into waiting.
-
-    Args:
-        chunks: How many there are.
     """
     threads = torch.get_num_threads()
     with torch_threads(1):

@@ -39,11 +39,7 @@ CACHE_LINE = 64
 
 
 class BulkEncoder:
-    """Encodes batch after batch of a source.
-
-    Args:
-        preprocessor: The encoding.
-    """
+    """Encodes batch after batch of a source."""
 
     def __init__(self, preprocessor: Preprocessor) -> None:
         self.preprocessor = preprocessor

@@ -45,11 +45,7 @@ class DistinctValues:
         return np.diff(self.up_to, prepend=0)
 
     def mid_ranks(self, indices: Int64) -> Float64:
-        """Return the share of the rows below each of some values, half of its own included.
-
-        Args:
-            indices: Of the values.
-        """
+        """Return the share of the rows below each of some values, given by their indices, half of its own included."""
         counts = self.up_to[indices] - np.where(indices > 0, self.up_to[indices - 1], 0)
         ranks: Float64 = (self.up_to[indices] - counts / 2) / self.up_to[-1]
         return ranks

@@ -58,12 +58,7 @@ def features_by_key(encoding: Preprocessor) -> dict[Key, Encoded]:
 
 
 def extended_encoding(base: Preprocessor, fitted: Preprocessor) -> Preprocessor:
-    """Return an encoding with the features of another behind its own.
-
-    Args:
-        base: What stays as it is.
-        fitted: Of other columns.
-    """
+    """Return an encoding with the features of another one, of other columns, behind its own."""
     both = {name: [*getattr(base, name), *getattr(fitted, name)] for name in ("numeric", "coded", "sparse")}
     return base.model_copy(update={**both, "counts": {**(base.counts or {}), **(fitted.counts or {})}})
 

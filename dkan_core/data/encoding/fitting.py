@@ -86,11 +86,7 @@ class _UselessColumnError(_UnusableColumnError):
 
 
 class _UnusableColumns:
-    """Collects the columns that cannot be used, so that one message names all of them.
-
-    Args:
-        useless: As for ``fit_preprocessor``.
-    """
+    """Collects the columns that cannot be used, so that one message names all of them."""
 
     def __init__(self, useless: Useless) -> None:
         self.errors: list[_UnusableColumnError] = []
@@ -308,14 +304,7 @@ def _most_frequent(found: DistinctValues, rows: int, most: int) -> Int64:
 def _fit_category(
     values: pa.Table, column: pa.ChunkedArray | pa.Array, name: str, max_categories: int | None
 ) -> CategoryFeature:
-    """Choose which values get a code.
-
-    Args:
-        values: All values and their rows, from ``count_texts``.
-        column: Some rows.
-        name: Name of the column.
-        max_categories: As for ``fit_preprocessor``.
-    """
+    """Choose which of a column's values get a code, given all values and their rows from ``count_texts``."""
     rows = pc.sum(values["rows"]).as_py()
     values = values.filter(pc.is_valid(values["value"]))
     if not len(values):

@@ -15,11 +15,7 @@ Block = tuple[int, int]
 
 
 class VerifiedBlocks:
-    """The blocks of all shards, with a mark on those that were verified.
-
-    Args:
-        counts: Blocks of each shard.
-    """
+    """The blocks of all shards, given their number in each, with a mark on those that were verified."""
 
     def __init__(self, counts: Sequence[int]) -> None:
         self._first = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)

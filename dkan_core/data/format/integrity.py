@@ -205,13 +205,7 @@ class BlockVerifier:
 
 
 def read_exactly(path: Path, handle: int, offset: int, size: int) -> bytes:
-    """Read ``size`` bytes from ``offset`` on.
-
-    Args:
-        path: The file, for messages.
-        handle: Its descriptor.
-        offset: The first byte.
-        size: How many bytes.
+    """Read ``size`` bytes of an open file from ``offset`` on; messages call it ``path``.
 
     Raises:
         DataError: The file cannot be read, or ends before that.

@@ -142,12 +142,7 @@ class SpillReader:
         self._memory: npt.NDArray[np.uint8] = np.empty(0, np.uint8)
 
     def take(self, spill: Path, record: np.dtype[Any]) -> npt.NDArray[Any]:
-        """Return the records in a file, until the next call, and remove it.
-
-        Args:
-            spill: The file.
-            record: Their type.
-        """
+        """Return the records in a file, until the next call, and remove it."""
         size = spill.stat().st_size
         if len(self._memory) < size:
             self._memory = np.empty(0, np.uint8)  # before there is more

@@ -62,11 +62,6 @@ def chunks_in_order(
 
 
 def row_layout(record: np.dtype[Any], without: str) -> Mapping[str, tuple[tuple[int, ...], str]]:
-    """Return row shape and dtype of the fields of a structured type but one.
-
-    Args:
-        record: The type.
-        without: The field that is left out.
-    """
+    """Return row shape and dtype of the fields of a structured type, without one of them."""
     fields = {name: record[name] for name in record.names or () if name != without}
     return {name: (field.shape, field.base.str) for name, field in fields.items()}

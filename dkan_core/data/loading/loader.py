@@ -93,12 +93,7 @@ class FirstRows:
 
 
 def open_split(folder: Path, prepared: PreparedData, split: str) -> ShardReader:
-    """Open the shards of a split.
-
-    Args:
-        folder: Prepared folder.
-        prepared: What is in it.
-        split: "train", "valid" or "test".
+    """Open the shards of a split, "train", "valid" or "test", of prepared data.
 
     Raises:
         DataError: There is no such split, or a shard is missing, cut off or damaged.

@@ -173,14 +173,7 @@ def _next_number(earlier: PreparedData) -> int:
 
 
 def _counted(earlier: PreparedData, sample: pa.Table, rows: int, where: str) -> Preprocessor:
-    """Return the encoding of prepared data with the distribution of old and new rows of train.
-
-    Args:
-        earlier: The data.
-        sample: Of the new rows.
-        rows: How many new ones there are.
-        where: Their files, as messages should call them.
-    """
+    """Return the encoding of prepared data with the distribution of old rows of train and of ``rows`` new ones."""
     encoding = earlier.preprocessor
     if encoding.counts is None:
         return encoding

@@ -58,10 +58,6 @@ def log_positive(label: str, positive: str, ones: int, zeros: int, others: Mappi
 def doubtful_zeros(positive: str, others: Mapping[str, int]) -> list[str]:
     """Return which values perhaps should not count as 0: other spellings of the one that counts as 1, missing values.
 
-    Args:
-        positive: The value that counts as 1.
-        others: Other values with their rows.
-
     >>> doubtful_zeros("yes", {"Y": 1, "no": 4})
     ["'Y' counts as 0 (1 row), although it may mean 'yes'; if it does, write both alike"]
     >>> doubtful_zeros("yes", {"N/A": 2, "no": 4})

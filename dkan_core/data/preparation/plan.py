@@ -188,12 +188,7 @@ def unchanged_fragments(plan: PreparationPlan, part: int) -> list[Fragment]:
 
 
 def read_records(folder: SharedFolder, plan: PreparationPlan, stage: str) -> list[Any]:
-    """Return what each part left at the end of a stage.
-
-    Args:
-        folder: Where the data are prepared.
-        plan: The plan.
-        stage: "survey", "encode" or "assemble".
+    """Return what each part left at the end of a stage: "survey", "encode" or "assemble".
 
     Raises:
         DataError: A part is not through it yet.

@@ -78,13 +78,7 @@ def _record(plan: PreparationPlan, fitted: SurveyResult) -> np.dtype[Any]:
 
 
 def survey(folder: SharedFolder, plan: PreparationPlan, part: int) -> int:
-    """Count the part's rows and keep its sample; returns the rows.
-
-    Args:
-        folder: Where the data are prepared.
-        plan: The plan.
-        part: Number of the part.
-    """
+    """Count the part's rows and keep its sample; returns the rows."""
     fragments, task = unchanged_fragments(plan, part), plan.task
     rows = sum(fragment.rows for fragment in fragments)
     with progress("reading", rows, "rows") as advance:
@@ -102,13 +96,7 @@ def survey(folder: SharedFolder, plan: PreparationPlan, part: int) -> int:
 
 
 def encode(folder: SharedFolder, plan: PreparationPlan, part: int) -> int:
-    """Encode the part's rows into one file, sorted by shard; returns the rows.
-
-    Args:
-        folder: Where the data are prepared.
-        plan: The plan.
-        part: Number of the part.
-    """
+    """Encode the part's rows into one file, sorted by shard; returns the rows."""
     fitted, fragments = read_fitted(folder, plan), unchanged_fragments(plan, part)
     total = sum(fragment.rows for fragment in fragments)
     with _scratch() as scratch:
@@ -153,13 +141,7 @@ def _join(files: Iterable[Path], joined: Path) -> None:
 
 
 def assemble(folder: SharedFolder, plan: PreparationPlan, part: int) -> int:
-    """Write the part's share of the shards; returns their rows.
-
-    Args:
-        folder: Where the data are prepared.
-        plan: The plan.
-        part: Number of the part.
-    """
+    """Write the part's share of the shards; returns their rows."""
     fitted = read_fitted(folder, plan)
     record = _record(plan, fitted)
     starts = [[0, *itertools.accumulate(encoded["rows"])] for encoded in read_records(folder, plan, "encode")]

@@ -45,10 +45,6 @@ logger = logging.getLogger(__name__)
 def fit(task: PreparationTask, statistics: Statistics) -> Preprocessor:
     """Check what was counted and choose the encoding, or count these rows for the one that is to be taken.
 
-    Args:
-        task: What is prepared.
-        statistics: Of all rows, parts merged.
-
     Raises:
         DataError: A label lacks a class, a split has no rows, or a feature is useless.
     """
@@ -200,12 +196,7 @@ def _encode_records(
 
 
 def count_unseen(records: npt.NDArray[Any], preprocessor: Preprocessor) -> dict[str, int]:
-    """Return how many rows of each category column hold a value that the encoding does not know.
-
-    Args:
-        records: The encoded rows (N,).
-        preprocessor: The encoding.
-    """
+    """Return how many rows of each category column hold a value that the encoding does not know."""
     return {
         feature.name: int(np.count_nonzero(records["categorical"][:, index] == UNSEEN))
         for index, feature in enumerate(preprocessor.coded)
@@ -228,14 +219,7 @@ def log_unseen(unseen: Mapping[str, int], rows: int) -> None:
 def encode_rows(
     batch: pa.RecordBatch, preprocessor: Preprocessor, schema: ColumnRoles, path: str
 ) -> dict[str, npt.NDArray[Any]]:
-    """Encode a batch's features, labels (N, L) with 255 for null, and weight (N,) where asked for.
-
-    Args:
-        batch: The rows (N).
-        preprocessor: The encoding of their features.
-        schema: Which columns are labels and weight.
-        path: The file, for messages.
-    """
+    """Encode a batch's features, labels (N, L) with 255 for null, and weight (N,) where asked for."""
     arrays = preprocessor.transform(batch, path)
     arrays["labels"] = label_values(batch, schema.labels)
     if schema.weight is not None:
@@ -324,13 +308,6 @@ def _few_rows(prepared: PreparedData) -> list[str]:
 
 
 def check_unchanged(path: str, split: str, counted: int, written: int) -> None:
-    """Raise DataError where a split's rows are not as many as were counted at first.
-
-    Args:
-        path: The source, for the message.
-        split: Name of the split.
-        counted: Its rows when they were counted.
-        written: Its rows now.
-    """
+    """Raise DataError where a split's rows are not as many as were counted at first."""
     if written != counted:
         raise DataError(f"{path}: the source changed: {split} had {counted:,} rows, then {written:,}")

@@ -138,10 +138,6 @@ def _with_keys(schema: ColumnRoles, types: dict[str, pa.DataType], config: Prepa
 def with_time_bounds(task: PreparationTask, fragments: Sequence[Fragment]) -> PreparationTask:
     """Return the task with where valid and test begin, if rows are split by time.
 
-    Args:
-        task: What is to be prepared.
-        fragments: All rows.
-
     Raises:
         DataError: A row has no time, or there are too few different ones.
     """

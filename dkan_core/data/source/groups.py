@@ -54,11 +54,6 @@ def group_bytes(keys: UInt64, seed: int = 0) -> npt.NDArray[np.uint8]:
 def group_keys(rows: pa.RecordBatch, name: str, path: str) -> UInt64:
     """Return what stands for the group of each row.
 
-    Args:
-        rows: The rows (N).
-        name: The column of groups.
-        path: The file, for messages.
-
     Shape:
         - Output: ``(N,)``
 

@@ -102,10 +102,6 @@ def expected_counts(feature: CategoryFeature, counts: Sequence[int]) -> Int64:
     unseen. Here each row counts by the values of all rows but itself, as estimates of what was never seen do (Good
     1953, Biometrika 40): without one of its two rows, a value would have no code.
 
-    Args:
-        feature: The category.
-        counts: From ``count_values``.
-
     >>> expected_counts(CategoryFeature(name="city", vocabulary=["Oslo", "Rome"]), [1, 0, 5, 2]).tolist()
     [3, 0, 5, 0]
     """

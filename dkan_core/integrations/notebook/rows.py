@@ -40,10 +40,6 @@ def iterate_batches(source: object, where: str) -> Iterator[tuple[str, Any, Any]
     What is an array or a frame holds features. Two of them side by side, in a tuple or a list, are features and labels.
     Any other tuple, list or iterable holds such things, whose rows follow each other.
 
-    Args:
-        source: What the caller passed.
-        where: What messages should call it.
-
     Raises:
         DataError: It is none of these.
     """

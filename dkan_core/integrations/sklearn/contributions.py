@@ -28,11 +28,6 @@ def mean_contributions(module: TabularModel, preprocessor: Preprocessor, device:
     What a pair of an additive model contributes is shared by its columns; the parts of a time are added up. Columns of
     a sparse matrix are credited with what their ones add.
 
-    Args:
-        module: The model.
-        preprocessor: Its encoding.
-        device: Where to compute.
-
     Raises:
         DataError: The model does not hold the distribution of its training data.
     """

@@ -139,13 +139,6 @@ def byte_layer(
 ) -> Tensor | None:
     """Return basis and linear map plus SiLU and linear map of the scores that bytes stand for, where one pass does it.
 
-    Args:
-        stored_BI: The bytes.
-        weights: Of basis and SiLU, and bias.
-        centers_G: Where the Gaussians lie.
-        width: Their width.
-        kernel: The backend asked for.
-
     Shape:
         - Output: ``(B, O)``; None where the layer has to be computed in parts
     """

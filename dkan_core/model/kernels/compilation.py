@@ -26,11 +26,7 @@ _collection = _Collection()
 
 @contextmanager
 def side_by_side(pool: Executor) -> Iterator[None]:
-    """Collect what a pass over a model asks for, and then compile each in a thread of its own.
-
-    Args:
-        pool: The threads.
-    """
+    """Collect what a pass over a model asks for, and then compile each in a thread of its own."""
     asked: dict[Hashable, Callable[[], None]] = {}
     _collection.asked = asked
     try:

@@ -138,12 +138,7 @@ class Panel:
         return np.stack([self.across(x), self.down(y)], axis=1)
 
     def hover(self, x: Sequence[float], texts: Sequence[str]) -> None:
-        """Show a text for each of the rising ``x`` while the pointer is nearer to it than to the others.
-
-        Args:
-            x: Values of the horizontal axis.
-            texts: What to show, one for each.
-        """
+        """Show a text for each of the rising ``x`` while the pointer is nearer to it than to the others."""
         across_P = self.across(np.asarray(x, dtype=np.float64))
         middles_P = (across_P[1:] + across_P[:-1]) / 2
         for left, right, text in zip([self.box.left, *middles_P], [*middles_P, self.box.right], texts, strict=True):
@@ -158,15 +153,7 @@ class Panel:
 
 
 def fit(canvas: Canvas, x: Axis, y: Axis, *, right: float = 12.0, top: float = 8.0) -> Panel:
-    """Return a panel that fills a canvas.
-
-    Args:
-        canvas: Where to draw.
-        x: The horizontal axis.
-        y: The vertical axis.
-        right: What is left free beside it.
-        top: What is left free above it.
-    """
+    """Return a panel that fills a canvas, but for what is left free on the right and at the top."""
     box = Box(left=2 + y.room_left, top=top, right=canvas.width - right, bottom=canvas.height - 2 - x.room_below)
     return Panel(canvas, box, x, y)
 

@@ -46,12 +46,7 @@ def to_svg(canvas: Canvas) -> str:
 
 
 def page_element(svg: str, title: str) -> Markup:
-    """Make an SVG file an element of a page, in the colors of the page.
-
-    Args:
-        svg: The text of an SVG file.
-        title: What a screen reader says.
-    """
+    """Make an SVG file an element of a page, in the colors of the page; screen readers say the title."""
     for color, variable in VARIABLES.items():
         svg = svg.replace(color, f"var({variable})")
     return Markup('<svg role="img" aria-label="{}" ').format(title) + Markup(svg.strip().removeprefix("<svg "))

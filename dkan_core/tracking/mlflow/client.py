@@ -45,11 +45,7 @@ def check_mlflow(config: TrainConfig) -> None:
 
 
 def is_mlflow_wanted(tracking: str = "auto") -> bool:
-    """Return whether to log to MLflow; where it is not installed though its server is named, say so.
-
-    Args:
-        tracking: Of the settings of a run.
-    """
+    """Return whether to log to MLflow; where it is not installed though its server is named, say so."""
     if tracking == "none" or not os.environ.get(URI):
         return False
     if not _is_installed():

@@ -27,11 +27,7 @@ WHERE = "model_input"
 
 
 class MlflowScorer:
-    """Scores frames.
-
-    Args:
-        folder: Of the model.
-    """
+    """Scores frames."""
 
     def __init__(self, folder: Path) -> None:
         self._saved = SavedModel(folder)

@@ -130,12 +130,7 @@ class MlflowTracker(Tracker):
 
 
 def start_run(known: str | None, **options: Any) -> Any:
-    """Go on with a run of MLflow, or begin one where none is known.
-
-    Args:
-        known: Its id.
-        options: Of ``mlflow.start_run``.
-    """
+    """Go on with a run of MLflow, or begin one where none is known."""
     import mlflow
 
     if known is None:
@@ -153,14 +148,7 @@ def active_run_id() -> str | None:
 
 
 def log_metrics(client: Any, run_id: str, values: Mapping[str, Any], step: int) -> None:
-    """Log those of some values that are finite numbers, in one request.
-
-    Args:
-        client: MLflow's client.
-        run_id: The run.
-        values: By name.
-        step: Optimizer steps taken.
-    """
+    """Log those of some values that are finite numbers, in one request."""
     from mlflow.entities import Metric
 
     now = int(time.time() * 1000)
