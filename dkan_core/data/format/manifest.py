@@ -112,16 +112,11 @@ class PreparedData(_Manifest):
         return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
 
     def _content(self) -> dict[str, Any]:
-        # Only where there is one, so that the fingerprints of fitted data stay.
-        taken: dict[str, Any] = {} if self.encoding_from is None else {"encoding_from": self.encoding_from}
-        if self.split_hints:
-            taken["split_hints"] = self.split_hints
-        taken |= {} if self.max_categories is None else {"max_categories": self.max_categories}
-        taken |= {"hashed": self.hashed} if self.hashed else {}
-        taken |= {"grouped": True} if self.grouped else {}
-        taken |= {"positive": self.positive} if self.positive else {}
+        # Only those that do not have their default, so that the fingerprints of earlier data stay.
+        later = ("encoding_from", "split_hints", "max_categories", "hashed", "grouped", "positive")
+        kept = self.model_dump(include={*later}, exclude_defaults=True)
         return {
-            **taken,
+            **{name: kept[name] for name in later if name in kept},
             "format_version": self.format_version,
             "features": _features(self.preprocessor).model_dump(exclude_defaults=True),
             "labels": self.labels,
