@@ -8,12 +8,9 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field, model_validator
 
-from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.errors import DataError
-from dkan_core.model.architecture import ModelConfig
-from dkan_core.model.base import TabularModel
-from dkan_core.model.model_folder import ESTIMATOR, check_model_replaceable
-from dkan_core.model.saved_model import SavedModel, save_model
+from dkan_core.model.model_folder import ESTIMATOR
+from dkan_core.model.saved_model import SavedModel
 from dkan_core.utils.schemas import Schema
 from dkan_core.utils.storage.remote import local_copy
 
@@ -65,44 +62,6 @@ class Description(Schema):
     def class_array(self) -> npt.NDArray[Any]:
         """Return the classes as the classifier holds them."""
         return np.array(self.classes, dtype=self.class_dtype)
-
-
-def describe_classifier(classes: npt.NDArray[Any], feature_names: npt.NDArray[Any] | None, **facts: Any) -> Description:
-    """Return the description of a fitted classifier.
-
-    Args:
-        classes: Its classes.
-        feature_names: Names of its columns, where all have one.
-        facts: The other fields of ``Description``.
-
-    Raises:
-        TypeError: JSON cannot hold the classes.
-    """
-    plain = classes.tolist()
-    if not all(isinstance(value, bool | int | float | str) for value in plain):
-        raise TypeError(f"classes must be strings, numbers or booleans to be saved, got {plain}")
-    names = None if feature_names is None else feature_names.tolist()
-    return Description(classes=plain, class_dtype=classes.dtype.str, feature_names=names, **facts)
-
-
-def write_classifier(
-    folder: str | Path,
-    module: TabularModel,
-    architecture: ModelConfig,
-    preprocessor: Preprocessor,
-    metrics: dict[str, Any],
-    description: Description,
-    *,
-    overwrite: bool,
-) -> None:
-    """Write a model folder and the description of its classifier, at a path or an fsspec URI.
-
-    Raises:
-        OutputError: ``folder`` cannot take the model; what was there stays.
-    """
-    check_model_replaceable(folder, overwrite=overwrite)
-    also = {ESTIMATOR: description.model_dump()}
-    save_model(folder, module, architecture, preprocessor, metrics, also=also)
 
 
 def read_classifier(folder: str | Path, parameters: Collection[str]) -> tuple[SavedModel, Description]:

@@ -9,9 +9,11 @@ from sklearn.utils.validation import check_is_fitted
 
 from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.integrations.sklearn.parameters import constructor_parameters, plain_parameters
-from dkan_core.integrations.sklearn.persistence import describe_classifier, read_classifier, write_classifier
+from dkan_core.integrations.sklearn.persistence import Description, read_classifier
 from dkan_core.model.architecture import ModelConfig
 from dkan_core.model.base import TabularModel
+from dkan_core.model.model_folder import ESTIMATOR, check_model_replaceable
+from dkan_core.model.saved_model import save_model
 
 
 class SavingMixin:
@@ -44,18 +46,24 @@ class SavingMixin:
 
         Raises:
             OutputError: ``folder`` cannot take the model; what was there stays.
+            TypeError: JSON cannot hold the classes.
         """
         check_is_fitted(self)
-        description = describe_classifier(
+        classes, names = self.classes_.tolist(), getattr(self, "feature_names_in_", None)
+        if not all(isinstance(value, bool | int | float | str) for value in classes):
+            raise TypeError(f"classes must be strings, numbers or booleans to be saved, got {classes}")
+        description = Description(
             parameters=plain_parameters(self.get_params()),
-            classes=self.classes_,
+            classes=classes,
+            class_dtype=self.classes_.dtype.str,
             n_features=self.n_features_in_,
-            feature_names=getattr(self, "feature_names_in_", None),
+            feature_names=None if names is None else names.tolist(),
             columns_by_name=self._columns_by_name,
             history=self.history_,
         )
-        model = (self.module_, self.architecture_, self.preprocessor_, self.metrics_)
-        write_classifier(folder, *model, description, overwrite=overwrite)
+        check_model_replaceable(folder, overwrite=overwrite)
+        also = {ESTIMATOR: description.model_dump()}
+        save_model(folder, self.module_, self.architecture_, self.preprocessor_, self.metrics_, also=also)
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
