@@ -15,11 +15,7 @@ from dkan_core.utils.storage.time_limits import time_limit
 
 
 def check_regular(path: str | Path) -> None:
-    """Raise DataError unless ``path`` is a regular file: a pipe or device may never end.
-
-    Raises:
-        DataError: It is none, or cannot be reached.
-    """
+    """Raise DataError unless ``path`` is a regular file that can be reached: a pipe or device may never end."""
     with readable(path):
         if not stat.S_ISREG(Path(path).stat().st_mode):
             raise DataError(f"{path}: is not a regular file")
