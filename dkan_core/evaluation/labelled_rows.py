@@ -37,7 +37,7 @@ from dkan_core.model.saved_model import SavedModel
 from dkan_core.scoring.prepared import check_match, score_batches
 from dkan_core.scoring.probabilities import SCORING_ROWS, check_probabilities, to_probability
 from dkan_core.scoring.raw import TRAINED_WITH
-from dkan_core.utils.arrays import Arrays, Int64
+from dkan_core.utils.arrays import Arrays, Int64, joined_rows
 from dkan_core.utils.hints import listed_names
 from dkan_core.utils.progress import progress
 from dkan_core.utils.torch_resources import best_device
@@ -313,12 +313,4 @@ class RowCollector:
     def rows(self) -> Arrays:
         """Return the rows that were kept, in order; nothing where there are none."""
         names = self._kept[0] if self._kept else ()
-        return {name: _joined([part[name] for part in self._kept]) for name in names}
-
-
-def _joined(parts: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
-    """Return all rows of some arrays; rows of ids are padded to as many codes as the longest one."""
-    if parts[0].ndim == 1:
-        return np.concatenate(parts)
-    width = max(part.shape[1] for part in parts)
-    return np.concatenate([np.pad(part, ((0, 0), (0, width - part.shape[1]))) for part in parts])
+        return {name: joined_rows([part[name] for part in self._kept]) for name in names}

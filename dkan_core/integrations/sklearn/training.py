@@ -24,7 +24,7 @@ from dkan_core.training.setup.architecture import settled
 from dkan_core.training.setup.defaults import resolve_for
 from dkan_core.training.setup.initial_model import InitialModel, check_transfer, settings_from, warn_of_kept_shape
 from dkan_core.training.state.refit_choices import RefitChoices, may_refit
-from dkan_core.utils.arrays import Array, Arrays
+from dkan_core.utils.arrays import Arrays, joined_rows
 from dkan_core.utils.storage.remote import local_copy
 
 # What messages call a model to continue: ``init_model`` of ``fit``, or in ``partial_fit`` the classifier's own.
@@ -159,7 +159,7 @@ def _refit(
     if "group" in train:
         # Rows of an eval_set have none: each is one by itself.
         others.setdefault("group", np.arange(len(valid["labels"])).astype(np.uint8))
-    joined = {name: _joined(array, others[name]) for name, array in train.items()}
+    joined = {name: joined_rows([array, others[name]]) for name, array in train.items()}
     second = train_single(
         ArraysReader(joined),
         ArraysReader(valid),
@@ -169,11 +169,3 @@ def _refit(
         choices=choices,
     )
     return replace(second, history=first.history)
-
-
-def _joined(one: Array, other: Array) -> Array:
-    """Return the rows of both; of codes of ids, either has room for as many as its longest row has."""
-    if one.ndim == 1:
-        return np.concatenate([one, other])
-    width = max(one.shape[1], other.shape[1])
-    return np.concatenate([np.pad(each, ((0, 0), (0, width - each.shape[1]))) for each in (one, other)])
