@@ -18,12 +18,6 @@ SHOWN = 8
 def describe_preparation(sources: Sequence[str], out: str, config: "PrepareConfig", *, overwrite: bool) -> str:
     """Return what ``dkan prepare`` would do; settings and schemas are checked, values are not.
 
-    Args:
-        sources: Files, folders, globs or fsspec URIs.
-        out: Where the result would go.
-        config: Settings.
-        overwrite: Whether an earlier result may be replaced.
-
     Raises:
         UserError: It would be refused.
     """
@@ -73,12 +67,6 @@ def _listed(names: Sequence[str]) -> str:
 def describe_training(prepared: str, out: str, config: "TrainConfig", *, overwrite: bool) -> str:
     """Return what ``dkan train`` would do; no rows are read, but what it would start or resume from is.
 
-    Args:
-        prepared: Folder or URI that ``dkan prepare`` wrote.
-        out: Where the run would go.
-        config: Settings.
-        overwrite: Whether an earlier run may be replaced.
-
     Raises:
         UserError: It would be refused.
     """
@@ -105,13 +93,6 @@ def resolve_training(
     prepared: str, out: str, config: "TrainConfig", torchrun: "TorchRun | None" = None, *, overwrite: bool
 ) -> "tuple[PreparedData, ResolvedTrainConfig]":
     """Return the manifest and the settings that a run would begin with, after the checks that it makes before.
-
-    Args:
-        prepared: Folder or URI that ``dkan prepare`` wrote.
-        out: Where the run would go.
-        config: Settings.
-        torchrun: What torchrun would start.
-        overwrite: Whether an earlier run may be replaced.
 
     Raises:
         UserError: It would be refused.

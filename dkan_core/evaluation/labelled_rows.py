@@ -288,11 +288,7 @@ def _open_raw(saved: SavedModel, data: Sequence[str], split: str | None, label: 
 
 
 class RowCollector:
-    """Keeps some rows of those that pass by.
-
-    Args:
-        numbers: Of the rows to keep, in order.
-    """
+    """Keeps some rows of those that pass by, given their numbers in order."""
 
     def __init__(self, numbers: Int64) -> None:
         self._numbers, self._kept = numbers, list[Arrays]()

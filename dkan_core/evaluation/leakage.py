@@ -26,13 +26,7 @@ MAX_BINS, BIN_ROWS = 256, 16
 
 
 def leakage_warnings(preprocessor: Preprocessor, sample: Arrays, metrics: Mapping[str, Any]) -> list[str]:
-    """Return a sentence for each label that one column alone separates.
-
-    Args:
-        preprocessor: The encoding.
-        sample: Some rows: ``numeric``, ``categorical``, ``sparse`` and ``labels``.
-        metrics: Of the model, from ``compute_metrics``.
-    """
+    """Return a sentence for each label that one column alone separates."""
     found = []
     for index, (label, values) in enumerate(metrics["labels"].items()):
         if (values["roc_auc"] or 0.0) < SUSPECT_MODEL or "labels" not in sample:

@@ -37,19 +37,7 @@ def render_page(
     provenance: Mapping[str, Any],
     history: Sequence[Mapping[str, Any]],
 ) -> str:
-    """Return the page.
-
-    Args:
-        saved: The model.
-        data: The rows.
-        evaluation: Its scores on them.
-        learned: What it learned, where that is shown.
-        errors: Its worst errors, by label.
-        columns: The columns, from ``describe_columns``.
-        comparison: An earlier model on the same rows.
-        provenance: What made the report, from ``provenance_of``.
-        history: Of the run that the model is from.
-    """
+    """Return the page."""
     return render_report(
         title=f"{some_of(data.labels)}: {data.title}",
         labels=evaluation.counted_labels,

@@ -71,11 +71,7 @@ class AdditiveExplainer:
         self._order = [order[term.features] for term in self._terms]
 
     def of_labels(self, indices: Sequence[int]) -> Self:
-        """Return the same for some of its labels.
-
-        Args:
-            indices: Among the labels that this one explains.
-        """
+        """Return the same for some of its labels, given their indices among those that it explains."""
         narrowed = copy.copy(self)
         narrowed._labels = [self._labels[index] for index in indices]
         narrowed._mean_VL, narrowed._intercept_L = self._mean_VL[:, [*indices]], self._intercept_L[[*indices]]

@@ -83,11 +83,7 @@ class ContributionExplainer:
             self._baseline_L = self._log_odds(self._start_KZ).mean(dim=0)
 
     def of_labels(self, indices: Sequence[int]) -> Self:
-        """Return the same for some of its labels; what does not depend on labels is shared.
-
-        Args:
-            indices: Among the labels that this one explains.
-        """
+        """Return the same for some of the labels that it explains, given their indices among these."""
         narrowed = copy.copy(self)
         narrowed._labels = [self._labels[index] for index in indices]
         narrowed._baseline_L = self._baseline_L[[*indices]]

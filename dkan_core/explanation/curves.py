@@ -102,14 +102,7 @@ class ReadCurve:
 
 
 def read_term(terms: AdditiveCurves, response: Response, column: Column, *, label: int) -> tuple[ReadCurve, Float64]:
-    """Return the curve of a column of an additive model, the term itself, and its standard error by the members.
-
-    Args:
-        terms: The model's.
-        response: Its rows tell how the column is distributed.
-        column: The column.
-        label: Which of the model's labels.
-    """
+    """Return the curve of a column of an additive model, the term itself, and its standard error by the members."""
     grid = make_grid(column, response.arrays)
     members_PM = terms.of(column, grid.cells, label)
     mean_P, members = members_PM.mean(axis=1), members_PM.shape[1]

@@ -109,15 +109,7 @@ class LabelExplanation:
 def read_effects(
     saved: SavedModel, arrays: Arrays, labels: Sequence[str], *, effort: Effort, seed: int
 ) -> dict[str, list[Importance]]:
-    """Return how far each column moves the log-odds of each label, by one pass over the rows for all labels.
-
-    Args:
-        saved: The model.
-        arrays: Prepared rows.
-        labels: Those of the model that are wanted.
-        effort: How much to compute.
-        seed: Decides whose value a row is given.
-    """
+    """Return how far each column moves the log-odds of each label, by one pass over the rows for all labels."""
     device = best_device()
     model, columns = saved.module.to(device), _columns(saved)
     indices = [saved.config.labels.index(label) for label in labels]

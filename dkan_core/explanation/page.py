@@ -139,13 +139,7 @@ def _term(term: TermTable) -> dict[str, Any]:
 
 
 def render_section(found: LabelExplanation, rows: int, curves: Sequence[Drawing]) -> Markup:
-    """Return the report's section: importances and curves.
-
-    Args:
-        found: What was read from the model.
-        rows: On how many rows.
-        curves: A drawing for each of its curves.
-    """
+    """Return the report's section: importances and curves."""
     importance = draw_importance(found.importance[:SECTION_BARS])
     cards = [_importance_card(found, importance, SECTION_BARS), *_curve_cards(found, curves)]
     return render_html(

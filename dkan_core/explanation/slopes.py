@@ -25,13 +25,7 @@ CHUNK_CELLS = 1 << 22
 
 
 def add_slopes(ranked: Sequence[Importance], columns: Sequence[Column], slopes_F: Float64) -> list[Importance]:
-    """Return the importances with the slopes of the numeric columns filled in.
-
-    Args:
-        ranked: The importances.
-        columns: Where the columns lie in the arrays.
-        slopes_F: As ``measure_slopes`` returned them.
-    """
+    """Return the importances with the slopes of the numeric columns filled in."""
     slopes = {column.name: float(slopes_F[column.score_index]) for column in columns if column.scored}
     return [replace(importance, slope=slopes.get(importance.name)) for importance in ranked]
 

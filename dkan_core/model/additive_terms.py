@@ -81,12 +81,7 @@ def terms_of(model: AdditiveFastKAN) -> AdditiveTerms:
 
 
 def trained_terms(model: AdditiveFastKAN, weight_V: Float64) -> AdditiveTerms:
-    """Return the terms of a model as they were trained: neither purified nor calibrated.
-
-    Args:
-        model: The model.
-        weight_V: Rows of the training data with each code.
-    """
+    """Return the terms of a model as they were trained: neither purified nor calibrated."""
     config = model.config.model_copy(update={"additive": additive_shape(model.config).model_copy(update=TABLES)})
     intercept_L = model.bias.detach().double().cpu().numpy()
     return AdditiveTerms(config=config, intercept_L=intercept_L, table_VML=_by_member(model), weight_V=weight_V)

@@ -30,13 +30,7 @@ class ScoredSplit:
 
 
 def score_split(model: TabularModel, reader: RowReader, device: torch.device) -> ScoredSplit:
-    """Score every row of a prepared split in stored order.
-
-    Args:
-        model: The model in eval mode, on ``device``.
-        reader: The split.
-        device: Where to compute.
-    """
+    """Score every row of a prepared split in stored order, by a model in eval mode on ``device``."""
     return score_batches(model, all_batches(reader, SCORING_ROWS), device)
 
 

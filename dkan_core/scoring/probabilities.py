@@ -1,4 +1,4 @@
-"""Log-odds and probabilities of encoded rows, in chunks, on a device."""
+"""Log-odds and probabilities of encoded rows, in chunks, on the device of a model in eval mode."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -26,12 +26,7 @@ TILE_ROWS = 64
 
 
 def score(model: TabularModel, arrays: Arrays, device: torch.device) -> npt.NDArray[np.float32]:
-    """Return the probability of each label.
-
-    Args:
-        model: The model in eval mode, on ``device``.
-        arrays: Prepared rows.
-        device: Where to compute.
+    """Return the probability of each label for prepared rows.
 
     Shape:
         - Input: ``numeric`` (N, F), ``categorical`` (N, C), ``sparse`` (N, S)
@@ -75,12 +70,7 @@ def check_probabilities(
 
 
 def log_odds(model: TabularModel, arrays: Arrays, device: torch.device) -> Tensor:
-    """Return the calibrated log-odds of each label, on the device.
-
-    Args:
-        model: The model in eval mode, on ``device``.
-        arrays: Prepared rows.
-        device: Where to compute.
+    """Return the calibrated log-odds of each label for prepared rows, on the device.
 
     Shape:
         - Input: ``numeric`` (N, F), ``categorical`` (N, C), ``sparse`` (N, S)

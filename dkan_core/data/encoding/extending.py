@@ -64,13 +64,7 @@ def extended_encoding(base: Preprocessor, fitted: Preprocessor) -> Preprocessor:
 
 
 def with_counts(encoding: Preprocessor, sample: pa.Table, where: str) -> Preprocessor:
-    """Return an encoding with the distribution of some rows instead of those that it was fitted on.
-
-    Args:
-        encoding: The encoding.
-        sample: The rows.
-        where: Their files, as messages should call them.
-    """
+    """Return an encoding with the distribution of some rows instead of those that it was fitted on."""
     counts = count_values(sample, encoding, where)
     return encoding.model_copy(update={"counts": {name: rows.tolist() for name, rows in counts.items()}})
 

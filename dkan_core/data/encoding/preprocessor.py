@@ -244,13 +244,7 @@ class Preprocessor(Schema):
         return {name: aliases.get(kind, "date32") for name, kind in self.source_types.items()}
 
     def numbers_of(self, rows: pa.RecordBatch | pa.Table, name: str, where: str) -> Float64:
-        """Return a numeric feature's values, NaN where missing.
-
-        Args:
-            rows: At least the columns in ``columns``.
-            name: The feature.
-            where: The rows, as messages should call them.
-        """
+        """Return a numeric feature's values, NaN where missing."""
         return numbers(rows, name, where, self._times_by_feature.get(name))
 
     def column_of(self, rows: pa.RecordBatch | pa.Table, name: str, where: str) -> pa.ChunkedArray | pa.Array:
@@ -378,11 +372,6 @@ def value_codes(values: Float64, feature: ValueFeature) -> npt.NDArray[np.int32]
 
 def category_codes(column: pa.ChunkedArray | pa.Array, feature: CategoryFeature, where: str) -> npt.NDArray[np.int32]:
     """Return the codes of a column of strings or booleans, or of integers where the vocabulary has such texts.
-
-    Args:
-        column: The column.
-        feature: Its name and vocabulary.
-        where: The rows, as messages should call them.
 
     Shape:
         - Input and output: ``(N,)``

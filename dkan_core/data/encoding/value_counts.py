@@ -28,11 +28,6 @@ logger = logging.getLogger(__name__)
 def count_texts(column: pa.ChunkedArray | pa.Array, name: str, where: str) -> pa.Table:
     """Return the values of a category column, null always among them, and the rows of each, in any order.
 
-    Args:
-        column: Strings or booleans.
-        name: Its name.
-        where: The rows, as messages should call them.
-
     >>> count_texts(pa.array(["a", "b", "a"]), "city", "rows").sort_by("rows").to_pydict()
     {'value': [None, 'b', 'a'], 'rows': [0, 1, 2]}
     """

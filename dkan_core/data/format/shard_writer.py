@@ -60,14 +60,7 @@ class Shard(Schema):
 
 
 def array_layout(preprocessor: Preprocessor, labels: int, *, weighted: bool, grouped: bool) -> Layout:
-    """Return row shape and dtype of each array in a shard.
-
-    Args:
-        preprocessor: The encoding of the rows.
-        labels: How many labels there are.
-        weighted: Whether rows have weights.
-        grouped: Whether rows have the number of their group.
-    """
+    """Return row shape and dtype of each array in a shard."""
     layout: dict[str, tuple[tuple[int, ...], str]] = {}
     if preprocessor.numeric:
         layout["numeric"] = ((len(preprocessor.numeric),), preprocessor.numeric_dtype)

@@ -43,14 +43,7 @@ def label_columns(labels: Sequence[str], columns: Sequence[str]) -> tuple[str, .
 def check_label_columns(
     types: Mapping[str, pa.DataType], columns: Sequence[str], encoding: Preprocessor, path: str
 ) -> None:
-    """Raise an error where a file has no such column of labels, or it is a feature of the model.
-
-    Args:
-        types: Of the file's columns.
-        columns: Those of labels.
-        encoding: What the model reads.
-        path: The file, as messages should call it.
-    """
+    """Raise an error where a file has no such column of labels, or it is a feature of the model."""
     fits = (is_number, is_text, pa.types.is_boolean, pa.types.is_null)
     for name in columns:
         if name in encoding.columns:

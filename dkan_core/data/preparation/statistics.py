@@ -330,11 +330,6 @@ def check_counts(counts: Counts, schema: ColumnRoles, where: str) -> None:
 
     One label needs both classes in every split that has rows. Of several labels, each needs both in train and
     at least one needs both in each other split.
-
-    Args:
-        counts: Of all rows.
-        schema: Role of each column.
-        where: The files, as messages should call them.
     """
     check_values(counts, where)
     for index, split in enumerate(SPLITS):

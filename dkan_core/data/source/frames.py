@@ -26,11 +26,6 @@ def column_names(frame: Any) -> list[Any]:
 def to_table(rows: Any, names: Sequence[str], where: str = "X") -> pa.Table:
     """Return rows as a table with columns of plain types; a column without any value has none.
 
-    Args:
-        rows: A frame, or an array (N, F).
-        names: What the columns are to be called.
-        where: The rows, as messages should call them.
-
     Raises:
         TypeError: A column holds values of several types, or of one that is no plain type.
         ValueError: A text or name holds half of a surrogate pair, which UTF-8 cannot.
@@ -105,12 +100,7 @@ def nulls_as_numbers(table: pa.Table) -> pa.Table:
 
 
 def frame_table(frame: Any, names: Sequence[str], where: str) -> pa.Table:
-    """Return a frame as a table, with the types that its columns have.
-
-    Args:
-        frame: pandas, polars or Arrow.
-        names: What the columns are to be called.
-        where: The rows, as messages should call them.
+    """Return a frame of pandas, polars or Arrow as a table, with the types that its columns have.
 
     Raises:
         TypeError: A column holds values of several types, is sparse, or has a type that Arrow does not know.

@@ -123,14 +123,7 @@ def differing_positive(ours: Mapping[str, str], theirs: Mapping[str, str]) -> tu
 
 
 def check_positive(ours: Mapping[str, str], where: str, theirs: Mapping[str, str], other: str) -> None:
-    """Raise DataError where data count another value of a label as 1 than a model.
-
-    Args:
-        ours: By label, what the data count as 1.
-        where: The data, as messages call them.
-        theirs: By label, what the model counts as 1.
-        other: The model, as messages call it.
-    """
+    """Raise DataError where data count another value of a label as 1 than a model, which messages call ``other``."""
     if differing := differing_positive(ours, theirs):
         label, value, known = differing
         raise DataError(f"{where}: counts {value!r} of label {label} as 1, and {other} counts {known!r}")

@@ -139,13 +139,7 @@ def column_requirements(config: PrepareConfig) -> ColumnRequirements:
 
 
 def check_roles(types: dict[str, pa.DataType], config: PrepareConfig, where: str) -> None:
-    """Raise DataError when a column named in ``config`` does not exist, or has a type that its role cannot use.
-
-    Args:
-        types: Type of each column.
-        config: Names of the columns that have a role.
-        where: The files, as messages should call them.
-    """
+    """Raise DataError when a column named in ``config`` does not exist, or has a type that its role cannot use."""
     for setting, name in [
         *(("label", name) for name in config.label),
         *(("drop", name) for name in config.drop),

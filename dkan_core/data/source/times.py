@@ -86,11 +86,6 @@ def in_seconds(column: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array
 def read_part(column: pa.ChunkedArray | pa.Array, part: TimePart, where: str) -> pa.ChunkedArray | pa.Array:
     """Return a part of dates or times: seconds as float64, others as int64.
 
-    Args:
-        column: The column that the part is of.
-        part: The part.
-        where: The rows, as messages should call them.
-
     Raises:
         DataError: The column holds something else, or its zone is not known on this machine.
     """

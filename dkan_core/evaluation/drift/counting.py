@@ -124,13 +124,6 @@ def count_rows(
 ) -> DriftCounts:
     """Count rows and their scores.
 
-    Args:
-        rows: At least the columns that the model reads.
-        probabilities_NL: Their scores.
-        labels: The model's labels.
-        reference: The model's training distribution.
-        where: The rows, as messages should call them.
-
     Shape:
         - probabilities_NL: ``(N, L)``
     """

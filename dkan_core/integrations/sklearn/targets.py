@@ -267,14 +267,7 @@ def with_class_weights(
 def labelled(
     labels_NL: npt.NDArray[np.uint8], weight_N: Array | None, rows: npt.NDArray[np.int64], keys_N: UInt64 | None = None
 ) -> Arrays:
-    """Return the labels of ``rows``, and their weights and the numbers of their groups where there are any.
-
-    Args:
-        labels_NL: Labels of all rows.
-        weight_N: Their weights, or None.
-        rows: Numbers of the rows to return.
-        keys_N: What stands for their groups, or None.
-    """
+    """Return the labels of ``rows``, and their weights and the numbers of their groups where there are any."""
     labels = {"labels": labels_NL[rows]}
     weights = {} if weight_N is None else {"weight": weight_N[rows]}
     groups = {} if keys_N is None else {"group": group_bytes(keys_N[rows])}

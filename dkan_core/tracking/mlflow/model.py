@@ -86,12 +86,7 @@ def _load_pyfunc(path: str) -> MlflowScorer:
 
 
 def log_model(folder: Path, step: int) -> None:
-    """Log a model folder to MLflow's active run, with its signature and an example of its input.
-
-    Args:
-        folder: Of the model.
-        step: Optimizer steps that the model has taken.
-    """
+    """Log a model folder to MLflow's active run, with its signature and an example of its input."""
     import mlflow
 
     saved = SavedModel(folder)

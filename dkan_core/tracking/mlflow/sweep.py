@@ -22,14 +22,7 @@ def sweep_name() -> str:
 
 
 def join_sweep(client: Any, run_id: str, experiment_id: str, sweep: str) -> str:
-    """Put a run under the parent of its sweep, and create that where there is none; return its id.
-
-    Args:
-        client: MLflow's client.
-        run_id: The run.
-        experiment_id: Its experiment, which is the parent's, too.
-        sweep: Name of the sweep.
-    """
+    """Put a run under the parent of its sweep, and create that where there is none; return its id."""
     creators = _parents(client, experiment_id, sweep)
     if not creators:
         tags = {SWEEP_TAG: sweep, CREATOR_TAG: run_id}

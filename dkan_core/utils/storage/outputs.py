@@ -51,12 +51,7 @@ def entries(out: str | Path) -> set[str]:
 
 
 def foreign_contents(out: str | Path, name: str) -> OutputError:
-    """Return the error that a folder to write to holds something else.
-
-    Args:
-        out: Local path or fsspec URI of the folder.
-        name: What lies there.
-    """
+    """Return the error that a folder to write to holds something else."""
     return OutputError(f"{out}: contains {name}, which this command did not write; choose an empty or new folder")
 
 
