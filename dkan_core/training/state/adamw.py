@@ -35,32 +35,70 @@ class AdamState:
     exp_avg_P: Float32
     exp_avg_sq_P: Float32
 
+    def __getitem__(self, span: slice) -> "AdamState":
+        """Return views of a range of the parameters."""
+        return AdamState(self.values_P[span], self.exp_avg_P[span], self.exp_avg_sq_P[span])
+
     @classmethod
     def starting_at(cls, values_P: Float32) -> "AdamState":
         """Return the state before the first step, whose parameters are ``values_P`` itself."""
         return cls(values_P, np.zeros_like(values_P), np.zeros_like(values_P))
 
 
+class _Group:
+    """Consecutive parameters with the same factor of the learning rate, and those ranges of them that decay."""
+
+    def __init__(self, decayed: Sequence[Decayed], start: int, stop: int | None, factor: float) -> None:
+        self.span, self.factor = slice(start, stop), factor
+        end = math.inf if stop is None else stop
+        self.decayed = [
+            (int(max(first, start)) - start, int(min(last, end)) - start, decay)
+            for first, last, decay in decayed
+            if first < end and last > start
+        ]
+        starts_D, stops_D, self.decay_D = np.array(self.decayed, np.float64).reshape(-1, 3).T
+        assert (starts_D[1:] >= stops_D[:-1]).all() and (starts_D <= stops_D).all(), "in order"
+        self.starts_D, self.stops_D = starts_D.astype(np.int64), stops_D.astype(np.int64)
+
+
+def _covering(rates: Sequence[Rate]) -> list[tuple[int, int | None, float]]:
+    """Return ranges that cover all parameters, with the factor 1 between those that are given.
+
+    >>> _covering([(0, 2, 0.0), (5, 6, 0.5)])
+    [(0, 2, 0.0), (2, 5, 1.0), (5, 6, 0.5), (6, None, 1.0)]
+    """
+    covering: list[tuple[int, int | None, float]] = []
+    end = 0
+    for start, stop, factor in rates:
+        covering += [(end, start, 1.0)] if start > end else []
+        covering.append((start, stop, factor))
+        end = stop
+    return [*covering, (end, None, 1.0)]
+
+
 class FlatAdamW:
-    """AdamW (Loshchilov & Hutter 2019, arXiv:1711.05101, algorithm 2).
+    """AdamW (Loshchilov & Hutter 2019, arXiv:1711.05101, algorithm 2), with groups of parameters.
+
+    A group's factor multiplies the learning rate, and so the decay; one of factor 0 is frozen: it stays as it is to the
+    bit.
 
     Args:
-        decayed: Ranges of the parameters that decay, in order: start, stop, and the decoupled decay, which the
-            learning rate multiplies.
+        decayed: Ranges of the parameters that decay, in order and each in one group: start, stop, and the decoupled
+            decay, which the learning rate multiplies.
+        rates: The groups with a factor other than 1, in order.
         threads: How many the native extension uses, for the same bits.
 
-    >>> state = AdamState.starting_at(np.ones(2, np.float32))
-    >>> FlatAdamW([(1, 2, 0.5)]).step(state, state, np.ones(2, np.float32), lr=0.1, count=1)
+    >>> state = AdamState.starting_at(np.ones(3, np.float32))
+    >>> optimizer = FlatAdamW([(0, 3, 0.5)], [(0, 1, 0.0), (2, 3, 0.5)])
+    >>> optimizer.step(state, state, np.ones(3, np.float32), lr=0.1, count=1)
     True
-    >>> state.values_P.round(2).tolist()
-    [0.8999999761581421, 0.8500000238418579]
+    >>> state.values_P.round(3).tolist()
+    [1.0, 0.8500000238418579, 0.925000011920929]
     """
 
-    def __init__(self, decayed: Sequence[Decayed], threads: int = 1) -> None:
-        self.decayed, self.threads = decayed, threads
-        starts_D, stops_D, self._decay_D = np.array(decayed, np.float64).reshape(-1, 3).T
-        assert (starts_D[1:] >= stops_D[:-1]).all() and (starts_D <= stops_D).all(), "in order"
-        self._starts_D, self._stops_D = starts_D.astype(np.int64), stops_D.astype(np.int64)
+    def __init__(self, decayed: Sequence[Decayed], rates: Sequence[Rate] = (), threads: int = 1) -> None:
+        self.threads = threads
+        self._groups = [_Group(decayed, *each) for each in _covering(rates)]
         self._scratch, self._scaled = np.empty((2, BLOCK), np.float32)
 
     def step(
@@ -86,31 +124,39 @@ class FlatAdamW:
             clear: Whether the gradient is to be 0 afterwards: a pass of its own over it would cost more.
         """
         library = native_library()
-        if library is not None:
-            return self._native_step(library, old, new, gradient_P, lr, count, scale, clear)
-        squares = 0.0
-        with np.errstate(over="ignore", invalid="ignore"):
-            for start in range(0, len(gradient_P), BLOCK):
-                block = slice(start, min(start + BLOCK, len(gradient_P)))
-                self._decay(old, new, block, lr)
-                gradient = gradient_P[block] if scale == 1 else gradient_P[block] * np.float32(scale)
-                self._step_block(old, new, gradient, block, lr, count)
-                # While the block is in the cache; an infinity or NaN anywhere shows in the sum.
-                squares += float(np.dot(new.values_P[block], new.values_P[block]))
-        if clear:
-            gradient_P.fill(0)
-        return math.isfinite(squares)
+        finite = True
+        for group in self._groups:
+            rate = lr * group.factor
+            before, after, gradient = old[group.span], new[group.span], gradient_P[group.span]
+            if library is not None and group.factor:
+                finite &= self._native_step(library, group, before, after, gradient, rate, count, scale, clear)
+                continue
+            if group.factor:
+                finite &= self._numpy_step(group, before, after, gradient, rate, count, scale)
+            else:
+                for source_P, target_P in zip(vars(before).values(), vars(after).values(), strict=True):
+                    np.copyto(target_P, source_P)
+            if clear:
+                gradient.fill(0)
+        return finite
 
-    def trained_norm(self, _: Float32, norm: float, /) -> float:
-        """Return the norm of what of a gradient is learned from, given that of all of it."""
-        return norm
+    def trained_norm(self, gradient_P: Float32, norm: float) -> float:
+        """Return the norm of what of a gradient is learned from, given that of all: frozen parameters do not count."""
+        if all(group.factor for group in self._groups):
+            return norm
+        trained = [gradient_P[group.span] for group in self._groups if group.factor]
+        return math.sqrt(sum(float(np.dot(each, each)) for each in trained))
 
     def restore_frozen(self, old_P: Float32, new_P: Float32) -> None:
-        """Put frozen parameters back, which a mean over workers may round otherwise: here there are none."""
+        """Put frozen parameters back, which a mean over workers may round otherwise."""
+        for group in self._groups:
+            if group.factor == 0:
+                np.copyto(new_P[group.span], old_P[group.span])
 
     def _native_step(
         self,
         library: ctypes.CDLL,
+        group: _Group,
         old: AdamState,
         new: AdamState,
         gradient_P: Float32,
@@ -126,10 +172,10 @@ class FlatAdamW:
         arrays = (*states, gradient_P)
         assert all(each.dtype == np.float32 and each.flags.c_contiguous for each in arrays), "flat float32 arrays"
         assert all(len(each) == len(gradient_P) for each in arrays), "arrays of one length"
-        assert len(self._stops_D) == 0 or self._stops_D[-1] <= len(gradient_P), "ranges of the parameters"
+        assert len(group.stops_D) == 0 or group.stops_D[-1] <= len(gradient_P), "ranges of the parameters"
         with np.errstate(over="ignore"):
-            factors = (1 - lr * self._decay_D).astype(np.float32)
-        ranges = (self._starts_D, self._stops_D, factors)
+            factors = (1 - lr * group.decay_D).astype(np.float32)
+        ranges = (group.starts_D, group.stops_D, factors)
         pointers = (each.ctypes.data for each in (*arrays, *ranges))
         sizes = (len(factors), len(gradient_P), clear)
         root_scale, step_size = 1 / math.sqrt(1 - BETA2**count), lr / (1 - BETA1**count)
@@ -137,12 +183,22 @@ class FlatAdamW:
         arguments = AdamWArguments(*pointers, *sizes, *moments, root_scale, EPSILON, step_size, scale)
         return math.isfinite(library.dkan_adamw(ctypes.byref(arguments), self.threads))
 
-    def _decay(self, old: AdamState, new: AdamState, block: slice, lr: float) -> None:
-        if new is not old:
-            new.values_P[block] = old.values_P[block]
-        for start, stop, decay in self.decayed:
-            if start < block.stop and stop > block.start:
-                new.values_P[max(start, block.start) : min(stop, block.stop)] *= 1 - lr * decay
+    def _numpy_step(
+        self, group: _Group, old: AdamState, new: AdamState, gradient_P: Float32, lr: float, count: int, scale: float
+    ) -> bool:
+        squares = 0.0
+        with np.errstate(over="ignore", invalid="ignore"):
+            for start in range(0, len(gradient_P), BLOCK):
+                block = slice(start, min(start + BLOCK, len(gradient_P)))
+                new.values_P[block] = old.values_P[block]
+                for first, last, decay in group.decayed:
+                    if first < block.stop and last > start:
+                        new.values_P[max(first, start) : min(last, block.stop)] *= 1 - lr * decay
+                gradient = gradient_P[block] if scale == 1 else gradient_P[block] * np.float32(scale)
+                self._step_block(old, new, gradient, block, lr, count)
+                # While the block is in the cache; an infinity or NaN anywhere shows in the sum.
+                squares += float(np.dot(new.values_P[block], new.values_P[block]))
+        return math.isfinite(squares)
 
     def _step_block(
         self, old: AdamState, new: AdamState, gradient: Float32, block: slice, lr: float, count: int

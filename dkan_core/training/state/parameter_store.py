@@ -18,7 +18,6 @@ from dkan_core.config.resolved import ResolvedTrainConfig
 from dkan_core.errors import TrainingError
 from dkan_core.training.state.adamw import AdamState, Decayed, FlatAdamW, Rate
 from dkan_core.training.state.aggregation import OptimizerStep, WorkerUpdate, aggregation_for
-from dkan_core.training.state.grouped_adamw import SETTLED_STEPS, GroupedAdamW
 from dkan_core.training.state.ledger import Ledger, WorkPlan, add_to_digest
 from dkan_core.training.state.schedule import Schedule, plan_work
 from dkan_core.training.state.shared_memory import SharedMemory
@@ -28,6 +27,9 @@ from dkan_core.utils.arrays import Float32
 REFUSED_BEFORE_BACKOFF = 3
 # Halved so often the learning rate is a thousandth: what diverges still is no matter of the rate.
 MAX_BACKOFFS = 10
+# Steps after which AdamW's bias corrections are 1 in float64: moments that come from an earlier run, freed from their
+# bias there, count as so old.
+SETTLED_STEPS = 1_000_000
 
 logger = logging.getLogger(__name__)
 
@@ -51,10 +53,8 @@ class UpdateRules:
         return cls(config, schedule, plan_work(config, train_rows), decayed, rates)
 
     def optimizer(self, threads: int) -> FlatAdamW:
-        """Return an optimizer, with parameter groups where some have rates of their own."""
-        if self.rates:
-            return GroupedAdamW(self.decayed, self.rates, threads)
-        return FlatAdamW(self.decayed, threads)
+        """Return an optimizer."""
+        return FlatAdamW(self.decayed, self.rates, threads)
 
     def optimizer_count(self, step: int) -> int:
         """Return AdamW's count of steps at a step of the run, counted from 0: its moments may be older than the run."""

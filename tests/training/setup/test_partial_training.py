@@ -19,7 +19,6 @@ from dkan_core.training.setup.initial_model import take_initial
 from dkan_core.training.setup.model_parts import learning_rate_factors, part_names
 from dkan_core.training.state.adamw import AdamState, FlatAdamW
 from dkan_core.training.state.checkpoint_store import load_checkpoint
-from dkan_core.training.state.grouped_adamw import GroupedAdamW
 from tests.command import check, dkan
 from tests.model.architectures import CONFIG as ARCHITECTURE
 
@@ -74,7 +73,7 @@ def test_a_factor_of_the_rate_is_that_of_the_steps() -> None:
     values_P, gradient_P = rng.standard_normal((2, 40_000), np.float32)
     decayed = [(100, 30_000, 0.5)]
     whole, parts = AdamState.starting_at(values_P.copy()), AdamState.starting_at(values_P.copy())
-    optimizer = GroupedAdamW([(100, 20_000, 0.5), (20_000, 30_000, 0.5)], [(20_000, 40_000, 0.25)])
+    optimizer = FlatAdamW([(100, 20_000, 0.5), (20_000, 30_000, 0.5)], [(20_000, 40_000, 0.25)])
     for count in (1, 2, 3):
         assert optimizer.step(parts, parts, gradient_P, lr=0.1, count=count)
         assert FlatAdamW(decayed).step(whole, whole, gradient_P, lr=0.1, count=count)
@@ -85,7 +84,7 @@ def test_a_factor_of_the_rate_is_that_of_the_steps() -> None:
     assert np.array_equal(parts.values_P[20_000:], slow.values_P)
     # All of the gradient counts, whose norm is known; beside a frozen part, what is learned from.
     assert optimizer.trained_norm(gradient_P, 1.5) == 1.5
-    frozen = GroupedAdamW([], [(0, 10, 0.0)])
+    frozen = FlatAdamW([], [(0, 10, 0.0)])
     assert frozen.trained_norm(gradient_P, 1.5) == pytest.approx(np.linalg.norm(gradient_P[10:]), rel=1e-5)
 
 
