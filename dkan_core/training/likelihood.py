@@ -39,10 +39,6 @@ def target_of(labels_N: npt.NDArray[np.uint8], weight_N: Float64) -> tuple[npt.N
     """Return which rows are positive, and what each row counts: nothing where the label is not measured.
 
     Penalties count rows. Unequal weights tell as much as fewer rows of equal weight (Kish 1965, Survey Sampling).
-
-    Args:
-        labels_N: One label of each row.
-        weight_N: The rows' weights.
     """
     weight_N = weight_N * (labels_N != NOT_MEASURED)
     weight_N *= weight_N.sum() / max(np.square(weight_N).sum(), np.finfo(np.float64).tiny)
@@ -79,10 +75,6 @@ class LogisticLikelihood:
         """Return the gradient and the curvature by what each code adds to the log-odds of its rows, ``(C,)`` each.
 
         The curvature is what the second derivative is the negative of: it is never below 0.
-
-        Args:
-            codes_N: The term's code in each row.
-            size: How many codes there are.
         """
         sums_C2 = np.zeros((size, 2))
         if not self._call(codes_N, sums_C2=sums_C2):

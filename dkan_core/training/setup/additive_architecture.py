@@ -17,12 +17,13 @@ from dkan_core.model.additive import score_codes
 from dkan_core.model.additive_shape import SCORE_CODES, AdditiveShape, FeatureCuts
 from dkan_core.model.architecture import MAX_BINARY_KNOTS
 from dkan_core.training.setup.feature_crosses import (
-    CODES_PER_NAT,
     MIN_CROSS_GAIN,
     CodedColumn,
     Group,
     Residuals,
     coded_column,
+    joint_column,
+    worth,
 )
 from dkan_core.training.setup.monotone import parse_monotone, warn_of_calendar
 from dkan_core.utils.arrays import Arrays, UInt16
@@ -87,27 +88,22 @@ def choose_pairs(residuals: list[Residuals], columns: dict[int, CodedColumn], li
     alone = {feature: sum(each.main_gain(column) for each in residuals) for feature, column in varied.items()}
     kept = sorted(sorted(alone, key=lambda feature: -alone[feature])[:MAX_PAIRED])
 
-    def joint(pair: Group) -> CodedColumn:
-        first, second = columns[pair[0]], columns[pair[1]]
-        return CodedColumn(first.codes * np.uint16(second.size) + second.codes, first.size * second.size)
+    def gain(pair: Group) -> float:
+        return worth(residuals, joint_column(columns, pair))
 
-    def worth(pair: Group) -> float:
-        column = joint(pair)
-        return sum(each.gain(column) for each in residuals) - column.size / CODES_PER_NAT
-
-    gains = {pair: worth(pair) for pair in itertools.combinations(kept, 2)}
+    gains = {pair: gain(pair) for pair in itertools.combinations(kept, 2)}
     shortlist = sorted(gains, key=lambda pair: -gains[pair])[: max(MAX_SHORTLIST, limit or 0)]
     if limit is not None and len(shortlist) <= limit:
         return sorted(shortlist)
     taken: list[Group] = []
     while shortlist and len(taken) < (MAX_AUTO_PAIRS if limit is None else limit):
-        best = max(shortlist, key=worth)
-        if limit is None and worth(best) < MIN_CROSS_GAIN:
+        best = max(shortlist, key=gain)
+        if limit is None and gain(best) < MIN_CROSS_GAIN:
             break
         taken.append(best)
         shortlist.remove(best)
         for each in residuals:
-            each.absorb(joint(best))
+            each.absorb(joint_column(columns, best))
     return sorted(taken)
 
 

@@ -16,7 +16,7 @@ Shape suffixes: N rows.
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -121,7 +121,8 @@ def coded_column(codes: npt.NDArray[np.int32], size: int) -> CodedColumn:
     return CodedColumn(np.where(codes < kept, codes, UNSEEN).astype(np.uint16), kept)
 
 
-def _joint(columns: list[CodedColumn], group: Group) -> CodedColumn:
+def joint_column(columns: Sequence[CodedColumn] | Mapping[int, CodedColumn], group: Group) -> CodedColumn:
+    """Return the joint codes of some columns."""
     codes = columns[group[0]].codes
     size = columns[group[0]].size
     for index in group[1:]:
@@ -207,7 +208,7 @@ def _effects(gradient: Float64, curvature: Float64) -> Float64:
     return gradient / (curvature + SHRINKAGE)
 
 
-def _worth(residuals: list[Residuals], column: CodedColumn) -> float:
+def worth(residuals: list[Residuals], column: CodedColumn) -> float:
     """Return what weights for the codes of a column gain on unseen rows beyond what they cost, in nats."""
     return sum(residual.gain(column) for residual in residuals) - column.size / CODES_PER_NAT
 
@@ -216,11 +217,11 @@ def _choose_values(
     residuals: list[Residuals], columns: list[CodedColumn], candidates: list[Group], train_rows: int
 ) -> list[Group]:
     """Return the candidates that gain beside the better ones, or whose codes have rows in plenty."""
-    gains = {group: _worth(residuals, _joint(columns, group)) for group in candidates}
+    gains = {group: worth(residuals, joint_column(columns, group)) for group in candidates}
     taken = [group for group in candidates if train_rows >= PLENTIFUL_ROWS * columns[group[0]].size]
     for group in sorted(candidates, key=gains.__getitem__, reverse=True):
-        column = _joint(columns, group)
-        if _worth(residuals, column) > MIN_VALUE_GAIN:
+        column = joint_column(columns, group)
+        if worth(residuals, column) > MIN_VALUE_GAIN:
             taken.append(group)
             for residual in residuals:
                 residual.absorb(column)
@@ -235,17 +236,17 @@ def _choose_crosses(residuals: list[Residuals], columns: list[CodedColumn]) -> l
         return len(group) <= MAX_ORDER and math.prod(columns[index].size for index in group) <= MAX_ONE_HOT_CODES
 
     pairs: list[Group] = [pair for pair in itertools.combinations(range(len(columns)), 2) if fits(pair)]
-    gains = {pair: _worth(residuals, _joint(columns, pair)) for pair in pairs}
+    gains = {pair: worth(residuals, joint_column(columns, pair)) for pair in pairs}
     shortlist = sorted(pairs, key=gains.__getitem__, reverse=True)[:MAX_SHORTLIST]
     taken: list[Group] = []
     while shortlist and len(taken) < MAX_CROSSES:
-        gains = {group: _worth(residuals, _joint(columns, group)) for group in shortlist}
+        gains = {group: worth(residuals, joint_column(columns, group)) for group in shortlist}
         best = max(shortlist, key=gains.__getitem__)
         if gains[best] < MIN_CROSS_GAIN:
             break
         taken.append(best)
         for residual in residuals:
-            residual.absorb(_joint(columns, best))
+            residual.absorb(joint_column(columns, best))
         grown = {tuple(sorted({*best, index})) for index in range(len(columns)) if index not in best}
         shortlist = [group for group in {*shortlist, *grown} - {*taken} if fits(group)]
         # A set has no order, and of equal gains the first is taken: the same data must give the same crosses.
