@@ -162,7 +162,8 @@ def smoothed(terms: AdditiveTerms, penalty: float) -> AdditiveTerms:
         codes = slice(term.first + 1, term.first + term.size)
         for label, information in enumerate(_information(terms)):
             weight_C = terms.weight_V[codes] * information
-            table_VML[codes, :, label] = whittaker(table_VML[codes, :, label], weight_C, penalty)
+            bands = penalty * _second_differences(len(weight_C))
+            table_VML[codes, :, label] = whittaker(table_VML[codes, :, label], weight_C, bands)
     return replace(terms, table_VML=table_VML)
 
 
@@ -185,35 +186,30 @@ def with_smooth_pairs(terms: AdditiveTerms, penalty: float) -> AdditiveTerms:
     """
     if not penalty:
         return terms
-    from scipy.linalg import solveh_banded
-
     table_VML = terms.table_VML.copy()
     curved = {term.features[0] for term in terms.layout.curved}
     for pair in terms.layout.pairs:
         ordered = [feature in curved for feature in pair.features]
         roughness = pair_roughness_bands(pair.shape, ordered)
         for label, information in enumerate(_information(terms)):
-            # So little that only cells without rows notice.
-            weight_C = terms.weight_V[pair.rows] * information + 1e-6
-            bands = penalty * roughness
-            bands[0] += weight_C
-            pair_CM = table_VML[pair.rows, :, label]
-            table_VML[pair.rows, :, label] = solveh_banded(bands, weight_C[:, None] * pair_CM, lower=True)
+            weight_C = terms.weight_V[pair.rows] * information
+            table_VML[pair.rows, :, label] = whittaker(table_VML[pair.rows, :, label], weight_C, penalty * roughness)
     return replace(terms, table_VML=table_VML)
 
 
-def whittaker(curves_CM: Float64, weight_C: Float64, penalty: float) -> Float64:
-    """Return the smooth curves nearest to some curves, column by column.
+def whittaker(values_CM: Float64, weight_C: Float64, bands: Float64) -> Float64:
+    """Return the smooth values nearest to some, column by column; ``bands`` of the penalty's matrix are changed.
 
-    >>> whittaker(np.array([[0.0], [1.0], [0.0], [1.0]]), np.ones(4), 1e9).round(3).ravel().tolist()
+    >>> bands = 1e9 * _second_differences(4)
+    >>> whittaker(np.array([[0.0], [1.0], [0.0], [1.0]]), np.ones(4), bands).round(3).ravel().tolist()
     [0.2, 0.4, 0.6, 0.8]
     """
     from scipy.linalg import solveh_banded
 
-    # So little that only codes without rows notice.
-    bands = penalty * _second_differences(len(weight_C))
-    bands[0] += weight_C + 1e-6
-    smooth_CM: Float64 = solveh_banded(bands, (weight_C + 1e-6)[:, None] * curves_CM, lower=True)
+    # So little that only codes and cells without rows notice.
+    weight_C = weight_C + 1e-6
+    bands[0] += weight_C
+    smooth_CM: Float64 = solveh_banded(bands, weight_C[:, None] * values_CM, lower=True)
     return smooth_CM
 
 
