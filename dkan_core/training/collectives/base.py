@@ -100,7 +100,7 @@ class RoundInputs:
     """A round as every rank begins it."""
 
     state_KP: Float32
-    """The state that counts."""
+    """The committed state."""
 
     steps: range
     lr_scale: float

@@ -27,7 +27,7 @@ class LocalSGD(Strategy):
 
     def run_sync_round(self, inputs: RoundInputs) -> RoundTotals:
         """Take the steps of a round alone, then average."""
-        # A copy: a round that is refused leaves the state that counts as it was.
+        # A copy: a round that is refused leaves the committed state as it was.
         np.copyto(self.state_3P, inputs.state_KP[: self.arrays])
         totals = self.local_steps.take(
             AdamState(*self.state_3P), inputs.steps, self.process_group.rank, inputs.lr_scale

@@ -64,7 +64,7 @@ class TorchRun:
         """Return it; None in a process that was not started by torchrun, or not with others.
 
         Raises:
-            ConfigError: A variable is no number.
+            ConfigError: A variable is not a number.
 
         >>> TorchRun.read({"WORLD_SIZE": "1", "RANK": "0", "MASTER_ADDR": "node"}) is None
         True

@@ -78,7 +78,7 @@ class CheckpointWriter:
             self._request()
 
     def request_state(self, timeout: float) -> None:
-        """Wait for a copy of the state that counts, once nothing is being written; at most ``timeout`` seconds."""
+        """Wait for a copy of the committed state, once nothing is being written; at most ``timeout`` seconds."""
         # The thread reads the copy that came before.
         self.wait()
         if not self._is_requested:

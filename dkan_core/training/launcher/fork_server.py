@@ -146,7 +146,7 @@ def _run_child(text: int, log: int, launcher: int, *inherited_handles: int) -> i
 def _run(work: Callable[[], None], launcher: int) -> int:
     """Run what a spec asks for; return the exit code.
 
-    An error of ours that would come again in another process (a damaged shard, a full disk, a loss that is no number)
+    An error of ours that would come again in another process (a damaged shard, a full disk, a loss that is not finite)
     goes to the launcher, which raises it.
     """
     try:

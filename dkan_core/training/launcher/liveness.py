@@ -140,6 +140,6 @@ class ProcessRecord:
         self.due = now + pause_before_restart(self._deaths)
 
     def should_give_up(self, now: float) -> bool:
-        """Return whether no process of this name will ever get on."""
+        """Return whether no process of this name will ever make progress."""
         never_started = not self.was_ready and self._deaths > MAX_FAILED_STARTS
         return never_started or (self._deaths > 1 and now - self._dying_since > GIVE_UP_SECONDS)

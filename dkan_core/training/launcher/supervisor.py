@@ -77,7 +77,7 @@ class Supervisor:
 
         Raises:
             UserError: A process found the data wrong.
-            TrainingError: A process cannot start, or the run does not get on for what dies.
+            TrainingError: A process cannot start, or deaths keep the run from making progress.
             KeyboardInterrupt: Ctrl-C was pressed a second time; after the first the run ends in order.
         """
         with hold_signal(signal.SIGTERM) as handle_sigterm:
@@ -187,7 +187,7 @@ class Supervisor:
         now = time.monotonic()
         progress = self._progress()
         for record in records:
-            # It may have got on between the last look at it and its death.
+            # It may have made progress between the last look at it and its death.
             record.record_counters(LivenessCounters.read(self.memory, record.role, record.rank), now)
             record.record_death(child, progress, now)
         if self._cannot_work(child) or self._records[child.name].should_give_up(now):
@@ -236,7 +236,7 @@ class Supervisor:
         return {"server": ledger.version, "evaluator": self.memory.evaluated.read().number}.get(role, ledger.units_done)
 
     def _kill_unresponsive(self) -> None:
-        """Kill processes that do not live or do not get on; the next turn replaces them."""
+        """Kill processes without heartbeats or progress; the next turn replaces them."""
         now = time.monotonic()
         absent = time.monotonic() - self._looked > ABSENT_SECONDS
         self._looked = now

@@ -1,4 +1,4 @@
-"""How a process shows its launcher that it lives and that it gets on: two counters in shared memory.
+"""How a process shows its launcher that it is alive and makes progress: two counters in shared memory.
 
 A thread of its own counts heartbeats: a stopped process has none. What the process is there for counts its activity: a
 process that hangs has heartbeats and no activity.
@@ -28,5 +28,5 @@ class Heartbeat:
             time.sleep(HEARTBEAT_SECONDS)
 
     def record_activity(self) -> None:
-        """Show that the process has got on: at every turn of its loop, also while it has nothing to do."""
+        """Show progress: at every turn of the process's loop, also while it has nothing to do."""
         self._memory.activity_R[self._index] += 1

@@ -132,7 +132,7 @@ class _Single:
         return self._result()
 
     def _evaluate(self, ledger: Ledger, _: bool) -> bool:
-        """Score the state that counts and keep it if it is the best, unless patience is used up already."""
+        """Score the committed state and keep it if it is the best, unless patience is used up already."""
         early_stopping = self.scorer.early_stopping
         # A refit's model is its last.
         if early_stopping.exhausted or (self.choices is not None and not ledger.ended):

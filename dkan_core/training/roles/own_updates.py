@@ -13,10 +13,10 @@ from dkan_core.training.state.parameter_store import ParameterStore
 from dkan_core.training.state.stopwatch import Stopwatch
 
 MAX_STEPS = 256
-"""Between two commits, which copy the state: so many are done again where the process dies."""
+"""Most steps between two commits, which copy the state: they are done again if the process dies."""
 
 MAX_SECONDS = 2.0
-"""About so long, where that is fewer steps: so late are Ctrl-C and the end of the run's time noticed."""
+"""Most time of these steps, about: the delay until Ctrl-C and the end of the run's time are noticed."""
 
 
 class OwnSteps(UpdateSource):
@@ -41,7 +41,7 @@ class OwnSteps(UpdateSource):
         most = min(MAX_STEPS, self._steps_in_time)
         steps = range(ledger.step, ledger.step + rounds_before_anything_is_due(self.store, most))
         totals = self._take(steps)
-        # Again, until a step that leads to no finite numbers stands alone: it is refused, and none before it with it.
+        # Again, until a step that is not finite stands alone: it is refused, and those before it are not.
         while len(steps) > 1 and not (math.isfinite(totals.loss) and np.isfinite(self._state_3P).all()):
             steps = steps[: len(steps) // 2]
             totals = self._take(steps)
@@ -52,7 +52,7 @@ class OwnSteps(UpdateSource):
         return [update]
 
     def _take(self, steps: range) -> LossTotals:
-        """Take steps from the state that counts on."""
+        """Take steps from the committed state on."""
         started = time.perf_counter()
         np.copyto(self._state_3P, self.store.state_KP[:3])
         totals = self.steps.take(AdamState(*self._state_3P), steps, 0, self.store.lr_scale)

@@ -1,6 +1,6 @@
 """The parameter server: hands out work units, aggregates what the workers make of them, steps the optimizer.
 
-It can be killed at any moment: what counts stands in shared memory, and the next server continues from there. It hands
+It can be killed at any moment: all state is in shared memory, and the next server continues from there. It hands
 snapshots to the evaluator and restore points to the launcher, and never waits for either.
 """
 

@@ -30,7 +30,7 @@ class PostStepHooks:
     A process that dies in between has a successor that does it again, which changes nothing.
 
     Args:
-        store: The state that counts.
+        store: The committed state.
         publish: Where snapshots go; None for ranks that take none: all but the first.
     """
 
@@ -84,7 +84,7 @@ class PostStepHooks:
 
     def commit(self, **changes: int) -> None:
         """Commit the ledger with some fields changed, unless they are so already."""
-        # At every turn of the loop, nearly always in vain: a ledger of its own is made only where there is a change.
+        # At every turn of the loop, and nearly always there is no change: a new ledger is made only for one.
         if any(getattr(self.store.ledger, name) != value for name, value in changes.items()):
             self.store.commit(replace(self.store.ledger, **changes))
 

@@ -60,7 +60,7 @@ class RankUpdates(UpdateSource):
         self._agreed_ending = 0
 
     def agree_on_ending(self, reason: str) -> str:
-        """Return what the first rank proposed before the last round; that no step is left, all know by themselves."""
+        """Return what the first rank proposed before the last round; every rank knows itself that no step is left."""
         # Clocks differ between ranks, and only the first one sees the evaluator and Ctrl-C.
         if self.process_group.rank == 0:
             self._proposed_ending = ENDINGS.index(reason)
@@ -93,7 +93,7 @@ class RankUpdates(UpdateSource):
         return False
 
     def _update(self, totals: RoundTotals, rounds: int, array_P: Float32) -> WorkerUpdate:
-        """Return what the ranks have made of so many rounds."""
+        """Return the update of so many rounds."""
         return WorkerUpdate(
             unit=self.store.ledger.units_done,
             units=rounds * self.store.rules.work_plan.workers,
@@ -144,7 +144,7 @@ class DeviceRounds(RankUpdates):
         self.stopwatch.lap("other")
         count = rounds_before_anything_is_due(self.store, self._most_rounds)
         totals = self._take(count)
-        # Again, until a round that leads to no finite numbers stands alone: all ranks see that it does.
+        # Again, until a round that is not finite stands alone: all ranks see that it is not.
         while count > 1 and (totals.broken or not math.isfinite(totals.loss)):
             count //= 2
             totals = self._take(count)
@@ -158,7 +158,7 @@ class DeviceRounds(RankUpdates):
         self.steps.release_graph()
 
     def _take(self, count: int) -> RoundTotals:
-        """Take so many rounds from the state that counts on; return what is summed over the ranks."""
+        """Take so many rounds from the committed state on; return what is summed over the ranks."""
         plan, done = self.store.rules.work_plan, self.store.ledger.units_done
         rounds = [plan.steps_of_unit(done + index * plan.workers) for index in range(count)]
         inputs = self._inputs(range(rounds[0].start, rounds[-1].stop))

@@ -282,7 +282,7 @@ class AsyncAssignment(WorkAssignment):
             if update.staleness <= self.store.rules.config.max_staleness:
                 return [update]
             self.late += 1
-            # Again, from the parameters that count now: a difference so old would be scaled down to next to nothing.
+            # Again, from the present parameters: a difference so old would be scaled down to next to nothing.
             self._held[rank] = self._write(rank, update.unit)
         return []
 

@@ -90,7 +90,7 @@ def average_gradients(old: AdamState, new: AdamState, updates: Sequence[WorkerUp
 def average_values(_: AdamState, new: AdamState, updates: Sequence[WorkerUpdate], __: OptimizerStep) -> bool:
     """``average``: take the mean of the workers' parameters and moments, weighted by their rows.
 
-    Workers keep no moments: what a work unit leads to is a function of the state that counts, whichever takes it.
+    Workers keep no moments: what a work unit leads to is a function of the committed state, whichever takes it.
     """
     rows = [each.rows for each in updates]
     pushed = zip(*(np.split(each.array_P, 3) for each in updates), strict=True)

@@ -25,7 +25,7 @@ class Ledger:
     """Global batches done."""
 
     units_done: int = 0
-    """Work units done: aggregated, or refused because they held no finite numbers."""
+    """Work units done: aggregated, or refused because they were not finite."""
 
     digest: int = 0
     """Sum of ``unit_digest`` over these, modulo 2**63: a proof that each was taken once."""
@@ -37,7 +37,7 @@ class Ledger:
     """Rows in the work units done."""
 
     refused: int = 0
-    """Updates refused because something in them was no finite number."""
+    """Updates refused because they were not finite."""
 
     refused_in_a_row: int = 0
     backoffs: int = 0

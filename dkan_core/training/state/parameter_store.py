@@ -1,7 +1,7 @@
 """The parameters of a run: how updates change them, and how a change is committed.
 
-There are two copies of the state. A change is computed into the one that does not count, and one record, the ledger,
-makes it count: whatever moment the process is killed at, an update has been taken wholly or not at all.
+There are two copies of the state. A change is computed into the standby copy, and writing one record, the ledger,
+commits it: at whatever moment the process is killed, an update is applied as a whole or not at all.
 
 Shape suffixes: P trainable parameters, K arrays of the state.
 """
@@ -75,7 +75,7 @@ def initialize_store(memory: SharedMemory, values_P: Float32, moments_2P: Float3
 
 
 def save_restore_point(memory: SharedMemory, ledger: Ledger) -> None:
-    """Copy the state that counts, and the workers' own moments, to where no further step changes them."""
+    """Copy the committed state, and the workers' own moments, to where no further step changes them."""
     oldest = min(range(2), key=lambda index: memory.restore_points[index].read().version)
     # Declared void before it is overwritten: whoever dies meanwhile leaves the other one.
     memory.restore_points[oldest].write(Ledger(version=-1))
@@ -85,7 +85,7 @@ def save_restore_point(memory: SharedMemory, ledger: Ledger) -> None:
 
 
 def copy_for_checkpoint(memory: SharedMemory, ledger: Ledger) -> None:
-    """Copy the state that counts, and the workers' own moments, to where the launcher has asked for them.
+    """Copy the committed state, and the workers' own moments, to where the launcher has asked for them.
 
     This is no restore point: when one is made follows from the steps, as refused updates lead back to it.
     """
@@ -124,7 +124,7 @@ def checksum(state_KP: Float32) -> int:
 
 
 class ParameterStore:
-    """The state that counts, and its only writer.
+    """The committed state, and its only writer.
 
     Args:
         memory: Where it stands; ``initialize_store`` has been called on it once.
@@ -142,19 +142,19 @@ class ParameterStore:
 
     @property
     def state_KP(self) -> Float32:
-        """The state that counts: parameters, two moments, and the moving average where there is one."""
+        """The committed state: parameters, two moments, and the moving average where there is one."""
         state_KP: Float32 = self.memory.buffers_2KP[self.ledger.active_buffer]
         return state_KP
 
     @property
     def standby_KP(self) -> Float32:
-        """The copy that does not count."""
+        """The standby copy."""
         standby_KP: Float32 = self.memory.buffers_2KP[1 - self.ledger.active_buffer]
         return standby_KP
 
     @property
     def lr_scale(self) -> float:
-        """Factor of the learning rate, below 1 after updates that were no finite numbers."""
+        """Factor of the learning rate, below 1 after updates that were not finite."""
         return 0.5**self.ledger.backoffs
 
     def apply_updates(self, updates: Sequence[WorkerUpdate]) -> None:
@@ -185,7 +185,7 @@ class ParameterStore:
         """Return the ledger with the work units, rows and losses of updates in it."""
         ledger = self.ledger
         for each in updates:
-            # One loss that is no number would hide the mean of all others.
+            # One loss that is not finite would hide the mean of all others.
             finite = math.isfinite(each.loss)
             ledger = ledger.with_update(
                 loss=each.loss if finite else 0.0, weight=each.weight if finite else 0.0, rows=each.rows
@@ -202,7 +202,7 @@ class ParameterStore:
         )
 
     def _aggregate_into_standby(self, updates: Sequence[WorkerUpdate]) -> bool:
-        """Compute the state after an update into the copy that does not count; return whether it is all finite."""
+        """Compute the state after an update into the standby copy; return whether it is all finite."""
         config = self.rules.config
         # From the work plan, not a count of updates: a step that was refused is a step of the schedule.
         done = self.rules.work_plan.steps_of_unit(updates[0].unit).start
@@ -215,7 +215,7 @@ class ParameterStore:
         return finite
 
     def _average_into_standby(self, step: int) -> None:
-        """Take the parameters of the copy that does not count into its moving average, where an evaluation is due."""
+        """Take the parameters of the standby copy into its moving average, where an evaluation is due."""
         schedule = self.rules.schedule
         before = schedule.evaluations_due(self.ledger.step)
         old_P, new_P = self.state_KP[3], self.standby_KP[3]

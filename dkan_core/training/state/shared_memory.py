@@ -55,7 +55,7 @@ class Control:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointRequest:
-    """The launcher's request for a copy of the state that counts, and in another record the answer."""
+    """The launcher's request for a copy of the committed state, and in another record the answer."""
 
     number: int = 0
     """Counted from 1. The same in both: the copy is there, and the launcher's until it asks again."""

@@ -44,7 +44,7 @@ def newest_snapshot(memory: SharedMemory) -> Snapshot:
 
 
 def publish_snapshot(memory: SharedMemory, ledger: Ledger, *, steps_per_epoch: int, time_is_up: bool) -> bool:
-    """Hand the state that counts to the evaluator; return whether there was a free slot.
+    """Hand the committed state to the evaluator; return whether there was a free slot.
 
     Args:
         memory: Shared memory; no worker is changing its own moments.

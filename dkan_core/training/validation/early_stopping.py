@@ -51,7 +51,7 @@ class EarlyStopping:
         return better
 
     def replay(self, history: Iterable[Mapping[str, Any]]) -> None:
-        """Take in the evaluations of an earlier process; an AP of 0 stands for a score that was no number."""
+        """Take in the evaluations of an earlier process; an AP of 0 stands for one that was not finite."""
         for entry in history:
             loss = entry.get("validation_loss", math.inf)
             self.take(entry["average_precision"] or -math.inf, loss, is_due=entry.get("due", True))
