@@ -121,15 +121,14 @@ class Strategy(ABC):
     replica: Replica
     batches: SliceBatches
     rules: UpdateRules
+    on_step: Callable[[], None] = lambda: None
+    """Called after each step of a round that has several."""
 
     arrays = 1
     """How many times P numbers a round aggregates."""
 
     def __post_init__(self) -> None:
         self.config = self.rules.config
-        self.on_step: Callable[[], None] = lambda: None
-        """Called after each step of a round that has several."""
-
         count = self.arrays * self.replica.values_P.numel()
         # The totals lie behind the numbers: one exchange sums both.
         self.buffer_N = torch.zeros(count + TOTALS, device=self.process_group.device)

@@ -22,7 +22,7 @@ class LocalSGD(Strategy):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.local_steps = make_local_steps(self.replica, self.batches, self.rules, lambda: self.on_step())
+        self.local_steps = make_local_steps(self.replica, self.batches, self.rules, self.on_step)
         self.state_3P = np.zeros((self.arrays, self.replica.values_P.numel()), np.float32)
 
     def run_sync_round(self, inputs: RoundInputs) -> RoundTotals:

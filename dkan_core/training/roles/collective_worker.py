@@ -56,8 +56,8 @@ def _update_source(spec: ProcessSpec, process: ComputeProcess) -> "Iterator[OwnS
         steps = DeviceSteps(process.replica, process.batches, process.rules, on_step, exchange)
         yield DeviceRounds(steps, process_group, store, process.stopwatch)
     else:
-        strategy = STRATEGIES[spec.config.strategy](process_group, process.replica, process.batches, process.rules)
-        strategy.on_step = on_step
+        make = STRATEGIES[spec.config.strategy]
+        strategy = make(process_group, process.replica, process.batches, process.rules, on_step)
         yield ReducedUpdates(strategy, store, process.stopwatch)
     # Not after an error: the others would be waited for, and one of them may be what is gone.
     process_group.close()
