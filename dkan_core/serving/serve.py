@@ -11,7 +11,7 @@ from dkan_core.errors import ConfigError
 from dkan_core.model.model_folder import ModelFolder
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.serving.kserve_library import import_kserve
-from dkan_core.serving.scorer import RequestScorer, load_scorer
+from dkan_core.serving.scorer import load_scorer
 from dkan_core.utils.extras import require
 from dkan_core.utils.signals import handle_signal
 from dkan_core.utils.storage.remote import local_copy
@@ -48,7 +48,9 @@ def serve(model: str | Path, config: ServeConfig | None = None) -> None:
         else:
             scorer = load_scorer(folder, config)
             import_kserve()
-            _run_alone(scorer, config)
+            from dkan_core.serving.worker import application
+
+            _run(application(scorer, config), config)
 
 
 def _check_free(setting: str, host: str, port: int) -> None:
@@ -57,12 +59,6 @@ def _check_free(setting: str, host: str, port: int) -> None:
     except OSError as error:
         why = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
         raise ConfigError(f"{setting} {port}: cannot listen there on {host} ({why})") from None
-
-
-def _run_alone(scorer: RequestScorer, config: ServeConfig) -> None:
-    from dkan_core.serving.worker import application
-
-    _run(application(scorer, config), config)
 
 
 def _run_workers(model: ModelFolder, config: ServeConfig) -> None:
