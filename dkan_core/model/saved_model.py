@@ -111,7 +111,7 @@ def model_card(config: ModelConfig, preprocessor: Preprocessor, metrics: dict[st
         is_current=are_current(metrics),
         ignored=ignored_names(config, preprocessor),
         numeric=[feature.name for feature in preprocessor.numeric],
-        categories=[feature.name for feature in preprocessor.coded if feature.kind == "category"],
+        categories=preprocessor.categories,
     )
 
 

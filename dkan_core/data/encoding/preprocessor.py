@@ -180,8 +180,7 @@ class Preprocessor(Schema):
     def _check(self) -> Self:
         numeric = {feature.name for feature in self.numeric}
         values = [feature.name for feature in self.coded if feature.kind == "value"]
-        categories = [feature.name for feature in self.coded if feature.kind == "category"]
-        categories += [feature.name for feature in self.sparse]
+        categories = [*self.categories, *(feature.name for feature in self.sparse)]
         # A column of times gives several features, and none of another kind.
         plain = [feature.name for feature in self.numeric if feature.time is None]
         unique = (
@@ -232,8 +231,7 @@ class Preprocessor(Schema):
     @property
     def source_types(self) -> dict[str, pa.DataType]:
         """Source columns with a type that each can be given in: 64-bit floats, timestamps or strings."""
-        types = {name: pa.float64() for name in self.columns}
-        types |= {feature.name: pa.string() for feature in self.coded if feature.kind == "category"}
+        types = dict.fromkeys(self.columns, pa.float64()) | dict.fromkeys(self.categories, pa.string())
         types |= {feature.name: feature.source_type for feature in self.sparse}
         return types | {name: pa.timestamp("us", zone) for name, zone in self.times.items()}
 

@@ -131,7 +131,7 @@ class ReferenceEncoding:
         schema = ColumnRoles(
             numeric=tuple(feature.name for feature in self.preprocessor.numeric if feature.time is None),
             times=tuple(self.preprocessor.times),
-            categorical=tuple(feature.name for feature in self.preprocessor.coded if feature.kind == "category"),
+            categorical=tuple(self.preprocessor.categories),
             sparse=tuple(feature.name for feature in self.preprocessor.sparse),
             **special_columns(config),
             labels=config.label,
