@@ -182,6 +182,11 @@ REFUSED: dict[str, tuple[Callable[[pa.Table], pa.Table], list[str], str]] = {
         r"column 'site' is int64; .* was made with categories",
     ),
     "label missing": (drop("label"), [], r"newer\.parquet: label column 'label' does not exist"),
+    "one class": (
+        lambda table: table.drop_columns("label").append_column("label", pa.array([1] * len(table))),
+        [],
+        r"newer\.parquet: label column 'label' has one class only: 1 in every row with a value",
+    ),
     "another label": (same, ["--label", "note"], r"label note: .* has label; leave out --label"),
     "another dtype": (same, ["--numeric-dtype", "float16"], r"numeric_dtype float16: .* stores uint8"),
     "feature dropped": (same, ["--drop", "site"], r"drop site: is a feature of .*model"),

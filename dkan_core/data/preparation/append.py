@@ -76,7 +76,7 @@ def append_rows(
     folder = SharedFolder(prepared)
     with output_lock(prepared):
         earlier = _read_earlier(folder, like)
-        task, footers = find_task(sources, _settings(earlier, str(prepared), drop))
+        task, footers = find_task(sources, _settings(earlier, str(prepared), drop), adds=True)
         task = replace(task, grouped=earlier.grouped)  # data of earlier versions have no groups
         _check_new(task, earlier)
         # Numbered on, each row gets the split that it would have if all files were prepared at once.

@@ -84,9 +84,14 @@ def describe_files(files: Sequence[SourceFile]) -> str:
 
 
 def find_task(
-    sources: str | Path | Sequence[str | Path], config: PrepareConfig
+    sources: str | Path | Sequence[str | Path], config: PrepareConfig, *, adds: bool = False
 ) -> tuple[PreparationTask, list[Footer]]:
     """Read every source file's footer and give each column its role.
+
+    Args:
+        sources: Files, folders, globs or fsspec URIs.
+        config: Roles of the columns, split rule, storage type and seed.
+        adds: Whether the rows are added to others, so that they may all be of one class.
 
     Returns:
         What is to be prepared, and each file's footer.
@@ -121,6 +126,8 @@ def find_task(
     schema = replace(
         reference.assign_roles(types, config, where, found.empty), folders={**folders, **known}, common=found.common
     )
+    if not adds:
+        _check_not_constant(found.constant, where)
     return task(schema=_with_keys(schema, types, config), encoding=reference.preprocessor), footers
 
 
