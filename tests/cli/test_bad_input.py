@@ -1,5 +1,6 @@
 """Bad sources through ``dkan prepare``: exit code 2, the wrong thing named, nothing left behind."""
 
+import gzip
 import os
 import shutil
 import subprocess
@@ -148,13 +149,25 @@ CASES: dict[str, Case] = {
         lambda raw: (raw / "b.parquet").write_bytes(b""),
         LABEL,
         None,
-        r"b\.parquet: not a complete Parquet file",
+        r"b\.parquet: not a complete Parquet file \(it is empty\)",
     ),
     "no Parquet inside": (
-        lambda raw: (raw / "b.parquet").write_text("x,y\n1,2\n"),
+        lambda raw: (raw / "b.parquet").write_text("x,y\r\n1,2\r\n"),
         LABEL,
         None,
-        r"b\.parquet: not a complete",
+        r"b\.parquet: not a complete Parquet file \(it is text, which begins with 'x,y'\)",
+    ),
+    "packed": (
+        lambda raw: (raw / "b.parquet").write_bytes(gzip.compress((raw / "a.parquet").read_bytes())),
+        LABEL,
+        None,
+        r"b\.parquet: not a complete Parquet file \(it is compressed as a whole with gzip; unpack it\)",
+    ),
+    "neither text nor Parquet": (
+        lambda raw: (raw / "b.parquet").write_bytes(bytes(range(256))),
+        LABEL,
+        None,
+        r"b\.parquet: not a complete Parquet file \(Parquet magic bytes not found",
     ),
     "name of other encoding": (name_not_utf8, LABEL, None, r"b\.parquet: not a complete Parquet file .*'utf-8'"),
     "unknown type": (wide_integers, LABEL, None, r"b\.parquet: not a complete Parquet file .*more than 64 bits"),

@@ -147,6 +147,11 @@ def test_what_is_left_out_of_a_folder_is_said(tmp_path: Path, caplog: pytest.Log
     assert f"{raw}: skipped 3 files: not Parquet, such as {raw}/e.parquet.gz" in caplog.text
 
 
+def test_a_file_that_is_named_is_parquet_whatever_its_name_says(tmp_path: Path) -> None:
+    pq.write_table(make_rows(10), tmp_path / "rows.csv")
+    assert find_parquet([tmp_path / "rows.csv"]) == [str(tmp_path / "rows.csv")]
+
+
 def test_a_file_that_is_named_twice_is_read_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Else its rows would lie in train and in test."""
     raw = tmp_path / "raw"

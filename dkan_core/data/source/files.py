@@ -16,7 +16,7 @@ from fsspec.utils import glob_translate
 from dkan_core.config.loading import separated
 from dkan_core.data.source.folders import folder_values
 from dkan_core.data.source.frames import is_frame
-from dkan_core.data.source.text_files import csv_hint, refuse_text
+from dkan_core.data.source.text_files import TEXTS, csv_hint, text_error
 from dkan_core.errors import DataError
 from dkan_core.utils.hints import counted
 from dkan_core.utils.storage.failures import readable
@@ -123,7 +123,8 @@ def _list_source(source: str) -> list[str]:
         if fs.isdir(path):
             names = _files_below(fs, path, source)
         elif fs.exists(path):
-            refuse_text(source)
+            if source.lower().endswith(TEXTS) and not _begins_as_parquet(fs, path):
+                raise text_error(source)
             return [fs.unstrip_protocol(path) if is_remote(source) else path]
         elif any(mark in path for mark in "*?["):
             names = _matches(fs, path, source)
@@ -220,6 +221,10 @@ def _is_parquet(fs: Any, name: str) -> bool:
     suffix = PurePosixPath(name).suffix.lower()
     if suffix or not fs.isfile(name):
         return suffix in SUFFIXES
+    return _begins_as_parquet(fs, name)
+
+
+def _begins_as_parquet(fs: Any, name: str) -> bool:
     head: bytes = fs.cat_file(name, start=0, end=len(MAGIC))
     return head == MAGIC
 

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dkan_core.data.source.files import AT_ONCE, stamp
+from dkan_core.data.source.files import AT_ONCE, MAGIC, stamp
 from dkan_core.errors import DataError
-from dkan_core.utils.hints import first_line
+from dkan_core.utils.hints import first_line, shown
 from dkan_core.utils.storage.failures import readable
 from dkan_core.utils.storage.files import check_regular
 from dkan_core.utils.storage.paths import filesystem, is_remote
@@ -22,6 +22,15 @@ from dkan_core.utils.storage.paths import filesystem, is_remote
 READ_BYTES = 1 << 18
 # Behind the metadata in the footer of a file with encrypted columns: a nonce and a tag.
 SIGNATURE_BYTES = 28
+# Of other files, which took the name of one, as much as tells what they are; and how those begin that are no text.
+BEGIN_BYTES = 256
+FORMATS = {
+    b"\x1f\x8b": "compressed as a whole with gzip; unpack it",
+    b"PK": "a zip archive; unpack it",
+    b"ARROW1": "an Arrow (Feather) file",
+    b"Obj\x01": "Avro",
+    b"ORC": "ORC",
+}
 # Of the footers of such files, as they are stored: of files with many columns and row groups fewer are opened at once.
 AHEAD_BYTES = 8 << 20
 
@@ -68,7 +77,8 @@ def open_parquet(path: str, *, in_pieces: bool = False, metadata: pq.FileMetaDat
                 pre_buffer=remote,
             )
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-            raise DataError(f"{path}: not a complete Parquet file ({first_line(error)})") from error
+            found = _kind_of_content(source) or first_line(error)
+            raise DataError(f"{path}: not a complete Parquet file ({found})") from error
         if metadata is None:
             _check_not_encrypted(source, parquet.metadata, path)
     return parquet
@@ -96,6 +106,22 @@ def open_stamped(path: str) -> Stamped:
 def _open_remote(uri: str) -> Any:
     fs, path = filesystem(uri)
     return fs.open(path, "rb")
+
+
+def _kind_of_content(file: Any) -> str:
+    """Return what a file holds that Arrow cannot open, where its first bytes say so: nothing, text, another format."""
+    file.seek(0)
+    begin: bytes = file.read(BEGIN_BYTES)
+    if not begin:
+        return "it is empty"
+    if begin.startswith(MAGIC):
+        return ""
+    for magic, kind in FORMATS.items():
+        if begin.startswith(magic):
+            return f"it is {kind}"
+    lines = begin.decode(errors="ignore").split("\n")
+    is_text = all("".join(line.split()).isprintable() for line in lines)
+    return f"it is text, which begins with {shown(lines[0].strip())}" if is_text else ""
 
 
 def _check_not_encrypted(file: Any, metadata: pq.FileMetaData, path: str) -> None:

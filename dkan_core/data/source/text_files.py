@@ -19,10 +19,9 @@ QUOTED = re.compile(r'"[^"]*"')
 DECIMAL_COMMA = re.compile(r"-?\d+,\d+")
 
 
-def refuse_text(source: str) -> None:
-    """Raise DataError where a name is that of a text file, with a command that converts it."""
-    if source.lower().endswith(TEXTS):
-        raise DataError(f"{source}: is text, not Parquet; convert it first: {_conversion(source)}")
+def text_error(source: str) -> DataError:
+    """Return the error for a text file, with a command that converts it."""
+    return DataError(f"{source}: is text, not Parquet; convert it first: {_conversion(source)}")
 
 
 def csv_hint(source: str) -> str:
