@@ -131,5 +131,5 @@ def test_times_as_text_that_all_differ_are_no_identifier(tmp_path: Path) -> None
     )
     with pytest.raises(DataError, match=message + "leave it out with --drop seen"):
         prepare(tmp_path / "raw.parquet", tmp_path / "out", PrepareConfig(label=("label",)))
-    with pytest.raises(DataError, match="is string; expected a time or number; convert text to timestamps"):
+    with pytest.raises(DataError, match="is string; expected a date, timestamp or number; convert text to timestamps"):
         prepare(tmp_path / "raw.parquet", tmp_path / "out", PrepareConfig(label=("label",), split_by_time="seen"))

@@ -81,9 +81,10 @@ def test_no_test_split_takes_all_later_rows_for_valid(tmp_path: Path) -> None:
         (pa.array([1, None] * 50), "time column 'when' is missing in 50 rows"),
         (pa.array([1.0, float("nan")] * 50), "time column 'when' is missing in 50 rows"),
         (pa.array([1, 2] * 50), "has 2 different values; 3 splits by time need at least 3"),
-        (pa.array(["2013-01-02"] * 100), "split_by_time column 'when' is string; expected a time or number"),
+        (pa.array(["2013-01-02"] * 100), "split_by_time column 'when' is string; expected a date, timestamp or number"),
+        (pa.array([*range(100)], pa.time32("s")), "'when' is time32.*; expected a date, timestamp or number"),
     ],
-    ids=["null", "nan", "few", "text"],
+    ids=["null", "nan", "few", "text", "time of day"],
 )
 @pytest.mark.parametrize("workers", [0, 2])
 def test_times_that_cannot_split_are_refused(tmp_path: Path, times: pa.Array, message: str, workers: int) -> None:

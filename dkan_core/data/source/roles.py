@@ -227,7 +227,7 @@ def _check_types(types: dict[str, pa.DataType], config: PrepareConfig, where: st
             "split_by_time",
             config.split_by_time,
             (is_number, pa.types.is_date, pa.types.is_timestamp),
-            "a time or number; convert text to timestamps",
+            "a date, timestamp or number; convert text to timestamps",
         ),
         ("weight", config.weight, (is_number,), "a number"),
         *(
