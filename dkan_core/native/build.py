@@ -60,7 +60,6 @@ VARIANT_SOURCES = {
 """Compiled for each kind of processor; "off": operations round one by one, as numpy's do."""
 
 ONCE = (
-    "library",
     "threads",
     "gather",
     "sorting",
@@ -69,7 +68,7 @@ ONCE = (
     "input_layer_call",
     "input_entries",
 )
-"""Compiled for any processor."""
+"""Compiled for any processor, as is ``library``, which alone is told what there is."""
 
 ONLY = {"amx_bf16": ("input_layer",)}
 """What a kind of processor has of its own: the rest is that of ``avx512_bf16``."""
@@ -108,14 +107,15 @@ def compile_library(target: Path = LIBRARY) -> None:
     """
     compiler = find_compiler()
     variants: dict[str, tuple[str, ...]] = {"portable": (), **(VARIANTS if platform.machine() in X86 else {})}
-    shared = [f'-DDKAN_FINGERPRINT="{fingerprint()}"']
+    known = [f'-DDKAN_FINGERPRINT="{fingerprint()}"']
     for name, flags in BF16_VARIANTS.items() if platform.machine() in X86 else ():
         if not _knows(compiler, name, flags):
             break
         variants[name] = flags
-        shared.append(f"-DDKAN_{name.upper()}")
+        known.append(f"-DDKAN_{name.upper()}")
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".passes-") as scratch:
-        objects = [_compile(compiler, source, Path(scratch) / f"{source}.o", shared) for source in ONCE]
+        objects = [_compile(compiler, source, Path(scratch) / f"{source}.o", ()) for source in ONCE]
+        objects.append(_compile(compiler, "library", Path(scratch) / "library.o", known))
         for name, flags in variants.items():
             names = [f"-D{macro}={prefix}{name}" for macro, prefix in VARIANT_NAMES.items()]
             for source in ONLY.get(name, VARIANT_SOURCES):
