@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import fields
-from functools import partial
+from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, get_args
@@ -78,6 +78,7 @@ WITHOUT = dict.fromkeys(("tune-lr", "plan"), OF_RUNS)
 """Fields of that config that are no options, as they have no effect."""
 
 
+@cache
 def help_of(command: str, option: str = "") -> str:
     """Return the help with every option."""
     shown = option or ("--help-all" if COMMANDS.get(command) is TrainConfig else "--help")
