@@ -36,6 +36,12 @@ ROWS = 120_000
 SHORT = TrainConfig(epochs=1, batch_size=100, seed=3, workers=1, device="cpu", blend=False)
 
 
+@pytest.fixture
+def all_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have networks read all columns, without a look for those that say nothing."""
+    monkeypatch.setattr(architecture, "select_features", lambda *args: args[2])
+
+
 def chosen(folder: Path) -> ModelConfig:
     with open_prepared(folder, "train") as (data, manifest), open_split(data, manifest, "train") as reader:
         config = resolve_for(TrainConfig(device="cpu"), manifest)
@@ -43,6 +49,7 @@ def chosen(folder: Path) -> ModelConfig:
         return choose_architecture(reader, manifest, config)
 
 
+@pytest.mark.usefixtures("all_columns")
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "expected"), [("interacting", (128, 32)), ("additive", (128,))])
 def test_second_layer_is_for_columns_that_interact(kind: str, expected: tuple[int, ...], tmp_path: Path) -> None:
@@ -56,6 +63,7 @@ def test_second_layer_is_for_columns_that_interact(kind: str, expected: tuple[in
     assert chosen(tmp_path / "data").hidden == expected
 
 
+@pytest.mark.usefixtures("all_columns")
 @pytest.mark.parametrize(("waves", "noise", "expected"), [(6, 0, (16, 0.0)), (6, 3, (8, 0.2)), (1, 0, (8, 0.2))])
 def test_more_basis_functions_are_for_fine_functions_without_noise(
     waves: int, noise: float, expected: tuple[int, float], tmp_path: Path
@@ -284,6 +292,7 @@ def test_losses_in_the_log_are_those_of_a_row_whatever_rows_weigh(caplog: pytest
     assert "0.4000 instead of 0.5000 (an improvement of at least 0.0150" in caplog.text
 
 
+@pytest.mark.usefixtures("all_columns")
 def test_noise_of_rare_categories_is_no_reason_for_more_basis_functions(tmp_path: Path) -> None:
     """Networks that learn it are worse than a constant, and the ones with other basis functions less so."""
     rng = np.random.default_rng(0)
