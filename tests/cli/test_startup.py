@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -94,29 +95,66 @@ def test_preparing_imports_no_torch(tmp_path: Path) -> None:
     assert not modules & COMPUTING
 
 
-@pytest.mark.parametrize("command", ["train {} --out run", "train {} --out run --dry-run", "tune-lr {}", "plan {}"])
-def test_folder_that_is_missing_is_said_before_torch_is_imported(tmp_path: Path, command: str) -> None:
-    output, modules = run_command(tmp_path, *command.format(tmp_path / "prepaerd").split(), code=2)
-    assert f"error: {tmp_path}/prepaerd: no manifest.json there; expected a folder that `dkan prepare` wrote" in output
+OF_FOLDERS = ["train {} --out run", "train {} --out run --dry-run", "tune-lr {}", "plan {}"]
+OF_MODELS = [
+    "evaluate {} rows.parquet --out out",
+    "explain {} prepared --out out",
+    "predict {} rows.parquet --out scores.parquet",
+    "export {} --out model.onnx",
+    "serve {}",
+    "drift {} rows.parquet",
+    "edit {} --set edits.toml --out out",
+    "register {} --registry http://registry.example",
+]
+
+# Forks a process for each command once the settings are imported, which all of them import.
+FORKING = """
+import json, os, sys
+import dkan_core.config
+from dkan_core.cli import main
+
+for number, line in enumerate(json.load(sys.stdin)):
+    if os.fork() == 0:
+        os.dup2(os.open(f"{number}.err", os.O_WRONLY | os.O_CREAT), 2)
+        sys.argv = ["dkan", *line.split()]
+        try:
+            main()
+        except SystemExit as error:
+            result = [error.code, sorted(sys.modules)]
+        with open(f"{number}.json", "w") as listed:
+            json.dump(result, listed)
+        os._exit(0)
+    os.wait()
+"""
+
+
+@pytest.fixture(scope="module")
+def of_nothing(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, str, set[str]]]:
+    """Return the exit code of commands that are given what is missing, what they said, and what they imported."""
+    folder = tmp_path_factory.mktemp("commands")
+    lines = [*OF_FOLDERS, *OF_MODELS]
+    given = json.dumps([line.format("nowhere") for line in lines])
+    subprocess.run([sys.executable, "-c", FORKING], cwd=folder, input=given, text=True, check=True)
+    found = {}
+    for number, line in enumerate(lines):
+        code, modules = json.loads((folder / f"{number}.json").read_text())
+        found[line] = code, (folder / f"{number}.err").read_text(), set(modules)
+    return found
+
+
+@pytest.mark.parametrize("command", OF_FOLDERS)
+def test_folder_that_is_missing_is_said_before_torch_is_imported(of_nothing: Any, command: str) -> None:
+    code, error, modules = of_nothing[command]
+    assert code == 2
+    assert "error: nowhere: no manifest.json there; expected a folder that `dkan prepare` wrote" in error
     assert not modules & COMPUTING
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        "evaluate {} rows.parquet --out out",
-        "explain {} prepared --out out",
-        "predict {} rows.parquet --out scores.parquet",
-        "export {} --out model.onnx",
-        "serve {}",
-        "drift {} rows.parquet",
-        "edit {} --set edits.toml --out out",
-        "register {} --registry http://registry.example",
-    ],
-)
-def test_model_that_is_missing_is_said_before_torch_is_imported(tmp_path: Path, command: str) -> None:
-    output, modules = run_command(tmp_path, *command.format(tmp_path / "run/modle").split(), code=2)
-    assert f"error: {tmp_path}/run/modle: no config.json there; expected a model that `dkan train` wrote" in output
+@pytest.mark.parametrize("command", OF_MODELS)
+def test_model_that_is_missing_is_said_before_torch_is_imported(of_nothing: Any, command: str) -> None:
+    code, error, modules = of_nothing[command]
+    assert code == 2
+    assert "error: nowhere: no config.json there; expected a model that `dkan train` wrote" in error
     assert not modules & COMPUTING
 
 
