@@ -234,11 +234,15 @@ def fields(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setting]:
         yield found
 
 
+@pytest.fixture(scope="module")
+def sharp(fields: Setting) -> AdditiveTerms:
+    return fields.fitted_terms(fields.config(pairs="2", members=2))
+
+
 def test_a_sharp_pair_gets_finer_bins_and_predicts_unseen_rows_better(
-    fields: Setting, monkeypatch: pytest.MonkeyPatch
+    fields: Setting, sharp: AdditiveTerms, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = fields.config(pairs="2", members=2)
-    terms = fields.fitted_terms(config)
+    config, terms = fields.config(pairs="2", members=2), sharp
     bins = {each.feature: len(each.cuts) for each in additive_shape(terms.config).binned}
     assert min(bins[0], bins[1]) > FINE_BINS and bins[2] == FINE_BINS
     assert np.ptp(terms.table_VML, axis=1).any(axis=0).all(), "members of each label differ"
@@ -250,12 +254,11 @@ def test_a_sharp_pair_gets_finer_bins_and_predicts_unseen_rows_better(
     assert fields.loss(terms) < 0.9 * fields.loss(coarse)
 
 
-def test_pairs_with_the_finest_bins_are_smoothed_as_others_are(fields: Setting) -> None:
-    terms = fields.fitted_terms(fields.config(pairs="1"))
-    (pair,) = terms.layout.pairs
+def test_pairs_with_the_finest_bins_are_smoothed_as_others_are(sharp: AdditiveTerms) -> None:
+    (pair,) = (each for each in sharp.layout.pairs if each.features == (0, 1))
     assert min(pair.shape) > FINE_BINS
-    smooth = with_smooth_pairs(terms, 100.0)
+    smooth = with_smooth_pairs(sharp, 100.0)
     steps, before = (
-        np.abs(np.diff(each.mean_VL[pair.rows, 1].reshape(pair.shape)[1:, 1:])) for each in (smooth, terms)
+        np.abs(np.diff(each.mean_VL[pair.rows, 1].reshape(pair.shape)[1:, 1:])) for each in (smooth, sharp)
     )
     assert steps.mean() < 0.5 * before.mean()
