@@ -93,6 +93,7 @@ def test_plan_warns_of_too_few_steps_and_recommends(planned: tuple[str, dict[str
 def test_an_additive_model_is_planned(prepared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measuring, "ROUNDS", 1)
     monkeypatch.setattr(measuring, "EXCHANGE_REPEATS", 3)
+    monkeypatch.setattr(measuring, "MEASURED_WORKERS", (1, 2))
     config = TrainConfig(model="additive", pairs="2", device="cpu", batch_size=64, epochs=2, workers=1)
     found = plan(prepared, config, gpus=1)
     assert {each.scheme for each in found.predictions} == {scheme.name for scheme in SCHEMES}

@@ -145,6 +145,7 @@ def test_columns_that_were_added_are_refused(source: Path, sketched: TrainResult
 def test_plan_counts_what_is_exchanged(prepared: Path, sketched: TrainResult, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measuring, "ROUNDS", 1)
     monkeypatch.setattr(measuring, "EXCHANGE_REPEATS", 3)
+    monkeypatch.setattr(measuring, "MEASURED_WORKERS", (1, 2))
     found = plan(prepared, SKETCHED)
     assert found.measured.parameters == SavedModel(Path(sketched.model)).parameters()
 
@@ -157,7 +158,7 @@ def test_reasons_add_up_and_curves_are_drawn(
     scores = predict(sketched.model, pq.read_table(tmp_path / "few.parquet"))
     probabilities = np.array([row.probability for row in rows])
     np.testing.assert_allclose(probabilities, scores["label_probability"].to_numpy(), atol=1e-6)
-    explain(sketched.model, prepared, tmp_path / "why")
+    explain(sketched.model, prepared, tmp_path / "why", top=2, rows=200)
     assert "<svg" in (tmp_path / "why" / "explanation.html").read_text()
     assert "rank of the first layer" in evaluate(sketched.model, prepared, tmp_path / "eval", explain=False).report
     assert f"sketches of rank {RANK}" in (Path(sketched.model) / "README.md").read_text()
