@@ -1,6 +1,7 @@
 """Every module leaves the plural endings of its messages to ``counted``."""
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ FOLDERS = ("dkan_core", "pipelines", "benchmarks", "examples")
 def endings(source: str) -> list[int]:
     """Return the lines where a text has an ending, or a number with its noun, that depends on how many there are."""
     found = []
+    if not re.search(r"""["'](s["']|1 )""", source):
+        return []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.FormattedValue):
             wrong = [each for each in ast.walk(node) if isinstance(each, ast.Constant) and each.value == "s"]
