@@ -1,9 +1,6 @@
 """The data commands against a real S3 server."""
 
 import hashlib
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import fsspec
@@ -25,6 +22,7 @@ from dkan_core import (
 from dkan_core.data.format.manifest import read_manifest
 from dkan_core.data.loading.loader import all_batches, open_split
 from dkan_core.utils.storage.remote import local_copy
+from tests import warm
 from tests.data.tables import contents
 
 pytestmark = pytest.mark.s3
@@ -128,10 +126,8 @@ def test_absent_bucket_is_named(s3: str) -> None:
 
 @pytest.mark.parametrize(("key", "value"), [("AWS_SECRET_ACCESS_KEY", "wrong"), ("AWS_ACCESS_KEY_ID", "nobody")])
 def test_wrong_credentials_are_a_clear_error(uploaded: str, source: Path, tmp_path: Path, key: str, value: str) -> None:
-    env = {**os.environ, key: value}
     for src, out in ((uploaded, str(tmp_path / "out")), (str(source), f"{uploaded}-out")):
-        command = [sys.executable, "-m", "dkan_core", "prepare", src, "--out", out, "--label", "label"]
-        done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+        done = warm.server().run(["prepare", src, "--out", out, "--label", "label"], None, **{key: value})
         assert done.returncode == 2, done.stderr
         assert done.stderr.splitlines()[-1].startswith("error: s3://")
         assert "Traceback" not in done.stderr

@@ -3,8 +3,6 @@
 import errno
 import itertools
 import signal
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +18,7 @@ from dkan_core.data.preparation import workers
 from dkan_core.data.source import columns
 from dkan_core.errors import UnreadableError
 from dkan_core.utils.storage.shared_folder import WORK, SharedFolder
+from tests import warm
 from tests.data.killed import KILLED_AT_FSYNC
 from tests.data.tables import CONFIG, contents, make_rows, write
 
@@ -88,8 +87,8 @@ prepare(sys.argv[3:], sys.argv[2], PrepareConfig(label=("y",), weight="row"), wo
 
 @pytest.mark.parametrize("files", [7, 45])
 def test_killed_process_is_continued(source: list[Path], tmp_path: Path, files: int) -> None:
-    command = [sys.executable, "-c", KILLED, str(files), str(tmp_path / "out"), *map(str, source)]
-    assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
+    killed = warm.server().run(["-c", KILLED, files, tmp_path / "out", *source])
+    assert killed.returncode == -signal.SIGKILL
     assert not (tmp_path / "out" / "manifest.json").exists()
     prepare(source, tmp_path / "out", CONFIG, workers=2)
     prepare(source, tmp_path / "alone", CONFIG)
@@ -110,8 +109,8 @@ prepare(sys.argv[4:], sys.argv[2], PrepareConfig(label=("y",), weight="row"))
 def test_only_large_data_are_prepared_so_that_the_same_command_continues(
     source: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, values: int, *, continues: bool
 ) -> None:
-    command = [sys.executable, "-c", LARGE, "12", str(tmp_path / "out"), str(values), *map(str, source)]
-    assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
+    killed = warm.server().run(["-c", LARGE, 12, tmp_path / "out", values, *source])
+    assert killed.returncode == -signal.SIGKILL
     kept = [*(tmp_path / "out").glob(f"{WORK}/*/survey/*.json")]
     assert bool(kept) == continues
     monkeypatch.setattr(preparation, "RESUMABLE_VALUES", values)
