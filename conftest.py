@@ -12,9 +12,11 @@ import importlib.util
 import os
 import sys
 from collections import Counter
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
+from _pytest.doctest import DoctestModule
 
 # After every 700 new objects, as by default, collecting the tests takes a third more time.
 gc.set_threshold(50_000)
@@ -30,6 +32,15 @@ if sys.dont_write_bytecode:
 if "PYTEST_XDIST_WORKER" in os.environ:
     # Several run side by side: threads of numpy and torch would only get in each other's way. What trains sets its own.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file(file_path: Path) -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
+    """Look for doctests in files with an example: any other would be imported for none, and all its names looked at."""
+    found = yield
+    if file_path.suffix == ".py" and b">>>" not in file_path.read_bytes():
+        return [each for each in found if not isinstance(each, DoctestModule)]
+    return found
 
 
 @pytest.hookimpl(trylast=True)
