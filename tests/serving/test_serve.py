@@ -227,6 +227,18 @@ def test_requests_are_counted_and_logged_in_a_line_each(server: Server, table: p
     server.wait_for_line(r"WARNING request POST /v1/models/late%0AERROR:predict status=404 rows=0 ms=\S+ error='.*'\n")
 
 
+def test_rows_with_unseen_values_are_counted_by_column(server: Server, table: pa.Table) -> None:
+    def counted() -> float:
+        lines = server.ask("/metrics").content.decode().splitlines()
+        name = 'dkan_unseen_rows_total{column="site",model="late"} '
+        return sum(float(line.removeprefix(name)) for line in lines if line.startswith(name))
+
+    before = counted()
+    row = table.to_pylist()[1]
+    server.probabilities([{**row, "site": site} for site in ("here", "there", row["site"], None)])
+    assert counted() == before + 2
+
+
 def test_request_of_the_guide_is_answered(
     server: Server, table: pa.Table, expected: npt.NDArray[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,7 +10,6 @@ from dkan_core.evaluation.drift.unseen import MIN_ROWS, PERIOD_SECONDS, UnseenWa
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.serving.rows import rows_of_instances
 from dkan_core.serving.scorer import RequestScorer
-from tests.serving.server import Server
 
 
 @pytest.fixture
@@ -44,15 +43,3 @@ def test_a_log_has_a_line_in_ten_minutes_and_none_of_a_few_rows(
     now[0] += PERIOD_SECONDS
     assert ask(table["site"][1].as_py(), 100) == []
     assert ask("elsewhere", 100) == [], "what was looked at last is over for the next ten minutes, too"
-
-
-def test_rows_are_counted_by_column(server: Server, table: pa.Table) -> None:
-    def counted() -> float:
-        lines = server.ask("/metrics").content.decode().splitlines()
-        name = 'dkan_unseen_rows_total{column="site",model="late"} '
-        return sum(float(line.removeprefix(name)) for line in lines if line.startswith(name))
-
-    before = counted()
-    row = table.to_pylist()[1]
-    server.probabilities([{**row, "site": site} for site in ("here", "there", row["site"], None)])
-    assert counted() == before + 2
