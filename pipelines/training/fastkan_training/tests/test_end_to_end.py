@@ -4,8 +4,6 @@ import hashlib
 import json
 import math
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +42,7 @@ def run(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     training = ("label=malignant", "split=60/20/20", "epochs=30", "batch_size=64", "members=1")
     with registry_server(tmp_path_factory.mktemp("registry")) as registry:
         publishing = (f"publish_uri={out / 'models' / 'tumours'}", f"registry_url={registry}")
-        words = [sys.executable, *command(out, f"data_uri={raw}", *training, *publishing)]
-        process = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+        process = warm_python.run(command(out, f"data_uri={raw}", *training, *publishing), ROOT)
         assert process.returncode == 0, process.stdout + process.stderr
         registered = versions(registry, "tumours")
     printed = dict(re.findall(r"^(model|report|test AP|published): +(.+)$", process.stdout, re.MULTILINE))
