@@ -1,12 +1,14 @@
 """The benchmark of explaining, evaluating and scoring runs, on a few rows."""
 
 import subprocess
+import sys
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
 from benchmarks.inference import HERE, commands_of, measure_commands, measure_scoring
+from tests import warm_python
 from tests.onnx_export.models import random_model, table
 
 
@@ -18,7 +20,8 @@ def test_commands_of_two_checkouts_take_turns() -> None:
         measure_commands({"wrong": ["explore"]}, [HERE], turns=1)
 
 
-def test_commands_can_run_again(tmp_path: Path) -> None:
+def test_commands_can_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", warm_python.executable())
     pq.write_table(table(), tmp_path / "rows.parquet")
     random_model(tmp_path / "model")
     commands = commands_of(tmp_path / "model", tmp_path / "prepared", tmp_path / "rows.parquet", tmp_path)

@@ -20,7 +20,7 @@ from benchmarks.quality.picture import draw
 from benchmarks.quality.processes import run_limited
 from benchmarks.timing import cpu_seconds
 from dkan_core import DataError
-from tests import warm
+from tests import warm_python
 
 ROOT = Path(__file__).parents[2]
 LABELS = ("label", "label_*")
@@ -311,7 +311,7 @@ def test_whole_run_then_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     folder.mkdir()
     pq.write_table(rows(), folder / "tiny.parquet")
     command = ["-m", "benchmarks.quality", folder, "--models", "logistic,dkan", "--seeds", "1"]
-    done = warm.server().run([*command, "--threads", "2", "--max-cpu-seconds", "120", "--out", out], ROOT)
+    done = warm_python.run([*command, "--threads", "2", "--max-cpu-seconds", "120", "--out", out], ROOT)
     assert done.returncode == 0, done.stderr
     content = json.loads((out / "results.json").read_text())
     found = {cell["model"]: cell for cell in content["cells"].values()}

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from benchmarks.quality.data import DataSet, stage
 from benchmarks.quality.published import Comparison, compare, comparison_table, publish, read_published
 from benchmarks.quality.runner import FAILED, OK, Cell
 from dkan_core import DataError
+from tests import warm_python
 
 APS = (0.50, 0.51, 0.52)
 
@@ -111,7 +113,10 @@ def benchmark(tmp_path: Path, **options: Any) -> int:
 
 
 @pytest.mark.slow
-def test_command_publishes_and_checks(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_command_publishes_and_checks(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", warm_python.executable())
     caplog.set_level(logging.INFO)
     rng = np.random.default_rng(0)
     x = rng.normal(size=400)
