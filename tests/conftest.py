@@ -1,21 +1,27 @@
-"""What several test files share: small real data, made once, and a small disk."""
+"""What several test files share: small real data, made once, and a small disk.
+
+torch and scikit-learn are imported where they are needed: the process that hands out the tests needs neither.
+"""
 
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import settings
-from sklearn.datasets import load_breast_cancer
 
-from dkan_core import PrepareConfig, TrainConfig, TrainResult, prepare, train
+import dkan_core
 from docs.chromium import Chromium, chromium
 from tests import warm
 from tests.certificates import make_certificate
 from tests.s3 import s3, s3_endpoint  # noqa: F401 - fixtures
+
+if TYPE_CHECKING:
+    from dkan_core import TrainResult
 
 ROOT = Path(__file__).parents[1]
 
@@ -41,6 +47,8 @@ def warm_fork_servers() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Write the means of scikit-learn's breast cancer set as Parquet, with a string column and some nulls."""
+    from sklearn.datasets import load_breast_cancer
+
     data = load_breast_cancer()
     rng = np.random.default_rng(0)
     columns = {}
@@ -58,15 +66,17 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def prepared(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Prepare ``source``."""
     folder = tmp_path_factory.mktemp("prepared") / "data"
-    prepare(source, folder, PrepareConfig(label=("label",)))
+    dkan_core.prepare(source, folder, dkan_core.PrepareConfig(label=("label",)))
     return folder
 
 
 @pytest.fixture(scope="session")
-def trained(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> TrainResult:
+def trained(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> "TrainResult":
     """Train a small model on ``prepared``; the run's folder is the parent of its ``model``."""
-    config = TrainConfig(blend=False, epochs=8, hidden=(8,), workers=1, device="cpu", batch_size=64, learning_rate=0.02)
-    return train(prepared, tmp_path_factory.mktemp("run") / "run", config)
+    config = dkan_core.TrainConfig(
+        blend=False, epochs=8, hidden=(8,), workers=1, device="cpu", batch_size=64, learning_rate=0.02
+    )
+    return dkan_core.train(prepared, tmp_path_factory.mktemp("run") / "run", config)
 
 
 @pytest.fixture(scope="session")
