@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kubeflow_trainer_api.models import TrainerV1alpha1UpdateTrainJobStatusRequest
 
 from dkan_core.tracking import trainjob
 from tests.certificates import server_context
@@ -42,6 +41,9 @@ class StatusServer:
 
 def status_of(content: bytes) -> dict[str, Any]:
     """Return the status that a body holds, once it is known to fit the schema, without anything beyond it."""
+    # Its hundreds of models take most of a second, which every process that collects the tests would spend.
+    from kubeflow_trainer_api.models import TrainerV1alpha1UpdateTrainJobStatusRequest
+
     body = json.loads(content)
     parsed = TrainerV1alpha1UpdateTrainJobStatusRequest.model_validate_json(content, strict=False)
     known = json.loads(parsed.model_dump_json(by_alias=True, exclude_unset=True))

@@ -7,8 +7,6 @@ import asyncio
 import concurrent.futures
 import json
 import shutil
-import subprocess
-import sys
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -21,6 +19,7 @@ from mr_openapi import Configuration
 from dkan_core import ConfigError, DataError, OutputError, PipelineRun, TrainResult, evaluate, register
 from dkan_core.integrations.model_registry import client
 from dkan_core.utils.retry import RetryPolicy
+from tests import warm
 from tests.command import check, dkan
 from tests.registry import failing_proxy, get, registry_server, versions
 
@@ -180,8 +179,9 @@ def test_credentials_are_neither_registered_nor_shown(registry: str, model: Path
 def test_logging_of_the_caller_stays_as_it_is(registry: str, model: Path) -> None:
     # The client library adds a handler to the root when it is imported, which only a new process does.
     code = "import logging, sys; from dkan_core import register; register(sys.argv[1], sys.argv[2])"
-    command = [sys.executable, "-c", f"{code}; sys.exit(len(logging.getLogger().handlers))", str(model), registry]
-    subprocess.run(command, check=True)
+    command = ["-c", f"{code}; sys.exit(len(logging.getLogger().handlers))", model, registry]
+    done = warm.server().run(command)
+    assert done.returncode == 0, done.stderr
 
 
 def test_in_an_event_loop_as_in_a_notebook(registry: str, model: Path) -> None:
