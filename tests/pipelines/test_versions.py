@@ -1,6 +1,7 @@
 """Older servers: what is compiled for them holds no field that their schemas lack, and nothing else is left out."""
 
 import re
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,10 @@ from pipelines.versions import (
 from tests.pipelines.kfp_schemas import fields_of_file, fields_of_version
 from tests.pipelines.specimens import compiled, everything, say
 
-DOCUMENTS = {name: read_documents(package_of(name)) for name in PIPELINES}
+
+@cache
+def documents_of(name: str) -> list[dict[str, Any]]:
+    return read_documents(package_of(name))
 
 
 def used(documents: list[dict[str, Any]]) -> set[tuple[str, str]]:
@@ -55,30 +59,30 @@ def test_table_has_every_field_that_the_schemas_of_a_version_lack(version: str) 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("name", PIPELINES)
 def test_variant_holds_only_fields_that_the_server_knows(name: str, version: str) -> None:
-    variant = leave_out_unknown(DOCUMENTS[name], version)
+    variant = leave_out_unknown(documents_of(name), version)
     assert len(used(variant)) > 50
     assert used(variant) <= fields_of_version(version)
     assert lint_documents(variant, version) == []
-    assert used(DOCUMENTS[name]) & fields_of_version(version) == used(variant), "no more is left out than has to be"
+    assert used(documents_of(name)) & fields_of_version(version) == used(variant), "no more is left out than has to be"
 
 
 @pytest.mark.parametrize("name", PIPELINES)
 def test_latest_version_is_what_is_committed(name: str) -> None:
-    assert leave_out_unknown(DOCUMENTS[name], LATEST) == DOCUMENTS[name]
+    assert leave_out_unknown(documents_of(name), LATEST) == documents_of(name)
 
 
 def test_only_the_security_context_is_left_out_of_ours(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["compile", "--kfp", "2.15.2", "--out", str(tmp_path / "old")])
     assert result.exit_code == 0, result.output
     assert {path.stem for path in (tmp_path / "old").iterdir()} == PIPELINES.keys()
-    for name, documents in DOCUMENTS.items():
+    for name in PIPELINES:
         path = tmp_path / "old" / f"{name}.yaml"
         variant = read_documents(path)
         pods = variant[1]["platforms"]["kubernetes"]["deploymentSpec"]["executors"]
         for pod in pods.values():
             assert "securityContext" not in pod
             pod["securityContext"] = {"runAsNonRoot": True}
-        assert variant == documents
+        assert variant == documents_of(name)
         assert path.read_text().startswith("# PIPELINE DEFINITION\n# Name: fastkan-"), "as the form is shown"
         assert lint(path, "2.15") == []
 
@@ -92,7 +96,7 @@ def test_check_compares_with_what_the_version_takes(tmp_path: Path) -> None:
 
 def test_linter_names_each_field_that_the_server_does_not_know(tmp_path: Path) -> None:
     path = package_of("smoke")
-    executors = DOCUMENTS["smoke"][0]["deploymentSpec"]["executors"]
+    executors = documents_of("smoke")[0]["deploymentSpec"]["executors"]
     result = CliRunner().invoke(app, ["lint", "--kfp", "2.15", str(path)])
     assert result.exit_code == 1
     assert result.output.splitlines() == [
@@ -152,7 +156,7 @@ def test_older_versions_lack_what_they_are_refused_for() -> None:
     lacking = fields_of_version("2.15") - fields_of_version("2.14")
     optional = {("kfp_kubernetes.SecretAsEnv", "optional"), ("kfp_kubernetes.ConfigMapAsEnv", "optional")}
     assert optional <= lacking
-    assert all(optional <= used(documents) for documents in DOCUMENTS.values())
+    assert all(optional <= used(documents) for documents in map(documents_of, PIPELINES))
 
 
 @pytest.mark.parametrize("given", ["2.16", "2.16.1", "v2.16.0", " 2.16 "])
