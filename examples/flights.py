@@ -47,6 +47,7 @@ def main() -> int:
     parser.add_argument("out", type=Path, help="folder of the Parquet files; an earlier result there is replaced")
     out: Path = parser.parse_args().out.absolute()
     try:
+        _check_replaceable(out)
         table = flights_table(package_data())
         write_shards(table, out)
     except (ExampleError, OSError) as error:
@@ -105,8 +106,7 @@ def split_of(day: npt.NDArray[np.integer]) -> npt.NDArray[np.str_]:
 
 def write_shards(table: pa.Table, out: Path) -> None:
     """Write the table as ``NUM_FILES`` files; ``out`` then has all of them, or is unchanged after a failure."""
-    if out.exists() and not (out.is_dir() and all(path.match("flights-*.parquet") for path in out.iterdir())):
-        raise ExampleError(f"{out} holds something else; name an empty or a new folder")
+    _check_replaceable(out)
     out.parent.mkdir(parents=True, exist_ok=True)
     aside = out.with_name(f".{out.name}-{os.getpid()}")
     aside.mkdir()
@@ -119,6 +119,12 @@ def write_shards(table: pa.Table, out: Path) -> None:
         aside.rename(out)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
+
+
+def _check_replaceable(out: Path) -> None:
+    """Raise where there is anything but an earlier result."""
+    if out.exists() and not (out.is_dir() and all(path.match("flights-*.parquet") for path in out.iterdir())):
+        raise ExampleError(f"{out} holds something else; name an empty or a new folder")
 
 
 if __name__ == "__main__":
