@@ -49,16 +49,16 @@ def test_labels_drawn_at_random_are_not_predicted_from_columns_of_many_codes() -
     assert average_precision_score(y[3000:], model.predict_proba(X[3000:])[:, 1]) < y[3000:].mean() + 0.03
 
 
-@pytest.mark.parametrize("scale", [1e-6, 1e4])
-def test_the_scale_of_the_weights_does_not_matter(scale: float) -> None:
+def test_the_scale_of_the_weights_does_not_matter() -> None:
     X, y = rare(2)
-    X, y = X[:4000], X[:4000, 0] + X[:4000, 1] > 1
+    X, y = X[:2000, :2], X[:2000, 0] + X[:2000, 1] > 1
     settings: dict[str, Any] = {"members": 1, "hidden": (8,), "epochs": 2, "random_state": 0, "n_jobs": 1}
-    plain, weighted = (
+    plain, *weighted = (
         FastKANClassifier(**settings).fit(X, y, sample_weight=weight).predict_proba(X)
-        for weight in (None, np.full(len(X), scale))
+        for weight in (None, np.full(len(X), 1e-6), np.full(len(X), 1e4))
     )
-    np.testing.assert_allclose(weighted, plain, atol=1e-3)
+    for probability in weighted:
+        np.testing.assert_allclose(probability, plain, atol=1e-3)
 
 
 @pytest.mark.parametrize(
