@@ -1,7 +1,8 @@
 """A ``python3`` whose imports are done, for programs that start others by the path of an interpreter, as kfp does.
 
 It is a script that has ``tests.warm`` fork a process with its arguments, environment, working folder and streams, waits
-for it, and ends with its exit code. Nothing is buffered with -u, which torchrun gives, or without it.
+for it, and ends with its exit code; SIGTERM is passed on. Nothing is buffered with -u, which torchrun gives, or without
+it.
 """
 
 import atexit
@@ -21,11 +22,15 @@ from dkan_core.utils.prctl import die_with_parent
 from tests import warm
 
 SCRIPT = """#!{python} -IS
-import json, os, socket, sys
+import json, os, signal, socket, sys
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
 link = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 link.connect({address!r})
 words = [word for word in sys.argv[1:] if word != "-u"]
 socket.send_fds(link, [json.dumps([words, dict(os.environ), os.getcwd()]).encode()], [0, 1, 2])
+pid = int(link.recv(16))
+signal.signal(signal.SIGTERM, lambda number, _: os.kill(pid, number))
+signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
 sys.exit(int(link.recv(16) or 1))
 """
 SERVER = "import sys; from tests.warm_python import serve; serve(sys.argv[1])"
@@ -80,6 +85,7 @@ def _answer(link: socket.socket) -> None:
     content, handles, _, _ = socket.recv_fds(link, warm.MAX_REQUEST, warm.MAX_HANDLES)
     argv, env, cwd = json.loads(content)
     if pid := os.fork():
+        link.send(str(pid).encode())
         link.send(str(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])).encode())
         os._exit(0)
     link.close()

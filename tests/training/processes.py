@@ -138,15 +138,23 @@ def fork_server(launcher: int) -> int | None:
     return _named(launcher).get(NAME)
 
 
-def with_variable(name: str, value: str) -> set[int]:
-    """Return the processes that have a variable in their environment: a launcher and all that it has started."""
+def working_in(folder: Path) -> set[int]:
+    """Return the processes whose working folder this is: a launcher that was started in it and all that it started."""
     found = set()
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and alive(int(entry.name)):
             with suppress(OSError):
-                if f"{name}={value}".encode() in (entry / "environ").read_bytes().split(b"\0"):
+                if (entry / "cwd").samefile(folder):
                     found.add(int(entry.name))
     return found
+
+
+def name_of(pid: int) -> str:
+    """Return the name of a process, or an empty text where it is gone."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""
 
 
 def listening(pids: Iterable[int]) -> set[str]:

@@ -16,7 +16,7 @@ from dkan_core.model.additive import AdditiveFastKAN
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.training.state.checkpoint_file import Checkpoint
 from tests.training.checkpoints import last_checkpoint
-from tests.training.processes import LOOPBACKS, Background, alive, children, listening, wait_until, with_variable
+from tests.training.processes import LOOPBACKS, Background, alive, children, listening, wait_until, working_in
 
 SMALL = TrainConfig(
     blend=False,
@@ -96,13 +96,14 @@ def test_launcher_killed_while_its_processes_start_leaves_none_behind(
 ) -> None:
     workers = 1 if strategy == "single" else 2
     config = replace(LONG, strategy=strategy, workers=workers)
-    mark = {"DKAN_TEST": str(tmp_path)}
-    background = Background(prepared, tmp_path / "run", config, tmp_path / "settings.json", cold=True, **mark)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path)
+        background = Background(prepared, tmp_path / "run", config, tmp_path / "settings.json")
     wait_until(lambda: "evaluator" in background.children())
-    assert len(with_variable("DKAN_TEST", str(tmp_path))) > 1, "the launcher and what it has started are found by it"
+    assert len(working_in(tmp_path)) > 1, "the launcher and what it has started are found by it"
     os.kill(background.process.pid, signal.SIGKILL)
     assert background.wait()[0] == -signal.SIGKILL
-    wait_until(lambda: not with_variable("DKAN_TEST", str(tmp_path)))
+    wait_until(lambda: not working_in(tmp_path))
     assert not (tmp_path / "run" / "metrics.json").exists()
 
 

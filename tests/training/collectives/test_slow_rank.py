@@ -3,8 +3,6 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 from contextlib import suppress
 from dataclasses import replace
@@ -17,6 +15,7 @@ from dkan_core.training.communication.process_group import serve_loopback_store
 from dkan_core.training.communication.rendezvous import PEER_LOST
 from dkan_core.training.state.checkpoint_file import Checkpoint
 from dkan_core.training.state.checkpoint_store import load_checkpoint
+from tests import warm
 from tests.training.processes import UNRESPONSIVE_SECONDS, children, wait_until
 
 CONFIG = TrainConfig(
@@ -66,18 +65,21 @@ def test_a_slow_rank_is_waited_for_and_one_that_does_not_come_leaves_what_was_do
     words = [str(store.port), str(tmp_path / "logs"), str(UNRESPONSIVE_SECONDS), "10"]
     env = {**os.environ, "NCCL_DEBUG": "WARN"}
     env.pop("TORCH_FR_BUFFER_SIZE", None)
-    first, second = (
-        subprocess.Popen([sys.executable, "-c", RANK, str(rank), *words], env=env, stdout=-1, stderr=-1, text=True)
-        for rank in range(2)
-    )
+    logs = [tmp_path / f"rank-{rank}" for rank in range(2)]
+    ranks = []
+    for rank, log in enumerate(logs):
+        with log.open("w") as file:
+            ranks.append(warm.server().start(["-c", RANK, rank, *words], env, file))
     try:
-        output, error = first.communicate(timeout=UNRESPONSIVE_SECONDS)
+        wait_until(lambda: ranks[0].poll() is not None)
     finally:
-        second.kill()
-        second.communicate()
+        for each in ranks:
+            each.kill()
+            each.wait()
+    error = logs[0].read_text()
     # What the caller has set stays.
-    assert output == "met 2000 WARN\n", error
-    assert first.returncode == PEER_LOST, error
+    assert "met 2000 WARN\n" in error, error
+    assert ranks[0].returncode == PEER_LOST, error
     assert "Ranks 1 failed to pass monitoredBarrier" in error and "its last collective, number" in error
     dump = json.loads((tmp_path / "logs/flight-recorder-rank-0.json").read_text())
     names = [each["profiling_name"] for each in dump["entries"]]

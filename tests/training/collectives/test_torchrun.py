@@ -4,8 +4,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -21,10 +19,10 @@ from dkan_core.training.launcher import torchrun as torchrun_module
 from dkan_core.training.launcher.torchrun import Ranks
 from dkan_core.training.setup.defaults import resolve
 from dkan_core.training.state.checkpoint_store import load_checkpoint
-from tests import warm_python
+from tests import warm, warm_python
 from tests.certificates import make_certificate
 from tests.tracking.status_server import serve_status
-from tests.training.processes import LOOPBACKS, UNRESPONSIVE_SECONDS, child_pids, children, listening, wait_until
+from tests.training.processes import LOOPBACKS, UNRESPONSIVE_SECONDS, listening, name_of, wait_until, working_in
 
 CONFIG = TrainConfig(
     blend=False,
@@ -39,14 +37,22 @@ CONFIG = TrainConfig(
 TWO = TorchRun(rank=0, size=2, local_size=2, host="localhost", port=1, agent_has_store=True, attempt="0")
 
 
-def torchrun(prepared: Path, run: Path, config: TrainConfig, *options: str, **env: str) -> subprocess.Popen[str]:
-    """Start two ranks."""
+def torchrun(prepared: Path, run: Path, config: TrainConfig, *options: str) -> warm.Forked:
+    """Start two ranks, which work in the folder that the run's lies in."""
     settings = run.with_suffix(".json")
     settings.write_text(json.dumps({key: value for key, value in asdict(config).items() if value is not None}))
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", *options]
-    command = [*launcher, "-m", "dkan_core", "train", str(prepared), "--out", str(run), "--config", str(settings)]
-    env = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", **env}
-    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=env)
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", *options]
+    command = [*launcher, "-m", "dkan_core", "train", prepared, "--out", run, "--config", settings]
+    env = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "PYTHON_EXEC": warm_python.executable()}
+    return warm.server().popen(command, env, run.parent)
+
+
+def end_of(process: warm.Forked) -> tuple[int, str]:
+    """Wait for the end of a process; return exit code and output."""
+    assert process.stderr is not None
+    with process.stderr:
+        output = process.stderr.read()
+    return process.wait(), output
 
 
 @pytest.mark.slow
@@ -55,9 +61,9 @@ def test_two_ranks_equal_a_parameter_server_with_two_workers(
 ) -> None:
     # As in the pods of a TrainJob: every rank knows the address, and the first one alone posts.
     with serve_status(tmp_path, make_certificate(tmp_path), monkeypatch) as status:
-        process = torchrun(prepared, tmp_path / "ranks", CONFIG, PYTHON_EXEC=warm_python.executable())
-        _, output = process.communicate(timeout=UNRESPONSIVE_SECONDS)
-    assert process.returncode == 0, output
+        process = torchrun(prepared, tmp_path / "ranks", CONFIG)
+        code, output = end_of(process)
+    assert code == 0, output
     percentages = [post["progressPercentage"] for post in status.posts]
     assert percentages.count(0) == 1 and percentages.count(100) == 1 and percentages == sorted(percentages)
     monkeypatch.undo()
@@ -75,10 +81,10 @@ def test_killed_rank_is_named_and_the_next_attempt_goes_on(prepared: Path, tmp_p
     process = torchrun(prepared, run, config, "--max-restarts=1")
     history = run / "history.jsonl"
     wait_until(lambda: history.exists() and len(history.read_text().splitlines()) > 2)
-    (pid,) = (found["rank-1"] for launcher in child_pids(process.pid) if "rank-1" in (found := children(launcher)))
+    (pid,) = (pid for pid in working_in(tmp_path) if name_of(pid) == "dkan rank-1")
     os.kill(pid, 9)
-    _, output = process.communicate(timeout=UNRESPONSIVE_SECONDS)
-    assert process.returncode == 0, output
+    code, output = end_of(process)
+    assert code == 0, output
     assert "error: rank-1 died (killed by signal 9" in output and "resuming from step" in output
     steps = [json.loads(line)["step"] for line in history.read_text().splitlines()]
     assert len(steps) == 60 and steps == sorted(set(steps))
@@ -88,12 +94,13 @@ def test_store_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPatch)
     """As over a network that was cut: nothing comes, not even the end of the connection."""
     code = (
         "from dkan_core.training.communication.process_group import serve_loopback_store\n"
-        "store = serve_loopback_store(60); print(store.port, flush=True); input()"
+        "import signal, sys; store = serve_loopback_store(60)\n"
+        "print(store.port, file=sys.stderr, flush=True); signal.pause()"
     )
-    keeper = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert keeper.stdout is not None
+    keeper = warm.server().popen(["-c", code], dict(os.environ))
+    assert keeper.stderr is not None
     try:
-        torchrun = replace(TWO, rank=1, port=int(keeper.stdout.readline()), agent_has_store=True)
+        torchrun = replace(TWO, rank=1, port=int(keeper.stderr.readline()), agent_has_store=True)
         ranks = Ranks(torchrun, 60)
         ranks.wait_until_ready()
         monkeypatch.setattr(ranks, "timeout", 0.5)
@@ -102,7 +109,8 @@ def test_store_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPatch)
             ranks.wait_for_value("plan")
     finally:
         keeper.kill()
-        keeper.communicate()
+        keeper.wait()
+        keeper.stderr.close()
 
 
 def test_first_rank_waits_for_the_data_of_the_others(caplog: pytest.LogCaptureFixture) -> None:
