@@ -127,7 +127,9 @@ except {raised}:
     assert done.returncode == 0, done.stderr
 
 
-def test_fork_server_of_a_caller_without_stderr_writes_to_no_file_of_that_number() -> None:
+def test_fork_server_of_a_caller_without_stderr_writes_to_no_file_of_that_number(tmp_path: Path) -> None:
+    # What it imports ahead is no matter here.
+    (tmp_path / "sitecustomize.py").write_text("import importlib; importlib.import_module = lambda name: None")
     code = """
 import os, socket, sys
 from dkan_core.training.launcher.fork_server_start import launch_fork_server
@@ -143,4 +145,5 @@ ours.close()
 process.wait()
 sys.exit(0 if b"ready" in ready and stderr == os.devnull else 1)
 """
-    subprocess.run([sys.executable, "-c", code], check=True)
+    path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
+    subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path}, check=True)

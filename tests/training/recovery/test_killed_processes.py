@@ -60,11 +60,26 @@ def test_any_process_may_be_killed_again_and_again(
     assert same_history(background.run, calm)
 
 
+WAIT_IN_IMPORTS = """
+import time
+from dkan_core.training.launcher import fork_server
+import_ahead = fork_server.import_ahead
+def import_slowly():
+    while os.path.exists(IMPORTING):
+        time.sleep(0.01)
+    import_ahead()
+fork_server.import_ahead = import_slowly
+"""
+
+
 def test_all_killed_at_once_and_then_the_process_that_they_are_forked_from(
     start: Callable[..., Background], tmp_path: Path, expected: npt.NDArray[np.float32], train_rows: int
 ) -> None:
-    done = tmp_path / "done"
-    background = start(cold=True, **slow_steps(tmp_path, until=done))
+    done, importing = tmp_path / "done", tmp_path / "importing"
+    env = slow_steps(tmp_path, until=done)
+    with (tmp_path / "sitecustomize.py").open("a") as file:
+        file.write(WAIT_IN_IMPORTS.replace("IMPORTING", repr(str(importing))))
+    background = start(**env)
     with ledger_of(background) as ledger:
         wait_until(lambda: ledger.read().step > STEPS // 14)
         for name in ("worker-0", "worker-1", "server"):
@@ -72,11 +87,13 @@ def test_all_killed_at_once_and_then_the_process_that_they_are_forked_from(
         before = ledger.read().step
         wait_until(lambda: ledger.read().step > before + STEPS // 14)
         processes = background.children()
+        importing.touch()
         # The second one while it still imports; the processes live on, and are replaced once there is another.
         assert background.kill_fork_server() != background.kill_fork_server()
         assert background.children() == processes
         for name in ("server", "worker-1"):
             background.kill(name)
+        importing.unlink()
         step = ledger.read().step
         wait_until(lambda: ledger.read().step > step)
         done.touch()
