@@ -171,7 +171,8 @@ def server(*imported: str) -> WarmServer:
         cwd=ROOT,
         stdin=subprocess.DEVNULL,
         pass_fds=(theirs.fileno(),),
-        env=fork_server_start.fork_server_environment(),
+        # Its streams are those that a program has by itself.
+        env={**fork_server_start.fork_server_environment(), "PYTHONUNBUFFERED": ""},
     )
     theirs.close()
 
