@@ -21,6 +21,7 @@ from dkan_core.training.collectives.pipeline import Stage
 from tests.model.architectures import CONFIG, changed
 from tests.model.architectures import PLAIN as ARCHITECTURE_OF_ONE
 from tests.training.checkpoints import last_checkpoint
+from tests.training.faults import slow_steps
 from tests.training.processes import Background, wait_until
 
 # A batch of 50 rows is not divided evenly by 4, nor is the last one, of 22, full.
@@ -35,7 +36,7 @@ SMALL = TrainConfig(
     binary_dropout=0.3,
 )
 PLAIN = replace(SMALL, model="fastkan", input_norm="layer")
-LONG = replace(SMALL, epochs=16, patience=1000, workers=2)
+LONG = replace(SMALL, epochs=6, patience=1000, workers=2)
 
 WAYS: list[tuple[Strategy, int, dict[str, Any]]] = [
     ("tensor-parallel", 2, {"kernel": "recompute"}),
@@ -104,7 +105,8 @@ def test_killed_ranks_and_launchers_change_nothing(
     config = replace(LONG, strategy=strategy)
     train(weighted, tmp_path / "calm", config)
     disturbed = tmp_path / "disturbed"
-    started.append(Background(weighted, disturbed, config, tmp_path / "settings.json"))
+    slow = slow_steps(tmp_path, until=tmp_path / "never", within="next_updates")
+    started.append(Background(weighted, disturbed, config, tmp_path / "settings.json", cold=False, **slow))
     wait_until(lambda: started[0].evaluated() > 1)
     started[0].kill("rank-1")
     before = started[0].evaluated()

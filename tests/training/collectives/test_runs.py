@@ -16,6 +16,7 @@ from dkan_core.model.additive import AdditiveFastKAN
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.training.state.checkpoint_file import Checkpoint
 from tests.training.checkpoints import last_checkpoint
+from tests.training.faults import slow_steps
 from tests.training.processes import LOOPBACKS, Background, alive, children, listening, wait_until, working_in
 
 SMALL = TrainConfig(
@@ -33,7 +34,7 @@ SMALL = TrainConfig(
 SAME = replace(SMALL, learning_rate=0.01, seed=1)
 """Settings in which the steps do not enlarge what sums in another order round differently."""
 
-LONG = replace(SMALL, strategy="allreduce", epochs=40, patience=1000)
+LONG = replace(SMALL, strategy="allreduce", epochs=12, patience=1000)
 
 
 @pytest.fixture(scope="module")
@@ -127,13 +128,19 @@ def undisturbed(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Che
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["rank-0", "rank-1"])
-def test_killed_rank_changes_nothing(name: str, undisturbed: Checkpoint, prepared: Path, tmp_path: Path) -> None:
+def test_killed_rank_changes_nothing(
+    name: str, undisturbed: Checkpoint, prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = tmp_path / "done"
+    for variable, value in slow_steps(tmp_path, until=done, within="next_updates").items():
+        monkeypatch.setenv(variable, value)
     results: list[TrainResult] = []
     thread = threading.Thread(target=lambda: results.append(train(prepared, tmp_path / "run", LONG)))
     thread.start()
     history = tmp_path / "run" / "history.jsonl"
     wait_until(lambda: history.exists() and len(history.read_text().splitlines()) > 2)
     os.kill(children(os.getpid())[name], signal.SIGKILL)
+    done.touch()
     thread.join()
     found = last_checkpoint(tmp_path / "run")
     assert np.array_equal(found.state_KP, undisturbed.state_KP)
@@ -149,7 +156,9 @@ def test_killed_rank_changes_nothing(name: str, undisturbed: Checkpoint, prepare
 @pytest.mark.slow
 def test_ranks_that_die_at_once_are_replaced_together(prepared: Path, tmp_path: Path) -> None:
     """The launcher hears of both in one turn, and has ended the second when it comes to it."""
-    background = Background(prepared, tmp_path / "run", LONG, tmp_path / "settings.json")
+    done = tmp_path / "done"
+    slow = slow_steps(tmp_path, until=done, within="next_updates")
+    background = Background(prepared, tmp_path / "run", LONG, tmp_path / "settings.json", cold=False, **slow)
     wait_until(lambda: background.evaluated() > 0)
     ranks = [pid for name, pid in background.children().items() if name.startswith("rank-")]
     assert len(ranks) == 2
@@ -158,6 +167,7 @@ def test_ranks_that_die_at_once_are_replaced_together(prepared: Path, tmp_path: 
         os.kill(pid, signal.SIGKILL)
     wait_until(lambda: not any(map(alive, ranks)))
     os.kill(background.process.pid, signal.SIGCONT)
+    done.touch()
     code, output = background.wait()
     assert code == 0, output
     metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
