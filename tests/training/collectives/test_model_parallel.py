@@ -27,7 +27,8 @@ from tests.training.processes import Background, wait_until
 # A batch of 50 rows is not divided evenly by 4, nor is the last one, of 22, full.
 SMALL = TrainConfig(
     blend=False,
-    epochs=2,
+    epochs=1,
+    evaluations_per_epoch=2,
     hidden=(8, 12, 4),
     device="cpu",
     batch_size=50,
@@ -36,7 +37,7 @@ SMALL = TrainConfig(
     binary_dropout=0.3,
 )
 PLAIN = replace(SMALL, model="fastkan", input_norm="layer")
-LONG = replace(SMALL, epochs=6, patience=1000, workers=2)
+LONG = replace(SMALL, epochs=4, patience=1000, workers=2)
 
 WAYS: list[tuple[Strategy, int, dict[str, Any]]] = [
     ("tensor-parallel", 2, {"kernel": "recompute"}),
@@ -105,7 +106,7 @@ def test_killed_ranks_and_launchers_change_nothing(
     config = replace(LONG, strategy=strategy)
     train(weighted, tmp_path / "calm", config)
     disturbed = tmp_path / "disturbed"
-    slow = slow_steps(tmp_path, until=tmp_path / "never", within="next_updates")
+    slow = slow_steps(tmp_path, until=tmp_path / "never", seconds=0.1, within="next_updates")
     started.append(Background(weighted, disturbed, config, tmp_path / "settings.json", cold=False, **slow))
     wait_until(lambda: started[0].evaluated() > 1)
     started[0].kill("rank-1")
