@@ -11,26 +11,31 @@ import numpy as np
 import pytest
 
 from dkan_core import TrainResult, train
+from tests.training.faults import slow_steps
 from tests.training.processes import Background, alive, wait_until
 from tests.training.runs import CONFIG, check_nothing_lost, facts, final_state, same_history
 
 pytestmark = pytest.mark.slow
 
-ONE_EVALUATION = replace(CONFIG, epochs=1, batch_size=8, checkpoint_seconds=0.0)
-"""Hundreds of steps, and the only evaluation after the last of them."""
+ONE_EVALUATION = replace(CONFIG, epochs=1, checkpoint_seconds=0.0)
+"""More than a hundred steps, and the only evaluation after the last of them."""
 
 STRATEGIES: dict[str, dict[str, Any]] = {
     "parameter-server": {},
     "average": {"mode": "average", "sync_interval": 4, "ema_decay": 0.9},
     "allreduce": {"strategy": "allreduce"},
     "additive": {"model": "additive", "hidden": None, "pairs": "2"},
-    # Its steps are the shortest: more of them, to be killed in time.
-    "single": {"strategy": "single", "workers": 1, "batch_size": 4},
+    "single": {"strategy": "single", "workers": 1},
 }
 
 
 def model_bytes(run: Path) -> bytes:
     return (run / "model" / "model.safetensors").read_bytes()
+
+
+def slowly(folder: Path) -> dict[str, str]:
+    """Return the environment of a run that is not over before it is killed."""
+    return slow_steps(folder, until=folder / "never", seconds=0.02, within="next_updates")
 
 
 def kill_after_checkpoint(background: Background) -> None:
@@ -51,7 +56,7 @@ def test_run_killed_before_its_first_evaluation_resumes_to_the_same_bits(
     config = replace(ONE_EVALUATION, **STRATEGIES[name])
     calm = train(rows, tmp_path / "calm", config)
     often = replace(config, checkpoint_seconds=1e-3)
-    background = start(often)
+    background = start(often, **slowly(tmp_path))
     kill_after_checkpoint(background)
     resumed = train(rows, background.run, replace(often, resume="auto"))
     check_nothing_lost(background.run, train_rows, config, final_state(tmp_path / "calm"))
@@ -60,10 +65,10 @@ def test_run_killed_before_its_first_evaluation_resumes_to_the_same_bits(
 
 
 def test_asynchronous_run_resumes_from_one_without_losing_a_row(
-    start: Callable[..., Background], rows: Path, train_rows: int
+    start: Callable[..., Background], rows: Path, train_rows: int, tmp_path: Path
 ) -> None:
     config = replace(ONE_EVALUATION, mode="async", sync_interval=5, workers=3, checkpoint_seconds=1e-3)
-    background = start(config)
+    background = start(config, **slowly(tmp_path))
     kill_after_checkpoint(background)
     again = train(rows, background.run, replace(config, resume="auto"))
     assert again.metrics["training"]["ledger"]["rows"] == train_rows
