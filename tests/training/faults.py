@@ -4,9 +4,14 @@ import os
 import random
 import signal
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from dkan_core.training.roles.own_updates import OwnSteps
+from dkan_core.training.roles.rank_updates import DeviceRounds, ReducedUpdates
+from dkan_core.training.roles.work_assignment import WorkAssignment
+from dkan_core.training.state.parameter_store import ParameterStore
 from tests.training.processes import Background
 
 
@@ -58,17 +63,32 @@ def inject(folder: Path, body: str) -> dict[str, str]:
     return {"PYTHONPATH": str(folder)}
 
 
-WAIT_IN_EVERY_STEP = """
-import time
-def trace(frame, event, arg):
-    if event == "call" and frame.f_code.co_name == FUNCTION and not os.path.exists(DONE):
-        time.sleep(SECONDS)
-sys.settrace(trace)
+WAIT_BEFORE = """
+import functools, importlib, time
+def waiting(function):
+    @functools.wraps(function)
+    def wait(*arguments, **keywords):
+        if not os.path.exists(DONE):
+            time.sleep(SECONDS)
+        return function(*arguments, **keywords)
+    return wait
+for module, kind, name in FUNCTIONS:
+    place = getattr(importlib.import_module(module), kind)
+    # A process is forked from one in between, which has executed this as well.
+    if not hasattr(getattr(place, name), "__wrapped__"):
+        setattr(place, name, waiting(getattr(place, name)))
 """
+ROUNDS = (WorkAssignment.next_updates, ReducedUpdates.next_updates, DeviceRounds.next_updates, OwnSteps.next_updates)
+"""What the steps of a run begin with, whatever its strategy."""
 
 
 def slow_steps(
-    folder: Path, until: Path, seconds: float = 0.05, *, within: str = "apply_updates", also: str = ""
+    folder: Path,
+    until: Path,
+    seconds: float = 0.05,
+    *,
+    within: Sequence[Callable[..., object]] = (ParameterStore.apply_updates,),
+    also: str = "",
 ) -> dict[str, str]:
     """Return the environment in which every step takes its time until a file is there.
 
@@ -78,10 +98,11 @@ def slow_steps(
         folder: For the code that does it.
         until: The file.
         seconds: Of a step.
-        within: The function that takes the time: one of the server's, or of a worker's.
+        within: The methods that take the time: of the server's, or of a worker's.
         also: Further code that every process executes when it begins.
     """
-    body = WAIT_IN_EVERY_STEP
-    for name, value in {"DONE": str(until), "SECONDS": seconds, "FUNCTION": within}.items():
+    functions = [(each.__module__, *each.__qualname__.split(".")) for each in within]
+    body = WAIT_BEFORE
+    for name, value in {"DONE": str(until), "SECONDS": seconds, "FUNCTIONS": functions}.items():
         body = body.replace(name, repr(value))
     return inject(folder, body + also)

@@ -21,7 +21,7 @@ from dkan_core.training.collectives.pipeline import Stage
 from tests.model.architectures import CONFIG, changed
 from tests.model.architectures import PLAIN as ARCHITECTURE_OF_ONE
 from tests.training.checkpoints import last_checkpoint
-from tests.training.faults import slow_steps
+from tests.training.faults import ROUNDS, slow_steps
 from tests.training.processes import Background, wait_until
 
 # A batch of 50 rows is not divided evenly by 4, nor is the last one, of 22, full.
@@ -106,7 +106,7 @@ def test_killed_ranks_and_launchers_change_nothing(
     config = replace(LONG, strategy=strategy)
     train(weighted, tmp_path / "calm", config)
     disturbed = tmp_path / "disturbed"
-    slow = slow_steps(tmp_path, until=tmp_path / "never", seconds=0.1, within="next_updates")
+    slow = slow_steps(tmp_path, until=tmp_path / "never", seconds=0.1, within=ROUNDS)
     started.append(Background(weighted, disturbed, config, tmp_path / "settings.json", cold=False, **slow))
     wait_until(lambda: started[0].evaluated() > 1)
     started[0].kill("rank-1")

@@ -16,7 +16,7 @@ from dkan_core.model.additive import AdditiveFastKAN
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.training.state.checkpoint_file import Checkpoint
 from tests.training.checkpoints import last_checkpoint
-from tests.training.faults import slow_steps
+from tests.training.faults import ROUNDS, slow_steps
 from tests.training.processes import LOOPBACKS, Background, alive, children, listening, wait_until, working_in
 
 SMALL = TrainConfig(
@@ -132,7 +132,7 @@ def test_killed_rank_changes_nothing(
     name: str, undisturbed: Checkpoint, prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done = tmp_path / "done"
-    for variable, value in slow_steps(tmp_path, until=done, within="next_updates").items():
+    for variable, value in slow_steps(tmp_path, until=done, within=ROUNDS).items():
         monkeypatch.setenv(variable, value)
     results: list[TrainResult] = []
     thread = threading.Thread(target=lambda: results.append(train(prepared, tmp_path / "run", LONG)))
@@ -157,7 +157,7 @@ def test_killed_rank_changes_nothing(
 def test_ranks_that_die_at_once_are_replaced_together(prepared: Path, tmp_path: Path) -> None:
     """The launcher hears of both in one turn, and has ended the second when it comes to it."""
     done = tmp_path / "done"
-    slow = slow_steps(tmp_path, until=done, within="next_updates")
+    slow = slow_steps(tmp_path, until=done, within=ROUNDS)
     background = Background(prepared, tmp_path / "run", LONG, tmp_path / "settings.json", cold=False, **slow)
     wait_until(lambda: background.evaluated() > 0)
     ranks = [pid for name, pid in background.children().items() if name.startswith("rank-")]

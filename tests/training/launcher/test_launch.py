@@ -26,7 +26,7 @@ from dkan_core.training.setup.sizing import MAX_EPOCHS
 from dkan_core.training.state.checkpoint_store import load_checkpoint
 from dkan_core.training.state.shared_memory import Snapshot
 from dkan_core.utils.torch_resources import torch_threads
-from tests.training.faults import slow_steps
+from tests.training.faults import ROUNDS, slow_steps
 from tests.training.processes import Background, alive, wait_until
 
 SMALL = TrainConfig(
@@ -216,7 +216,7 @@ def running(prepared: Path, tmp_path: Path) -> Any:
 
 def test_training_never_waits_for_evaluation(prepared: Path, tmp_path: Path) -> None:
     config = replace(ENDLESS, max_seconds=4.0)
-    slow = slow_steps(tmp_path, until=tmp_path / "never", seconds=0.02, within="next_updates")
+    slow = slow_steps(tmp_path, until=tmp_path / "never", seconds=0.02, within=ROUNDS)
     background = Background(prepared, tmp_path / "run", config, tmp_path / "settings.json", cold=False, **slow)
     wait_until(lambda: background.evaluated() > 0)
     evaluator = background.children()["evaluator"]

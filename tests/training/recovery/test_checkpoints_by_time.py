@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from dkan_core import TrainResult, train
-from tests.training.faults import slow_steps
+from tests.training.faults import ROUNDS, slow_steps
 from tests.training.processes import Background, alive, wait_until
 from tests.training.runs import CONFIG, check_nothing_lost, facts, final_state, same_history
 
@@ -35,7 +35,7 @@ def model_bytes(run: Path) -> bytes:
 
 def slowly(folder: Path) -> dict[str, str]:
     """Return the environment of a run that is not over before it is killed."""
-    return slow_steps(folder, until=folder / "never", seconds=0.02, within="next_updates")
+    return slow_steps(folder, until=folder / "never", seconds=0.02, within=ROUNDS)
 
 
 def kill_after_checkpoint(background: Background) -> None:
