@@ -257,7 +257,7 @@ def test_steps_on_devices_that_lead_to_no_finite_numbers_are_refused_by_all(
     for module in (gradient, step_exchange):
         monkeypatch.setattr(module, "add_gradient", spoilt)
     monkeypatch.setattr(flat_model, "prepare_step", lambda *_, **__: None)
-    changes = {"strategy": strategy, "sync_interval": 2 if kind is LocalSGD else None, "batch_size": 16}
+    changes = {"strategy": strategy, "sync_interval": 2 if kind is LocalSGD else None, "batch_size": 32}
     expected = train_in_threads(prepared, reduced(kind), **changes)[0][0]
     found, other = train_in_threads(prepared, on_device, device=GPUS, **changes)[0].values()
     assert (found.ledger.refused, found.ledger.backoffs) == (expected.ledger.refused, expected.ledger.backoffs)

@@ -48,6 +48,7 @@ from tests.training.runs import CONFIG, write_rows
 
 # The best epoch is not the last: a second training of all epochs would be another.
 SMALL = TrainConfig(model="auto", members=2, hidden=(8,), epochs=4, learning_rate=0.05, device="cpu", workers=1)
+UNBLENDED = replace(SMALL, blend=False)
 TWICE = replace(CONFIG, epochs=2, refit=True)
 
 
@@ -183,7 +184,7 @@ def test_other_choices_begin_the_second_training_anew(rows: Path, tmp_path: Path
 
 
 def test_damaged_checkpoints_of_the_second_training_start_it_over(rows: Path, tmp_path: Path) -> None:
-    config = replace(SMALL, epochs=1, refit=True)
+    config = replace(UNBLENDED, epochs=1, refit=True)
     expected = weights(train(rows, tmp_path / "run", config).model)
     for path in (tmp_path / "run" / "checkpoints" / "refit").rglob("*.safetensors"):
         path.write_bytes(path.read_bytes()[:-100])
@@ -193,8 +194,8 @@ def test_damaged_checkpoints_of_the_second_training_start_it_over(rows: Path, tm
 
 
 def test_failing_second_training_leaves_a_finished_run(rows: Path, tmp_path: Path) -> None:
-    base = train(rows, tmp_path / "base", replace(SMALL, epochs=1))
-    config = replace(SMALL, epochs=1, init_from=base.model)
+    base = train(rows, tmp_path / "base", replace(UNBLENDED, epochs=1))
+    config = replace(UNBLENDED, epochs=1, init_from=base.model)
     first = train(rows, tmp_path / "run", config)
     (tmp_path / "base").rename(tmp_path / "moved")
     with pytest.raises(ConfigError, match="refit: the init_from model no longer exists"):
@@ -209,9 +210,9 @@ def test_failing_second_training_leaves_a_finished_run(rows: Path, tmp_path: Pat
     with pytest.raises(ConfigError, match="refit: the init_from model no longer exists"):
         train(rows, tmp_path / "twice", more)
     assert weights(twice.model) == kept
-    model = train(rows, tmp_path / "both", replace(SMALL, epochs=1, refit=True)).model
+    model = train(rows, tmp_path / "both", replace(UNBLENDED, epochs=1, refit=True)).model
     with pytest.raises(ConfigError, match="init_optimizer kept: the model comes from a refit"):
-        train(rows, tmp_path / "more", replace(SMALL, epochs=1, init_from=model, init_optimizer="kept"))
+        train(rows, tmp_path / "more", replace(UNBLENDED, epochs=1, init_from=model, init_optimizer="kept"))
 
 
 @pytest.mark.slow
@@ -275,7 +276,7 @@ def test_torchrun_is_refused(rows: Path) -> None:
 
 def test_classifier_is_trained_on_its_held_out_rows_as_well() -> None:
     X, y = load_breast_cancer(return_X_y=True)
-    X = X[:, :6]
+    X = X[:, :3]
     settings: dict[str, Any] = {"hidden": (8,), "members": 2, "epochs": 3, "random_state": 0, "n_jobs": 1}
     first, both = (FastKANClassifier(**settings, refit=refit).fit(X, y) for refit in (False, True))
     assert both.metrics_["refit_rows"] == len(X) and len(both.history_) == len(first.history_) == 3
