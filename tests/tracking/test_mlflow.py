@@ -210,7 +210,7 @@ def test_run_of_an_evaluation_whose_upload_fails_has_failed(
 
 def test_interrupted_run_is_killed_and_goes_on_as_the_same_run(mlflow: Any, prepared: Path, tmp_path: Path) -> None:
     slow = slow_steps(tmp_path, until=tmp_path / "never")
-    background = Background(prepared, tmp_path / "run", LONG, tmp_path / "settings.json", cold=False, **slow)
+    background = Background(prepared, tmp_path / "run", LONG, tmp_path / "settings.json", **slow)
     try:
         wait_until(lambda: (tmp_path / "run" / "mlflow.json").exists() and background.evaluated() > 1)
         os.kill(background.process.pid, signal.SIGINT)

@@ -42,8 +42,8 @@ def start(rows: Path, tmp_path: Path) -> Iterator[Callable[..., Background]]:
     """Start runs that are ended with the test."""
     started: list[Background] = []
 
-    def begin(config: TrainConfig = CONFIG, run: str = "run", *, cold: bool = False, **env: str) -> Background:
-        started.append(Background(rows, tmp_path / run, config, tmp_path / "settings.json", cold=cold, **env))
+    def begin(config: TrainConfig = CONFIG, run: str = "run", **env: str) -> Background:
+        started.append(Background(rows, tmp_path / run, config, tmp_path / "settings.json", **env))
         return started[-1]
 
     yield begin

@@ -3,8 +3,6 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -28,23 +26,14 @@ LOOPBACKS = {"0100007F", f"{'0' * 24}01000000", f"{'0' * 16}FFFF00000100007F"}
 
 
 class Background:
-    """A run in a process of its own; one that is ``cold`` imports everything itself, and shows its environment."""
+    """A run in a process of its own, which begins with its imports done."""
 
-    def __init__(
-        self,
-        prepared: Path,
-        run: Path | str,
-        config: TrainConfig,
-        settings: Path,
-        *,
-        cold: bool = False,
-        **env: str,
-    ) -> None:
+    def __init__(self, prepared: Path, run: Path | str, config: TrainConfig, settings: Path, **env: str) -> None:
         settings.write_text(json.dumps({key: value for key, value in asdict(config).items() if value is not None}))
         words = ["train", str(prepared), "--out", str(run), "--config", str(settings)]
         self.run = Path(run)
         self.lines: list[str] = []
-        self.process = _start(words, {**os.environ, **env}, cold=cold)
+        self.process = warm.server().popen(words, {**os.environ, **env})
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
 
@@ -98,13 +87,6 @@ class Background:
         if self.process.poll() is None:
             self.process.kill()
             self.wait()
-
-
-def _start(words: list[str], env: dict[str, str], *, cold: bool) -> subprocess.Popen[str] | warm.Forked:
-    """Start the ``dkan`` command, with a pipe at its stderr."""
-    if not cold:
-        return warm.server().popen(words, env)
-    return subprocess.Popen([sys.executable, "-m", "dkan_core", *words], stderr=subprocess.PIPE, text=True, env=env)
 
 
 def children(launcher: int) -> dict[str, int]:

@@ -107,7 +107,7 @@ def test_killed_ranks_and_launchers_change_nothing(
     train(weighted, tmp_path / "calm", config)
     disturbed = tmp_path / "disturbed"
     slow = slow_steps(tmp_path, until=tmp_path / "never", seconds=0.1, within=ROUNDS)
-    started.append(Background(weighted, disturbed, config, tmp_path / "settings.json", cold=False, **slow))
+    started.append(Background(weighted, disturbed, config, tmp_path / "settings.json", **slow))
     wait_until(lambda: started[0].evaluated() > 1)
     started[0].kill("rank-1")
     before = started[0].evaluated()

@@ -158,7 +158,7 @@ def test_ranks_that_die_at_once_are_replaced_together(prepared: Path, tmp_path: 
     """The launcher hears of both in one turn, and has ended the second when it comes to it."""
     done = tmp_path / "done"
     slow = slow_steps(tmp_path, until=done, within=ROUNDS)
-    background = Background(prepared, tmp_path / "run", LONG, tmp_path / "settings.json", cold=False, **slow)
+    background = Background(prepared, tmp_path / "run", LONG, tmp_path / "settings.json", **slow)
     wait_until(lambda: background.evaluated() > 0)
     ranks = [pid for name, pid in background.children().items() if name.startswith("rank-")]
     assert len(ranks) == 2

@@ -217,7 +217,7 @@ def running(prepared: Path, tmp_path: Path) -> Any:
 def test_training_never_waits_for_evaluation(prepared: Path, tmp_path: Path) -> None:
     config = replace(ENDLESS, max_seconds=4.0)
     slow = slow_steps(tmp_path, until=tmp_path / "never", seconds=0.02, within=ROUNDS)
-    background = Background(prepared, tmp_path / "run", config, tmp_path / "settings.json", cold=False, **slow)
+    background = Background(prepared, tmp_path / "run", config, tmp_path / "settings.json", **slow)
     wait_until(lambda: background.evaluated() > 0)
     evaluator = background.children()["evaluator"]
     os.kill(evaluator, signal.SIGSTOP)

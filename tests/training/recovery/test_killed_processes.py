@@ -110,7 +110,7 @@ def test_worker_that_begins_when_the_data_were_replaced_learns_nothing_from_them
     data, source = tmp_path / "data", rows.parent / "rows.parquet"
     shutil.copytree(rows, data)
     slow = slow_steps(tmp_path, until=tmp_path / "never")
-    background = Background(data, tmp_path / "run", CONFIG, tmp_path / "settings.json", cold=False, **slow)
+    background = Background(data, tmp_path / "run", CONFIG, tmp_path / "settings.json", **slow)
     try:
         with ledger_of(background) as ledger:
             wait_until(lambda: ledger.read().step > STEPS // 14)
