@@ -1,6 +1,5 @@
 """The few calls to a cluster that a run on several nodes needs, with errors that say what to do."""
 
-import functools
 import logging
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -59,24 +58,27 @@ class Cluster:
         Raises:
             ConfigError: The cluster has no TrainJobs, or refuses this one.
         """
+        call = self._custom.create_namespaced_custom_object
+        what = f"create TrainJob {self.namespace}/{body['metadata']['name']}"
         # Strict: Trainer 2.1 would leave out what it does not know, and the job would have no volumes and no deadline.
-        answer = self._job("create", body["metadata"]["name"], body, {409: False}, field_validation="Strict")
+        options = {"field_validation": "Strict", "_request_timeout": CALL_SECONDS}
+        answer = self._call(what, lambda: call(*self._resource, body, **options), {409: False})
         return answer is not False
 
     def get(self, name: str) -> dict[str, Any] | None:
         """Return a job, or None where there is none."""
-        job: dict[str, Any] | None = self._job("get", name, name, {404: None})
+        call = self._custom.get_namespaced_custom_object
+        what = f"get TrainJob {self.namespace}/{name}"
+        job: dict[str, Any] | None = self._call(
+            what, lambda: call(*self._resource, name, _request_timeout=CALL_SECONDS), {404: None}
+        )
         return job
 
     def delete(self, name: str) -> None:
         """Delete a job with its pods, if it is there."""
-        self._job("delete", name, name, {404: None})
-
-    def _job(self, verb: str, name: str, given: Any, known: dict[int, Any], **options: str) -> Any:
-        """Create, get or delete a job, which takes its body or its name."""
-        call = functools.partial(getattr(self._custom, f"{verb}_namespaced_custom_object"), *self._resource, given)
-        what = f"{verb} TrainJob {self.namespace}/{name}"
-        return self._call(what, functools.partial(call, _request_timeout=CALL_SECONDS, **options), known)
+        call = self._custom.delete_namespaced_custom_object
+        what = f"delete TrainJob {self.namespace}/{name}"
+        self._call(what, lambda: call(*self._resource, name, _request_timeout=CALL_SECONDS), {404: None})
 
     def pods(self, name: str) -> list[Any]:
         """Return the pods of a job by node, the newest of each."""

@@ -53,43 +53,62 @@ def hidden_layer(
     return out_NBO
 
 
-WEIGHTS = 5
-"""How many of the arguments after the inputs are weights; the centers follow."""
-
-
-def _empty_output(x_NBI: Tensor, *arguments: Any) -> Tensor:
-    spline_weight_NOK = arguments[2]
-    return x_NBI.new_empty(*x_NBI.shape[:2], spline_weight_NOK.shape[-2])
-
-
-def _hidden_layer(x_NBI: Tensor, *arguments: Any) -> Tensor:
-    out_NBO = _empty_output(x_NBI, *arguments)
-    call = HiddenCall((x_NBI, *arguments[: WEIGHTS + 1]), *arguments[WEIGHTS + 1 :])
+def _hidden_layer(
+    x_NBI: Tensor,
+    norm_weight_NI: Tensor,
+    norm_bias_NI: Tensor,
+    spline_weight_NOK: Tensor,
+    base_weight_NOI: Tensor,
+    base_bias_NO: Tensor,
+    centers_G: Tensor,
+    width: float,
+    row_key_B: Tensor | None,
+    unit_key_U: Tensor,
+    dropped: int,
+) -> Tensor:
+    out_NBO = x_NBI.new_empty(*x_NBI.shape[:2], spline_weight_NOK.shape[-2])
+    tensors = (x_NBI, norm_weight_NI, norm_bias_NI, spline_weight_NOK, base_weight_NOI, base_bias_NO, centers_G)
+    call = HiddenCall(tensors, width, row_key_B, unit_key_U, dropped)
     call.arguments.out = out_NBO.data_ptr()
     require_library().dkan_hidden_forward(ctypes.byref(call.arguments), torch.get_num_threads())
     return out_NBO
 
 
-def _hidden_layer_backward(grad_NBO: Tensor, x_NBI: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
-    weights, (centers_G, *others) = arguments[:WEIGHTS], arguments[WEIGHTS:]
+def _hidden_layer_backward(
+    grad_NBO: Tensor,
+    x_NBI: Tensor,
+    norm_weight_NI: Tensor,
+    norm_bias_NI: Tensor,
+    spline_weight_NOK: Tensor,
+    base_weight_NOI: Tensor,
+    base_bias_NO: Tensor,
+    centers_G: Tensor,
+    width: float,
+    row_key_B: Tensor | None,
+    unit_key_U: Tensor,
+    dropped: int,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    weights = (norm_weight_NI, norm_bias_NI, spline_weight_NOK, base_weight_NOI, base_bias_NO)
     gradients = tuple(torch.zeros_like(each, memory_format=torch.contiguous_format) for each in weights)
     # What asks about one of many labels has a gradient at its output alone.
     asked_O = grad_NBO.flatten(0, 1).any(dim=0)
     if asked_O.any() and not asked_O.all():
-        *norm, spline_weight_NOK, base_weight_NOI, base_bias_NO = weights
         narrow = (spline_weight_NOK[..., asked_O, :], base_weight_NOI[..., asked_O, :], base_bias_NO[..., asked_O])
-        found = _hidden_layer_backward(grad_NBO[..., asked_O], x_NBI, *norm, *narrow, centers_G, *others)
+        asked_NBO = grad_NBO[..., asked_O]
+        found = _hidden_layer_backward(
+            asked_NBO, x_NBI, norm_weight_NI, norm_bias_NI, *narrow, centers_G, width, row_key_B, unit_key_U, dropped
+        )
         for whole, part in zip(gradients[2:4], found[3:5], strict=True):
             whole[..., asked_O, :] = part
         gradients[4][..., asked_O] = found[5]
-        return (*found[:3], *gradients[2:])
-    call = HiddenCall((x_NBI, *weights, centers_G), *others)
+        return (*found[:3], *gradients[2:])  # type: ignore[return-value] # as many as there are weights
+    call = HiddenCall((x_NBI, *weights, centers_G), width, row_key_B, unit_key_U, dropped)
     grad_NBO = grad_NBO.contiguous()
     grad_x_NBI = torch.empty_like(call.x_NBI)
     call.arguments.grad_out = grad_NBO.data_ptr()
     call.point_to_gradients(grad_x_NBI, gradients)
     require_library().dkan_hidden_backward(ctypes.byref(call.arguments), torch.get_num_threads())
-    return (grad_x_NBI, *gradients)
+    return (grad_x_NBI, *gradients)  # type: ignore[return-value] # as many as there are weights
 
 
 HIDDEN_ARGUMENTS = (
@@ -99,7 +118,7 @@ HIDDEN_ARGUMENTS = (
 register(
     f"hidden_layer(Tensor x, {HIDDEN_ARGUMENTS}) -> Tensor",
     _hidden_layer,
-    _empty_output,
+    lambda x_NBI, _, __, spline_weight_NOK, *___: x_NBI.new_empty(*x_NBI.shape[:2], spline_weight_NOK.shape[-2]),
 )
 register(
     f"hidden_layer_backward(Tensor grad, Tensor x, {HIDDEN_ARGUMENTS})"
@@ -107,7 +126,7 @@ register(
     _hidden_layer_backward,
     lambda _, x_NBI, *rest: (
         torch.empty_like(x_NBI),
-        *(torch.empty_like(weight, memory_format=torch.contiguous_format) for weight in rest[:WEIGHTS]),
+        *(torch.empty_like(weight, memory_format=torch.contiguous_format) for weight in rest[:5]),
     ),
 )
 

@@ -215,8 +215,20 @@ def _backward(grad_BO: Tensor, *arguments: Any) -> tuple[Tensor, Tensor, Tensor,
     return gradients
 
 
-def _empty_gradients(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, list[Tensor]]:
-    scores_BF, _, _, spline_OK, base_OI, bias_O, one_hot_VO, embeddings, *_, needs_scores = arguments
+def _empty_gradients(
+    scores_BF: Tensor | None,
+    byte_scores: Tensor,
+    codes_BC: Tensor | None,
+    spline_OK: Tensor,
+    base_OI: Tensor,
+    bias_O: Tensor,
+    one_hot_VO: Tensor | None,
+    embeddings: Sequence[Tensor],
+    centers_G: Tensor,
+    width: float,
+    layout: Tensor,
+    needs_scores: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, list[Tensor]]:
     nothing = spline_OK.new_empty(0)
     return (
         nothing if scores_BF is None or not needs_scores else torch.empty_like(scores_BF),
