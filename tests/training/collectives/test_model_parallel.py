@@ -27,8 +27,7 @@ from tests.training.processes import Background, wait_until
 # A batch of 50 rows is not divided evenly by 4, nor is the last one, of 22, full.
 SMALL = TrainConfig(
     blend=False,
-    epochs=1,
-    evaluations_per_epoch=2,
+    epochs=2,
     hidden=(8, 12, 4),
     device="cpu",
     batch_size=50,
@@ -37,7 +36,7 @@ SMALL = TrainConfig(
     binary_dropout=0.3,
 )
 PLAIN = replace(SMALL, model="fastkan", input_norm="layer")
-LONG = replace(SMALL, epochs=4, patience=1000, workers=2)
+LONG = replace(SMALL, epochs=4, evaluations_per_epoch=2, patience=1000, workers=2)
 
 WAYS: list[tuple[Strategy, int, dict[str, Any]]] = [
     ("tensor-parallel", 2, {"kernel": "recompute"}),
