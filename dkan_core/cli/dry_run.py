@@ -23,7 +23,8 @@ def describe_preparation(sources: Sequence[str], out: str, config: "PrepareConfi
     """
     from dkan_core.data.format.manifest import CONTENTS, OUTPUTS
     from dkan_core.data.preparation.task import find_task
-    from dkan_core.data.source.split_hints import describe_split, split_warnings
+    from dkan_core.data.source.split_hints import split_warnings
+    from dkan_core.data.source.split_rule import describe_split
     from dkan_core.utils.storage.outputs import check_free
 
     check_free(out, ours=OUTPUTS, overwrite=overwrite, contents=CONTENTS)

@@ -30,7 +30,8 @@ from dkan_core.data.source.files import find_in_order
 from dkan_core.data.source.parquet_files import open_in_order, open_stamped
 from dkan_core.data.source.positive import other_values, with_nulls
 from dkan_core.data.source.roles import ColumnRoles
-from dkan_core.data.source.split_hints import describe_split, split_warnings
+from dkan_core.data.source.split_hints import split_warnings
+from dkan_core.data.source.split_rule import describe_split
 from dkan_core.errors import ConfigError, DataError, redact
 from dkan_core.explanation.inverse_transform import inverse_transform
 from dkan_core.model.saved_model import SavedModel

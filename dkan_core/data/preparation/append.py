@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -37,6 +36,7 @@ from dkan_core.data.preparation.steps import (
 )
 from dkan_core.data.preparation.task import PreparationTask, find_task
 from dkan_core.data.source.partition import whole_files
+from dkan_core.data.source.split_rule import settings_of_rule
 from dkan_core.errors import ConfigError, DataError, OutputError, redact
 from dkan_core.utils.arrays import Int64
 from dkan_core.utils.progress import progress
@@ -121,13 +121,8 @@ def _settings(earlier: PreparedData, folder: str, drop: Sequence[str]) -> Prepar
             f"{folder}: its rows were split by {rule['column']} (time), and new rows would move the boundaries; "
             "prepare all rows again"
         )
-    roles: dict[str, Any] = {
-        "column": {"split_column": rule.get("column"), "group": rule.get("group")},
-        "group": {"group": rule.get("column")},
-    }
-    chosen = roles.get(rule["by"], {"split_by": rule["by"]})
-    percent: dict[str, Any] = {"split": rule["percent"]} if "percent" in rule else {}
-    return PrepareConfig(like=folder, weight=earlier.weight, seed=earlier.seed, drop=tuple(drop), **chosen, **percent)
+    settings = settings_of_rule(rule)
+    return PrepareConfig(like=folder, weight=earlier.weight, seed=earlier.seed, drop=tuple(drop), **settings)
 
 
 def _check_new(task: PreparationTask, earlier: PreparedData) -> None:

@@ -1,12 +1,10 @@
 """Whether an earlier preparation can be reused: the same sources and settings."""
 
-from collections.abc import Mapping
-
 from dkan_core.data.format.manifest import MANIFEST, PreparedData, parse_manifest
 from dkan_core.data.preparation.task import PreparationTask
 from dkan_core.data.source.columns import SourceFile
 from dkan_core.data.source.files import whole_second
-from dkan_core.data.source.split_hints import TIME_BOUNDS
+from dkan_core.data.source.split_rule import without_bounds
 from dkan_core.errors import ConfigError, redact
 from dkan_core.utils.storage.shared_folder import SharedFolder
 
@@ -37,7 +35,7 @@ def is_reusable(task: PreparationTask, earlier: PreparedData | None) -> bool:
         [identity(file) for file in earlier.sources] == [identity(file) for file in task.files]
         and (earlier.labels, earlier.weight, earlier.seed)
         == (list(task.config.label), task.config.weight, task.config.seed)
-        and _asked(earlier.split_rule) == _asked(task.split_rule)
+        and without_bounds(earlier.split_rule) == without_bounds(task.split_rule)
         and earlier.encoding_from == (None if task.encoding is None else task.encoding.digest)
         and earlier.preprocessor.numeric_dtype == task.config.numeric_dtype
         and earlier.max_categories == task.config.max_categories
@@ -45,11 +43,6 @@ def is_reusable(task: PreparationTask, earlier: PreparedData | None) -> bool:
         and earlier.preprocessor.columns == task.schema.features
         and earlier.preprocessor.categories == list(task.schema.categorical)
     )
-
-
-def _asked(rule: Mapping[str, str]) -> dict[str, str]:
-    """Return what was asked for of a split rule: bounds of time are not known before the files are read."""
-    return {key: value for key, value in rule.items() if key not in TIME_BOUNDS}
 
 
 def identity(file: SourceFile) -> tuple[str, int, int, str]:

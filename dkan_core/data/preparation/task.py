@@ -5,7 +5,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
@@ -19,6 +18,7 @@ from dkan_core.data.source.folders import FOLDER_TEXT, folder_values
 from dkan_core.data.source.partition import Fragment
 from dkan_core.data.source.roles import ColumnRoles, assign_roles, column_requirements, split_keys
 from dkan_core.data.source.split_hints import find_split_hints
+from dkan_core.data.source.split_rule import rule_of_settings
 from dkan_core.data.source.time_split import TimeBounds, find_time_bounds
 from dkan_core.errors import ConfigError, DataError
 from dkan_core.utils.hints import counted
@@ -65,17 +65,9 @@ class PreparationTask:
         return describe_files(self.files)
 
     @property
-    def split_rule(self) -> dict[str, Any]:
+    def split_rule(self) -> dict[str, str]:
         """What decides a row's split, as the manifest has it."""
-        config = self.config
-        group = {} if config.group is None else {"group": config.group}
-        if config.split_column is not None:
-            return {"by": "column", "column": config.split_column, **group}
-        if config.split_by_time is not None:
-            found = {} if self.bounds is None else self.bounds.describe()
-            return {"by": "time", "column": config.split_by_time, "percent": config.split, **found, **group}
-        by = {"by": "group", "column": config.group} if config.group is not None else {"by": config.split_by}
-        return {**by, "percent": config.split, **({"keys": self.schema.keys} if self.schema.keys else {})}
+        return rule_of_settings(self.config, self.schema.keys, self.bounds)
 
 
 def describe_files(files: Sequence[SourceFile]) -> str:

@@ -14,9 +14,6 @@ from dkan_core.data.source.columns import open_file, read_batches
 from dkan_core.data.source.times import is_time
 from dkan_core.utils.hints import flag, listed_names
 
-# Of a split rule by time, what was found in the rows: the first time of each later split.
-TIME_BOUNDS = ("valid from", "test from")
-
 TIMES = re.compile(
     r"date|datetime|timestamp|time|ts|year|month|year_?month|quarter"
     r"|(created|updated|event|order|transaction|start|pickup|purchase|visit|trip|report)_?(date|datetime|time|at|ts)"
@@ -72,30 +69,6 @@ def _repeats(name: str, path: str) -> bool:
         different = pc.count_distinct(batch.column(0)).as_py()
         return bool(1 < different <= MAX_DISTINCT * batch.num_rows)
     return False
-
-
-def describe_split(rule: Mapping[str, str]) -> str:
-    """Return how rows were split, as a sentence for a report.
-
-    >>> describe_split({"by": "row", "percent": "70/10/20"})
-    'Split at random, row by row (70/10/20).'
-    >>> describe_split({"by": "time", "column": "day", "percent": "70/10/20", "valid from": "5", "test from": "6"})
-    'Split by time: the earliest rows by day are train, valid from 5, test from 6.'
-    >>> describe_split({"by": "column", "column": "split", "group": "date"})
-    'Split by column split. Rows of one date belong together.'
-    """
-    column, percent = rule.get("column", ""), f" ({rule['percent']})" if "percent" in rule else ""
-    bounds = "".join(f", {name} {rule[name]}" for name in TIME_BOUNDS if name in rule)
-    sentences = {
-        "column": f"Split by column {column}.",
-        "time": f"Split by time: the earliest rows by {column} are train{bounds}.",
-        "group": f"Split by group: rows of one {column} are in one split{percent}.",
-        "row": f"Split at random, row by row{percent}.",
-        "content": f"Split at random, by what each row holds{percent}.",
-        "estimator": "Held out at random.",
-    }
-    together = f" Rows of one {rule['group']} belong together." if "group" in rule else ""
-    return sentences.get(rule["by"], f"Split by {rule['by']}.") + together
 
 
 def split_warnings(hints: Mapping[str, str]) -> list[str]:

@@ -24,6 +24,8 @@ from dkan_core.utils.hints import counted
 # off by a millionth of the range.
 MAX_VALUES = 1 << 20
 SIGN = np.uint64(1 << 63)
+# In a rule by time, the keys of the first time of valid and of test.
+TIME_BOUNDS = ("valid from", "test from")
 # Of the train split: so many that each half of them sees every season, and few enough that a day is in one of them.
 STRETCHES = 32
 
@@ -58,7 +60,8 @@ class TimeBounds:
 
     def describe(self) -> dict[str, str]:
         """Return the bounds as the manifest has them."""
-        return {"valid from": self.valid_from} | ({} if self.test_from is None else {"test from": self.test_from})
+        firsts = zip(TIME_BOUNDS, (self.valid_from, self.test_from), strict=True)
+        return {name: first for name, first in firsts if first is not None}
 
 
 def time_keys(column: pa.Array, name: str, path: str) -> UInt64:
