@@ -18,19 +18,14 @@ from dkan_core.data.format.origin import Origin, overlap, trained_on
 from dkan_core.errors import DataError, redact
 from dkan_core.evaluation.intervals import difference_to
 from dkan_core.evaluation.labelled_rows import EvaluationData, score_rows
-from dkan_core.evaluation.metrics import compute_metrics
+from dkan_core.evaluation.metrics import METRIC_NAMES, compute_metrics
 from dkan_core.model.model_folder import find_model
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.report.templating import digits_of, render_html
 from dkan_core.utils.storage.remote import local_copy
 
-# The metrics that both models' sections have; the others say nothing about which one is better.
-SHOWN = {
-    "average_precision": "Average precision",
-    "roc_auc": "ROC AUC",
-    "log_loss": "Log loss",
-    "brier": "Brier score",
-}
+# The prevalence of the same rows is the same for both models.
+COMPARED = [key for key in METRIC_NAMES if key != "prevalence"]
 
 # Where ``metrics.json`` has the intervals of the differences.
 DIFFERENCE = "difference_to_previous_interval"
@@ -138,7 +133,7 @@ def _not_compared(uri: str, why_not: str) -> Comparison:
 def comparison_section(metrics: Mapping[str, Any], comparison: Comparison) -> Markup:
     """Return the section of a report that holds a model's metrics against those of the earlier one."""
     theirs, intervals = comparison.metrics, metrics.get(DIFFERENCE, {})
-    rows = [(name, metrics[key], theirs[key], intervals.get(key)) for key, name in SHOWN.items()] if theirs else []
+    rows = [(METRIC_NAMES[key], metrics[key], theirs[key], intervals.get(key)) for key in COMPARED] if theirs else []
     return render_html(
         "comparison",
         model=comparison.model,

@@ -29,8 +29,14 @@ SHRINKAGE = 2.0
 # The next smaller power of ten is lost when it is taken from 1 in float32. A single row that is wrong for sure then
 # costs 16, not infinity.
 LOG_LOSS_CLIP = 1e-7
-# Those that ``metrics.json`` has for each label and as a mean.
-SCALARS = ("average_precision", "roc_auc", "log_loss", "brier", "prevalence")
+# The metrics that ``metrics.json`` has for each label and as a mean, with their names on pages.
+METRIC_NAMES = {
+    "average_precision": "Average precision",
+    "roc_auc": "ROC AUC",
+    "log_loss": "Log loss",
+    "brier": "Brier score",
+    "prevalence": "Prevalence",
+}
 # After the name of a metric, where rows have weights: the same metric without them.
 UNWEIGHTED = "_unweighted"
 
@@ -205,7 +211,7 @@ def _weighted_roc_auc(positives_P: Array, negatives_M: Array, positive_mass: Arr
 def _scalars(ranking: Ranking) -> dict[str, Any]:
     """Return the metrics of one label; None where the measured rows do not define one."""
     if ranking.rows == 0:
-        return {**dict.fromkeys(SCALARS), "rows": 0}
+        return {**dict.fromkeys(METRIC_NAMES), "rows": 0}
     both = ranking.has_both_classes
     # the probability of the class that did not happen
     wrong_N = np.concatenate([1.0 - ranking.positives_P.astype(np.float64), ranking.negatives_M])
@@ -269,16 +275,16 @@ def compute_metrics(
     else:
         pooled = rank_scores(labels_NL, probabilities_NL, weight_N)
         micro = _average_precision(pooled) if pooled.has_both_classes else None
-    means = {key: _mean(values[key] for values in by_name.values()) for key in SCALARS}
+    means = {key: _mean(values[key] for values in by_name.values()) for key in METRIC_NAMES}
     found = {**means, "rows": len(labels_NL), "average_precision_micro": micro, "labels": by_name}
     return found if weight_N is None else _beside(found, compute_metrics(labels_NL, probabilities_NL, names))
 
 
 def _beside(weighted: dict[str, Any], plain: dict[str, Any]) -> dict[str, Any]:
     """Return weighted metrics with those of the same rows without weights beside them."""
-    names = {name: f"{name}{UNWEIGHTED}" for name in (*SCALARS, "average_precision_micro")}
+    names = {name: f"{name}{UNWEIGHTED}" for name in (*METRIC_NAMES, "average_precision_micro")}
     labels = {
-        label: {**values, **{names[key]: plain["labels"][label][key] for key in SCALARS}}
+        label: {**values, **{names[key]: plain["labels"][label][key] for key in METRIC_NAMES}}
         for label, values in weighted["labels"].items()
     }
     return {**weighted, **{names[key]: plain[key] for key in names}, "labels": labels}

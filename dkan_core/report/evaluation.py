@@ -17,6 +17,7 @@ from markupsafe import Markup
 from dkan_core.data.labels import NOT_MEASURED
 from dkan_core.evaluation.curves import confusion_matrix, threshold_counts, threshold_table
 from dkan_core.evaluation.intervals import INTERVAL
+from dkan_core.evaluation.metrics import METRIC_NAMES
 from dkan_core.report.figures import evaluation as figures
 from dkan_core.report.history import History, training_section
 from dkan_core.report.templating import Card, digits_of, inline_script, render_html, score
@@ -118,21 +119,21 @@ def _facts(metrics: Mapping[str, Any], labels: Array, several: bool) -> list[tup
     positives = np.count_nonzero(labels == 1)
     digits = digits_of(measured // max(1, len(by_label)))
 
-    def tile(name: str, key: str, beside: str) -> tuple[str, str, str]:
+    def tile(key: str, beside: str, name: str = "") -> tuple[str, str, str]:
         interval = metrics.get(key + INTERVAL)
         bounds = f"95%: {score(interval[0], digits)} to {score(interval[1], digits)}; " if interval else ""
-        return name, score(metrics[key], digits), bounds + beside
+        return name or METRIC_NAMES[key], score(metrics[key], digits), bounds + beside
 
     shown = [
-        tile("Average precision", "average_precision", f"no skill {score(no_skill, digits)}{lift}"),
-        tile("ROC AUC", "roc_auc", "no skill 0.5"),
-        tile("Log loss", "log_loss", f"constant prediction {score(constant_loss, digits)}"),
-        tile("Brier score", "brier", f"constant prediction {score(constant_brier, digits)}"),
-        ("Prevalence", score(prevalence, digits), counted(int(positives), "positive")),
+        tile("average_precision", f"no skill {score(no_skill, digits)}{lift}"),
+        tile("roc_auc", "no skill 0.5"),
+        tile("log_loss", f"constant prediction {score(constant_loss, digits)}"),
+        tile("brier", f"constant prediction {score(constant_brier, digits)}"),
+        (METRIC_NAMES["prevalence"], score(prevalence, digits), counted(int(positives), "positive")),
         ("Rows", f"{metrics['rows']:,}", f"{counted(measured, 'label')} measured"),
     ]
     if several:
-        shown.insert(1, tile("AP, pooled", "average_precision_micro", "all labels as one ranking"))
+        shown.insert(1, tile("average_precision_micro", "all labels as one ranking", name="AP, pooled"))
     return shown
 
 

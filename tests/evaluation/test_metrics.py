@@ -131,7 +131,7 @@ def test_multi_label_is_macro_and_micro() -> None:
     for index, name in enumerate(names):
         alone = metrics.compute_metrics(labels[:, [index]], scores[:, [index]], [name])
         assert alone["labels"][name] == result["labels"][name]
-    for key in metrics.SCALARS:
+    for key in metrics.METRIC_NAMES:
         assert result[key] == pytest.approx(np.mean([result["labels"][name][key] for name in names]))
     assert result["average_precision"] == pytest.approx(
         np.mean([metrics.average_precision(labels[:, index], scores[:, index]) for index in range(3)])
@@ -263,7 +263,7 @@ def test_weight_of_a_whole_number_is_so_many_rows_and_of_zero_none() -> None:
     found = metrics.compute_metrics(labels, scores, ["a", "b"], count.astype(np.float32))
     repeated_labels, repeated_scores = np.repeat(labels, count, axis=0), np.repeat(scores, count, axis=0)
     wanted = metrics.compute_metrics(repeated_labels, repeated_scores, ["a", "b"])
-    for name in (*metrics.SCALARS, "average_precision_micro"):
+    for name in (*metrics.METRIC_NAMES, "average_precision_micro"):
         assert found[name] == pytest.approx(wanted[name], abs=1e-12), name
     for index, name in enumerate(("a", "b")):
         counted = (count > 0) & (labels[:, index] != NOT_MEASURED)

@@ -10,18 +10,15 @@ from markupsafe import Markup
 from dkan_core.data.source.files import find_parquet, split_sources
 from dkan_core.evaluation.drift.measures import LARGE, MODERATE, Drift, shown, verdict
 from dkan_core.evaluation.drift.scored_files import measure_files
+from dkan_core.evaluation.metrics import METRIC_NAMES
 from dkan_core.model.model_folder import naming_swapped
 from dkan_core.report.inline import inline_page
 from dkan_core.report.templating import render_html
 from dkan_core.utils.hints import counted
 from dkan_core.utils.storage.files import write_atomic, write_json
 
-TILES = {
-    "average_precision": "Average precision",
-    "roc_auc": "ROC AUC",
-    "log_loss": "Log loss",
-    "prevalence": "Prevalence",
-}
+# The metrics at the top of the page.
+TILES = ("average_precision", "roc_auc", "log_loss", "prevalence")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +86,7 @@ def render_drift(drift: Drift, metrics: Mapping[str, Any] | None, *, title: str,
     """
     large = sum(verdict(column.psi) == "large" for column in drift.columns)
     scored = counted(files, "file")
-    facts = [(name, shown(metrics[key]), "") for key, name in TILES.items()] if metrics is not None else []
+    facts = [(METRIC_NAMES[key], shown(metrics[key]), "") for key in TILES] if metrics is not None else []
     facts += [
         # The columns are sorted by it.
         ("Largest PSI", shown(drift.max_psi), drift.columns[0].name if drift.max_psi else ""),
