@@ -14,8 +14,8 @@ from dkan_core.errors import DataError
 from dkan_core.evaluation.drift.unseen import UnseenValues
 from dkan_core.explanation.reasons import ReasonFinder
 from dkan_core.model.saved_model import SavedModel
+from dkan_core.scoring.output_columns import TRAINED_WITH, check_no_clash, probability_fields
 from dkan_core.scoring.probabilities import SCORING_ROWS, check_probabilities, score
-from dkan_core.scoring.raw import TRAINED_WITH, check_no_clash, probability_column
 from dkan_core.utils.hints import hint
 from dkan_core.utils.torch_resources import best_device
 
@@ -37,13 +37,14 @@ def score_frame(saved: SavedModel, frame: Any, columns: Sequence[str], reasons: 
     Raises:
         DataError: A column is missing or of another kind than in training.
     """
-    names = [probability_column(label) for label in saved.config.labels]
+    predicted = probability_fields(saved.config.labels)
     device = best_device()
     saved.module.to(device)
     finder = ReasonFinder(saved, device) if reasons else None
-    fields = finder.fields if finder else []
+    names, reasons_fields = [field.name for field in predicted], finder.fields if finder else []
     check_no_clash(columns, names, "the prediction has that name")
-    check_no_clash([*columns, *names], dict(fields), "the reasons have that name")
+    check_no_clash([*columns, *names], dict(reasons_fields), "the reasons have that name")
+    schema = pa.schema([*predicted, *reasons_fields])
     table = _read(saved, frame, columns)
     parts, unseen = [], UnseenValues(saved.preprocessor)
     for start in range(0, len(table), SCORING_ROWS):
@@ -53,11 +54,10 @@ def score_frame(saved: SavedModel, frame: Any, columns: Sequence[str], reasons: 
         found_NL = score(saved.module, arrays, device)
         check_probabilities(found_NL, saved.config.labels, FRAME, start)
         why = finder.find(rows, reasons, FRAME) if finder else []
-        parts.append(pa.table([*map(pa.array, found_NL.T), *why], names=[*names, *dict(fields)]))
+        parts.append(pa.table([*map(pa.array, found_NL.T), *why], schema=schema))
     for text in unseen.warnings():
         logger.warning("%s: %s", FRAME, text)
-    kinds = [*((name, pa.float32()) for name in names), *fields]
-    return _like(frame, columns, pa.concat_tables(parts) if parts else pa.schema(kinds).empty_table())
+    return _like(frame, columns, pa.concat_tables(parts) if parts else schema.empty_table())
 
 
 def _read(saved: SavedModel, frame: Any, columns: Sequence[str]) -> pa.Table:

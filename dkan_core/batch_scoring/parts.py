@@ -21,7 +21,7 @@ from dkan_core.errors import ConfigError, DataError
 from dkan_core.evaluation.drift.counting import DriftCountsSchema
 from dkan_core.evaluation.drift.scored_files import ScoredRows, counted_batches
 from dkan_core.model.saved_model import SavedModel
-from dkan_core.scoring.raw import copied_folder_types, output_batch
+from dkan_core.scoring.output_columns import copied_folder_types, output_batch
 from dkan_core.utils.hints import counted
 from dkan_core.utils.progress import progress
 from dkan_core.utils.schemas import Schema

@@ -19,7 +19,7 @@ from dkan_core.data.preparation.label_columns import label_columns
 from dkan_core.data.source.files import find_parquet, split_sources, stamps, takes_in
 from dkan_core.errors import ConfigError, DataError, OutputError
 from dkan_core.model.saved_model import SavedModel
-from dkan_core.scoring.raw import copied_folder_types, output_schema
+from dkan_core.scoring.output_columns import check_sources, copied_folder_types
 from dkan_core.utils.file_names import MODEL_FOLDER
 from dkan_core.utils.hints import counted
 from dkan_core.utils.schemas import Schema
@@ -158,7 +158,7 @@ def _make_plan(
     compared = label_columns(saved.config.labels, labels) if labels else ()
     passed = list(dict.fromkeys(columns))
     found = stamps(paths)  # before the footers: a file that is replaced meanwhile is noticed later
-    schema, rows = output_schema(saved, paths, passed, compared, copied_folder_types(saved, paths))
+    schema, rows = check_sources(saved, paths, passed, compared, copied_folder_types(saved, paths))
     # Single files may be empty, as of a writer that had nothing to write.
     if not any(rows):
         raise DataError(f"{paths[0]}: no rows in any source file")

@@ -17,7 +17,8 @@ from dkan_core.evaluation.drift.unseen import UnseenValues
 from dkan_core.explanation.reasons import ReasonFinder
 from dkan_core.model.model_folder import naming_swapped
 from dkan_core.model.saved_model import SavedModel
-from dkan_core.scoring.raw import check_no_clash, copied_folder_types, output_batch, output_schema, scored_batches
+from dkan_core.scoring.output_columns import check_no_clash, check_sources, copied_folder_types, output_batch
+from dkan_core.scoring.raw import scored_batches
 from dkan_core.utils.hints import counted
 from dkan_core.utils.progress import progress
 from dkan_core.utils.storage.outputs import check_file_name
@@ -116,7 +117,7 @@ def _predict_file(
     if reasons:
         check_holds_reasons(out)
     folder_types = copied_folder_types(saved, paths)
-    schema, rows = output_schema(saved, paths, columns, folder_types=folder_types)
+    schema, rows = check_sources(saved, paths, columns, folder_types=folder_types)
     total = sum(rows)
     device = best_device()
     saved.module.to(device)

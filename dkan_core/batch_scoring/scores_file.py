@@ -12,7 +12,7 @@ from dkan_core.data.source.column_types import is_uuid
 from dkan_core.data.source.files import MAGIC, SUFFIXES
 from dkan_core.data.source.parquet_files import open_parquet
 from dkan_core.errors import OutputError
-from dkan_core.scoring.raw import probability_column
+from dkan_core.scoring.output_columns import probability_column
 from dkan_core.utils.storage.outputs import HEAD_BYTES, check_file_free, check_file_is_ours, check_suffix
 from dkan_core.utils.storage.paths import filesystem
 

@@ -28,8 +28,8 @@ from dkan_core.explanation.explain import QUICK, QUICK_ROWS, quick_explanation
 from dkan_core.explanation.labels import Explanation
 from dkan_core.model.model_folder import naming_swapped
 from dkan_core.model.saved_model import SavedModel
+from dkan_core.scoring.output_columns import probability_column
 from dkan_core.scoring.prepared import known_split
-from dkan_core.scoring.raw import probability_column
 from dkan_core.tracking.mlflow.evaluation import log_evaluation
 from dkan_core.utils.arrays import Arrays
 from dkan_core.utils.file_names import METRICS

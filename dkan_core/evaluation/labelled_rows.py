@@ -35,9 +35,9 @@ from dkan_core.data.source.split_rule import describe_split
 from dkan_core.errors import ConfigError, DataError, redact
 from dkan_core.explanation.inverse_transform import inverse_transform
 from dkan_core.model.saved_model import SavedModel
+from dkan_core.scoring.output_columns import TRAINED_WITH
 from dkan_core.scoring.prepared import check_match, score_batches
 from dkan_core.scoring.probabilities import SCORING_ROWS, check_probabilities, to_probability
-from dkan_core.scoring.raw import TRAINED_WITH
 from dkan_core.utils.arrays import Arrays, Int64, joined_rows
 from dkan_core.utils.hints import listed_names
 from dkan_core.utils.progress import progress

@@ -18,7 +18,8 @@ from dkan_core.model.saved_model import SavedModel
 from dkan_core.report.figures.canvas import HINT_LENGTH
 from dkan_core.report.figures.svg import page_element
 from dkan_core.report.templating import Card, render_html
-from dkan_core.scoring.raw import output_schema, scored_batches
+from dkan_core.scoring.output_columns import check_sources
+from dkan_core.scoring.raw import scored_batches
 from dkan_core.utils.hints import counted
 from dkan_core.utils.storage.files import write_atomic
 from dkan_core.utils.storage.remote import local_copy
@@ -90,7 +91,7 @@ def explain_rows(
         with local_copy(model) as model_folder:
             saved = SavedModel(model_folder)
         shown = _chosen_label(saved, label)
-        total = sum(output_schema(saved, paths, [])[1])
+        total = sum(check_sources(saved, paths, [])[1])
         # One thread, as where a model is explained: chunks are so small that threads would wait for each other.
         with torch_threads(1):
             device = best_device()

@@ -19,7 +19,7 @@ from dkan_core.data.encoding.sparse import SparseFeature
 from dkan_core.data.source.column_types import column_types, is_number, is_text
 from dkan_core.data.source.times import parsed_times
 from dkan_core.errors import DataError
-from dkan_core.scoring.raw import TRAINED_WITH
+from dkan_core.scoring.output_columns import TRAINED_WITH
 from dkan_core.utils.hints import counted, first_line, shown
 
 # What messages name where those of ``predict`` name a file.

@@ -13,8 +13,8 @@ import torch
 from dkan_core.config import ServeConfig
 from dkan_core.explanation.reasons import ReasonFinder, reasons_column
 from dkan_core.model.saved_model import SavedModel
+from dkan_core.scoring.output_columns import probability_column
 from dkan_core.scoring.probabilities import check_probabilities, score
-from dkan_core.scoring.raw import probability_column
 from dkan_core.serving.rows import REQUEST
 from dkan_core.utils.arrays import Arrays
 from dkan_core.utils.torch_resources import best_device

@@ -34,7 +34,7 @@ from dkan_core import (
 )
 from dkan_core.batch_scoring import plan
 from dkan_core.batch_scoring.plan import open_plan, share_out
-from dkan_core.scoring.raw import output_schema
+from dkan_core.scoring.output_columns import check_sources
 from tests import warm
 from tests.command import check, dkan
 
@@ -232,10 +232,10 @@ def test_fingerprint_is_that_of_the_model_that_was_read(
 
     def look_at_files(*given: Any) -> Any:
         (model / "model.safetensors").write_bytes(b"another one")
-        return output_schema(*given)
+        return check_sources(*given)
 
     plan_scoring(trained.model, raw, tmp_path / "alone")
-    monkeypatch.setattr(plan, "output_schema", look_at_files)
+    monkeypatch.setattr(plan, "check_sources", look_at_files)
     plan_scoring(model, raw, tmp_path / "out")
     assert open_plan(tmp_path / "out")[1].fingerprint == open_plan(tmp_path / "alone")[1].fingerprint
 

@@ -10,7 +10,7 @@ import pytest
 
 from dkan_core import DataError, PrepareConfig, append_rows, plan_scoring, predict, prepare, score_part
 from dkan_core.data.source.folders import infer_type
-from dkan_core.scoring.raw import probability_column
+from dkan_core.scoring.output_columns import probability_column
 from tests.data.tables import contents, make_rows
 from tests.onnx_export.models import random_model
 

@@ -19,7 +19,8 @@ from dkan_core.evaluation.drift.counting import DriftCounts, TrainingDistributio
 from dkan_core.evaluation.drift.measures import Drift, measure_since_training
 from dkan_core.model.model_folder import naming_swapped
 from dkan_core.model.saved_model import SavedModel
-from dkan_core.scoring.raw import output_schema, scored_batches
+from dkan_core.scoring.output_columns import check_sources
+from dkan_core.scoring.raw import scored_batches
 from dkan_core.utils.progress import progress
 from dkan_core.utils.storage.remote import local_copy
 from dkan_core.utils.torch_resources import best_device
@@ -91,7 +92,7 @@ def measure_files(model: str | Path, paths: Sequence[str]) -> Drift:
     """Measure the drift of files, which have been found; see ``measure_drift``."""
     with local_copy(model) as folder:
         saved = SavedModel(folder)
-    rows = sum(output_schema(saved, paths, ())[1])
+    rows = sum(check_sources(saved, paths, ())[1])
     if not rows:
         raise DataError(f"{paths[0]}: no rows in any source file")
     found = ScoredRows()

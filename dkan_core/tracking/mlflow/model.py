@@ -18,8 +18,8 @@ from dkan_core.data.source.times import parsed_times
 from dkan_core.errors import DataError
 from dkan_core.evaluation.drift.unseen import UnseenWatch
 from dkan_core.model.saved_model import SavedModel
+from dkan_core.scoring.output_columns import probability_column
 from dkan_core.scoring.probabilities import check_probabilities, score
-from dkan_core.scoring.raw import probability_column
 from dkan_core.utils.torch_resources import best_device
 
 # What messages call the rows, as MLflow does.
