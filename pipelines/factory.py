@@ -9,7 +9,7 @@ from kfp.dsl.base_component import BaseComponent
 
 from pipelines.form import Parameter, Values, form, merged
 from pipelines.pods import Settings
-from pipelines.steps import PipelineStep, TrainingStep, finish, prepare, score, train, uris
+from pipelines.steps import PipelineStep, TrainingStep, evaluate, prepare, score, train, uris
 
 SUMMARY = "Train FastKAN on tabular Parquet data for binary or multi-label classification; publish what is good enough."
 SCORING_SUMMARY = "Score tabular Parquet with a trained FastKAN, file by file by many pods; measure drift; hold a gate."
@@ -72,27 +72,27 @@ def define_pipeline(
     training: TrainingStep = train.ONCE,
     settings: Settings | None = None,
     form: Mapping[str, Mapping[str, Any]] | None = None,
-) -> Definition[finish.Outputs]:
+) -> Definition[evaluate.Outputs]:
     """Define a pipeline: prepare, train, evaluate, approve, publish; the arguments are those of ``build_pipeline``."""
     settings = settings or Settings()
     prepare_data = preparation.build(settings, name)
     train_model = training.build(settings, name)
-    finish_run = finish.build_finish(settings)
+    evaluate_model = evaluate.build_evaluate(settings)
 
-    def tasks(values: Values) -> finish.Outputs:
+    def tasks(values: Values) -> evaluate.Outputs:
         values = uris.resolve(values, settings)
         prepared, fingerprint = prepare_data(values, train.check(training.check, values, settings))
-        return finish_run(values, prepared, train_model({**values, "data_fingerprint": fingerprint}, prepared))
+        return evaluate_model(values, prepared, train_model({**values, "data_fingerprint": fingerprint}, prepared))
 
     return Definition(
         name=name,
         parameters=merged(
-            settings.form(merged(preparation.parameters, training.parameters, finish.PARAMETERS)),
+            settings.form(merged(preparation.parameters, training.parameters, evaluate.PARAMETERS)),
             changed={"seed": SEED, **(form or {})},
         ),
         tasks=tasks,
-        returns=finish.Outputs,
-        described=finish.DESCRIBED,
+        returns=evaluate.Outputs,
+        described=evaluate.DESCRIBED,
     )
 
 

@@ -6,7 +6,7 @@ from kfp import dsl
 
 from pipelines.factory import define_pipeline
 from pipelines.form import REQUIRED
-from pipelines.steps import finish, train
+from pipelines.steps import evaluate, train
 
 MULTI_NODE = define_pipeline(
     "fastkan-multi-node",
@@ -22,6 +22,6 @@ MULTI_NODE = define_pipeline(
 
 @dsl.pipeline(name=MULTI_NODE.name, display_name=MULTI_NODE.display_name)
 @MULTI_NODE.form
-def fastkan_multi_node(**values: Any) -> finish.Outputs:
+def fastkan_multi_node(**values: Any) -> evaluate.Outputs:
     """Train FastKAN on the GPUs of several nodes, with Kubeflow Trainer; publish what is good enough."""
     return MULTI_NODE.tasks(values)

@@ -6,7 +6,7 @@ from kfp import dsl
 
 from pipelines.factory import define_pipeline
 from pipelines.pods import VOLUME_PATH, Settings
-from pipelines.steps import finish
+from pipelines.steps import evaluate
 
 ON_VOLUME = define_pipeline(
     "fastkan-single-node-pvc",
@@ -20,6 +20,6 @@ ON_VOLUME = define_pipeline(
 
 @dsl.pipeline(name=ON_VOLUME.name, display_name=ON_VOLUME.display_name)
 @ON_VOLUME.form
-def fastkan_single_node_pvc(**values: Any) -> finish.Outputs:
+def fastkan_single_node_pvc(**values: Any) -> evaluate.Outputs:
     """Train FastKAN on tabular Parquet data, with everything on a shared volume; publish what is good enough."""
     return ON_VOLUME.tasks(values)

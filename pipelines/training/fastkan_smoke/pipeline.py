@@ -6,7 +6,7 @@ from kfp import dsl
 
 from pipelines.factory import define_pipeline
 from pipelines.pods import Settings
-from pipelines.steps import finish, prepare
+from pipelines.steps import evaluate, prepare
 
 SMOKE = define_pipeline(
     "fastkan-smoke",
@@ -29,6 +29,6 @@ SMOKE = define_pipeline(
 
 @dsl.pipeline(name=SMOKE.name, display_name=SMOKE.display_name)
 @SMOKE.form
-def fastkan_smoke(**values: Any) -> finish.Outputs:
+def fastkan_smoke(**values: Any) -> evaluate.Outputs:
     """Check that a cluster can run dkan: train FastKAN on a small data set that the image contains."""
     return SMOKE.tasks(values)

@@ -5,13 +5,13 @@ from typing import Any
 from kfp import dsl
 
 from pipelines.factory import define_pipeline
-from pipelines.steps import finish, train
+from pipelines.steps import evaluate, train
 
 SWEEP = define_pipeline("fastkan-sweep", training=train.SWEEP)
 
 
 @dsl.pipeline(name=SWEEP.name, display_name=SWEEP.display_name)
 @SWEEP.form
-def fastkan_sweep(**values: Any) -> finish.Outputs:
+def fastkan_sweep(**values: Any) -> evaluate.Outputs:
     """Train FastKAN with several settings on tabular Parquet data; publish the best one if it is good enough."""
     return SWEEP.tasks(values)
