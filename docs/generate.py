@@ -24,8 +24,8 @@ import dkan_core
 from dkan_core import errors
 from dkan_core.cli import app as dkan_app
 from pipelines.__main__ import app as pipelines_app
+from pipelines.assets import asset_folders
 from pipelines.submission.watch import RunOutcome
-from pipelines.tables import asset_folders
 
 ROOT = Path(__file__).parents[1]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from docs.generate import GENERATED
-from pipelines.tables import asset_folders
+from pipelines.assets import asset_folders
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"

@@ -11,10 +11,7 @@ import typer
 from dkan_core.data.source.files import split_sources
 from dkan_core.utils.file_names import METRICS
 from dkan_core.utils.hints import counted
-from pipelines.compiled import DEFAULT, PIPELINES, compile_pipeline, inputs_of, is_current, package_of
-from pipelines.lint import committed_files, lint
-from pipelines.local import PipelineFailedError, find_docker_fault, run_locally
-from pipelines.parameters import (
+from pipelines.arguments import (
     ArgumentError,
     GivenParameters,
     PipelineName,
@@ -22,10 +19,13 @@ from pipelines.parameters import (
     read_parameters,
     with_defaults,
 )
+from pipelines.compiled import DEFAULT, PIPELINES, compile_pipeline, inputs_of, is_current, package_of
+from pipelines.lint import committed_files, lint
+from pipelines.local import PipelineFailedError, find_docker_fault, run_locally
+from pipelines.readmes import write_tables
 from pipelines.signatures import write_signatures
 from pipelines.step_log import watched_output
 from pipelines.submission.submit import EXIT_CODES, submit_command
-from pipelines.tables import write_tables
 from pipelines.versions import LATEST, VERSIONS, VersionError, read_version
 
 KFP_HELP = f"Version of the Kubeflow Pipelines server: {', '.join(VERSIONS)}."

@@ -11,7 +11,7 @@ import textwrap
 
 import dkan_core.config
 from dkan_core.config.forms import FormField, form_fields
-from pipelines.tables import ROOT
+from pipelines.assets import ROOT
 
 SETTINGS = re.compile(
     r"^    # Settings of (?P<kind>\w+), by: python -m pipelines signatures\n(?P<lines>.*?)^    # End of settings\.\n",

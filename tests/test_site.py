@@ -21,7 +21,7 @@ from dkan_core import PrepareConfig, TrainConfig, build_config, cli, errors
 from docs.generate import GENERATED
 from docs.hooks import MARKER, site_pages
 from pipelines.__main__ import app as pipelines_app
-from pipelines.tables import asset_folders
+from pipelines.assets import asset_folders
 from tests import warm_python
 from tests.command import dkan
 from tests.pages import DOCS, FILES, PAGES, ROOT

@@ -13,9 +13,7 @@ import yaml
 
 from dkan_core.data.pipeline_uris import find_unshared_uri
 from dkan_core.errors import UserError
-from pipelines.compiled import DEFAULT
-from pipelines.lint.documents import LOADER
-from pipelines.parameters import (
+from pipelines.arguments import (
     ArgumentError,
     GivenParameters,
     PipelineName,
@@ -23,8 +21,10 @@ from pipelines.parameters import (
     read_parameters,
     with_defaults,
 )
+from pipelines.compiled import DEFAULT
+from pipelines.form_checks import OPTIONAL_NAME_RULE
+from pipelines.lint.documents import LOADER
 from pipelines.pods import VOLUME_PATH
-from pipelines.rules import OPTIONAL_NAME_RULE
 from pipelines.submission.credentials import Credentials, RefusedError, service_account_token
 from pipelines.submission.results import Submission, write_junit, write_summary
 from pipelines.submission.server import Pace, PipelinesServer, UnreachableError, address_of

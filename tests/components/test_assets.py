@@ -9,10 +9,11 @@ import yaml
 from kfp import compiler
 from kfp.pipeline_spec.pipeline_spec_pb2 import ParameterType
 
+from pipelines.assets import ROOT, asset_folders, load_asset
 from pipelines.lint import lint
 from pipelines.lint.documents import load
 from pipelines.pods import STEP
-from pipelines.tables import ROOT, asset_folders, load_asset, updated
+from pipelines.readmes import updated
 from tests.components.rules import ALLOWED_IMPORTS, import_faults, is_stale, last_change, metadata_faults, owners_faults
 
 ASSETS = asset_folders()

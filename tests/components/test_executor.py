@@ -10,7 +10,7 @@ from kfp import dsl
 from kfp.dsl.executor import Executor
 
 from components.data_processing.prepare_parquet import prepare_parquet
-from pipelines.tables import asset_folders, load_asset
+from pipelines.assets import asset_folders, load_asset
 
 COMPONENTS = [folder for folder in asset_folders() if folder.startswith("components/")]
 

@@ -11,10 +11,10 @@ import pytest
 import yaml
 
 from components.image import IMAGE
+from pipelines.arguments import with_defaults
 from pipelines.compiled import inputs_of, package_of
+from pipelines.form_checks import find_fault
 from pipelines.lint import lint
-from pipelines.parameters import with_defaults
-from pipelines.values import find_fault
 from tests.pipelines.pods import pods_of
 
 ROOT = Path(__file__).parents[2]

@@ -17,8 +17,8 @@ from dkan_core.data.pipeline_uris import READ, WRITTEN
 from dkan_core.trainjob.body import CONFIG_KEYS, SECRET_KEYS
 from dkan_core.utils.storage.credentials import VARIABLES, own_name
 from pipelines.__main__ import app, describe_publication
+from pipelines.arguments import TYPES
 from pipelines.compiled import DEFAULT, PIPELINES, ROOT, load_pipeline, package_of, read_documents
-from pipelines.parameters import TYPES
 from pipelines.pods import VOLUME_PATH
 
 REQUIRED = ["data_uri=flights", "label=late"]

@@ -13,8 +13,8 @@ from dkan_core.config import TrainConfig
 from dkan_core.config.schema import STRICT, reports_config_errors, setting
 from pipelines import signatures
 from pipelines.__main__ import app
+from pipelines.assets import ROOT
 from pipelines.signatures import SignatureError, updated, write_signatures
-from pipelines.tables import ROOT
 
 COMPONENT = "components/training/train_fastkan/component.py"
 SOURCE = (ROOT / COMPONENT).read_text()

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pipelines.tables import ROOT, asset_folders, load_asset
+from pipelines.assets import ROOT, asset_folders, load_asset
 
 CHECKOUT = os.environ.get("PIPELINES_COMPONENTS", "")
 ASSETS = asset_folders()

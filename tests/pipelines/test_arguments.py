@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from pipelines.arguments import ArgumentError, read_parameters
 from pipelines.compiled import DEFAULT, ROOT, inputs_of, package_of
-from pipelines.parameters import ArgumentError, read_parameters
-from pipelines.values import find_fault
+from pipelines.form_checks import find_fault
 
 REQUIRED = ["data_uri=flights", "label=late"]
 

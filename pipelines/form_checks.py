@@ -1,17 +1,39 @@
-"""Checks of a form's values that a run would fail on, some of them hours after it began."""
+"""Checks of a form's values that a run would fail on, some of them hours after it began.
 
+Those of the last steps are in ``dkan_core.serving.publication``, as a step checks them, too.
+"""
+
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from dkan_core.config import NodesConfig, PrepareConfig
 from dkan_core.config.forms import config_from_form, trainings_from_form
+from dkan_core.config.kubernetes import LABEL_RULE, NAME_RULE, POD_RULES, Rule, or_empty, within
 from dkan_core.data.pipeline_uris import find_invalid_uri
 from dkan_core.data.preparation.parallel import check_parts
 from dkan_core.errors import ConfigError
 from dkan_core.serving.publication import find_invalid_publication
 from dkan_core.training.setup.early_checks import check_split, check_training
 from dkan_core.trainjob.body import settle
-from pipelines.rules import RULES
+
+# An image, with registry, port, tag and digest.
+IMAGE = re.compile(r"[a-zA-Z0-9][\w.-]*(:\d+)?(/[a-z0-9][\w.-]*)*(:\w[\w.-]{0,127})?(@sha256:[0-9a-f]{64})?")
+
+OPTIONAL_NAME_RULE = or_empty(NAME_RULE)
+URI_RULE = Rule(str.strip, "a path or URI, not empty")
+# What the value of each parameter must be, where its type alone does not say so.
+RULES = {
+    "image": Rule(IMAGE.fullmatch, "an image such as registry.example/dkan:0.2.0"),
+    "config_map_name": NAME_RULE,
+    # Kubeflow names volumes after them.
+    **dict.fromkeys(("secret_name", "pvc_name"), LABEL_RULE),
+    **dict.fromkeys(("data_uri", "model_uri", "output_uri", "run_uri"), URI_RULE),
+    **POD_RULES,
+    **{f"step_{name}": rule for name, rule in POD_RULES.items()},
+    "num_parts": within(1),
+    "worst_errors": within(0),
+}
 
 # What cannot do without prepared_uri: where many pods prepare, and where nodes train.
 OF_PREPARED = ("num_parts", "run_uri")

@@ -1,18 +1,16 @@
 """The tables of inputs and outputs in the README of every component and pipeline, written from the code."""
 
-import importlib
 import inspect
 import json
 import re
 from collections.abc import Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import docstring_parser
 from kfp.dsl.base_component import BaseComponent
 
-ROOT = Path(__file__).parents[1]
+from pipelines.assets import ROOT, asset_folders, load_asset
 
 # What Python calls the types of parameters.
 TYPES = {
@@ -31,18 +29,6 @@ NONE = "None"
 
 class TableError(ValueError):
     """A README or a docstring lacks what a table needs; the message says what."""
-
-
-def asset_folders() -> list[str]:
-    """Return the folders of all components and pipelines, relative to the repository: components first."""
-    sources = [*sorted(ROOT.glob("components/*/*/component.py")), *sorted(ROOT.glob("pipelines/*/*/pipeline.py"))]
-    return [source.parent.relative_to(ROOT).as_posix() for source in sources]
-
-
-def load_asset(folder: str) -> BaseComponent:
-    """Import the component or pipeline of a folder, which is called like the folder."""
-    asset: BaseComponent = getattr(importlib.import_module(folder.replace("/", ".")), Path(folder).name)
-    return asset
 
 
 def inputs_table(asset: BaseComponent) -> str:

@@ -7,9 +7,9 @@ import pytest
 from kfp import dsl
 from typer.testing import CliRunner
 
-from pipelines import tables
+from pipelines import assets, readmes
 from pipelines.__main__ import app
-from pipelines.tables import TableError, inputs_table, outputs_table
+from pipelines.readmes import TableError, inputs_table, outputs_table
 
 FOLDER = "components/training/train_fastkan"
 
@@ -80,8 +80,8 @@ def test_input_without_a_description_is_an_error_and_no_output_is_said() -> None
 def copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Copy the assets, so that the command writes somewhere else than into this repository."""
     for kind in ("components", "pipelines"):
-        shutil.copytree(tables.ROOT / kind, tmp_path / kind)
-    monkeypatch.setattr(tables, "ROOT", tmp_path)
+        shutil.copytree(assets.ROOT / kind, tmp_path / kind)
+    monkeypatch.setattr(readmes, "ROOT", tmp_path)
     return tmp_path / FOLDER / "README.md"
 
 
@@ -106,4 +106,4 @@ def test_table_that_is_missing_is_written(copy: Path) -> None:
 def test_readme_without_the_section_is_an_error(copy: Path) -> None:
     copy.write_text(copy.read_text().replace("## Outputs", "## Results"))
     with pytest.raises(TableError, match="expected one section '## Outputs', found 0"):
-        tables.updated(FOLDER)
+        readmes.updated(FOLDER)

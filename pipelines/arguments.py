@@ -13,7 +13,7 @@ import yaml
 
 from dkan_core.config.schema import nearest
 from pipelines.compiled import PIPELINES, package_of
-from pipelines.values import find_fault
+from pipelines.form_checks import find_fault
 
 # What a parameter type of the pipeline spec is called, how it is read from text, and what a value may be.
 TYPES: dict[str, tuple[str, Callable[[str], Any], tuple[type, ...]]] = {
