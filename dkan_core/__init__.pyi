@@ -10,13 +10,9 @@ from dkan_core.config import PrepareConfig as PrepareConfig
 from dkan_core.config import ServeConfig as ServeConfig
 from dkan_core.config import TrainConfig as TrainConfig
 from dkan_core.config import build_config as build_config
-from dkan_core.config.forms import config_from_form as config_from_form
-from dkan_core.config.forms import training_from_form as training_from_form
-from dkan_core.config.forms import trainings_from_form as trainings_from_form
 from dkan_core.data.example_data import write_sample as write_sample
 from dkan_core.data.format.manifest import PreparedData as PreparedData
 from dkan_core.data.format.manifest import save_pointer as save_pointer
-from dkan_core.data.pipeline_uris import resolve_uris as resolve_uris
 from dkan_core.data.preparation.append import append_rows as append_rows
 from dkan_core.data.preparation.parallel import finish_preparation as finish_preparation
 from dkan_core.data.preparation.parallel import fit_preparation as fit_preparation
@@ -50,6 +46,11 @@ from dkan_core.explanation.explain import explain as explain
 from dkan_core.explanation.labels import Explanation as Explanation
 from dkan_core.explanation.rows import ExplainedRow as ExplainedRow
 from dkan_core.explanation.rows import explain_rows as explain_rows
+from dkan_core.forms.publication import check_publication as check_publication
+from dkan_core.forms.settings import config_from_form as config_from_form
+from dkan_core.forms.settings import training_from_form as training_from_form
+from dkan_core.forms.settings import trainings_from_form as trainings_from_form
+from dkan_core.forms.uris import resolve_uris as resolve_uris
 from dkan_core.inspection.inspect import Inspection as Inspection
 from dkan_core.inspection.inspect import inspect_data as inspect_data
 from dkan_core.integrations.model_registry.entry import PipelineRun as PipelineRun
@@ -62,7 +63,6 @@ from dkan_core.model.fastkan import FastKAN as FastKAN
 from dkan_core.onnx_export.export import ExportResult as ExportResult
 from dkan_core.onnx_export.export import export as export
 from dkan_core.serving.inference_service import deploy as deploy
-from dkan_core.serving.publication import check_publication as check_publication
 from dkan_core.serving.serve import serve as serve
 from dkan_core.training.launcher.train import TrainResult as TrainResult
 from dkan_core.training.launcher.train import train as train

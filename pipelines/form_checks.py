@@ -1,6 +1,6 @@
 """Checks of a form's values that a run would fail on, some of them hours after it began.
 
-Those of the last steps are in ``dkan_core.serving.publication``, as a step checks them, too.
+Those of the last steps are in ``dkan_core.forms.publication``, as a step checks them, too.
 """
 
 import re
@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from dkan_core.config import NodesConfig, PrepareConfig
-from dkan_core.config.forms import config_from_form, trainings_from_form
 from dkan_core.config.kubernetes import LABEL_RULE, NAME_RULE, POD_RULES, Rule, or_empty, within
-from dkan_core.data.pipeline_uris import find_invalid_uri
 from dkan_core.data.preparation.parallel import check_parts
 from dkan_core.errors import ConfigError
-from dkan_core.serving.publication import find_invalid_publication
+from dkan_core.forms.publication import find_invalid_publication
+from dkan_core.forms.settings import config_from_form, trainings_from_form
+from dkan_core.forms.uris import find_invalid_uri
 from dkan_core.training.setup.early_checks import check_split, check_training
 from dkan_core.trainjob.body import settle
 

@@ -10,7 +10,7 @@ import re
 import textwrap
 
 import dkan_core.config
-from dkan_core.config.forms import FormField, form_fields
+from dkan_core.forms.settings import FormField, form_fields
 from pipelines.assets import ROOT
 
 SETTINGS = re.compile(

@@ -36,7 +36,7 @@ LAYERS = [
     {"evaluation", "training"},
     {"editing"},
     {"integrations", "serving", "trainjob"},
-    {"cli"},
+    {"cli", "forms"},
 ]
 """Lowest first: a module imports from its own part or from a lower layer."""
 

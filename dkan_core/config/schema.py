@@ -44,7 +44,7 @@ class Expected:
 
 @dataclass(frozen=True, kw_only=True)
 class Form:
-    """How a form of Kubeflow shows a setting, where that does not follow from the field: see ``config.forms``."""
+    """How a form of Kubeflow shows a setting, where that does not follow from the field: see ``forms.settings``."""
 
     name: str = ""
     """Name in the form. Default: that of the field."""

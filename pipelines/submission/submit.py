@@ -11,8 +11,8 @@ from typing import Annotated, Any
 import typer
 import yaml
 
-from dkan_core.data.pipeline_uris import find_unshared_uri
 from dkan_core.errors import UserError
+from dkan_core.forms.uris import find_unshared_uri
 from pipelines.arguments import (
     ArgumentError,
     GivenParameters,

@@ -16,7 +16,7 @@ from components.training.train_fastkan.component import train_fastkan
 from components.training.train_fastkan_nodes.component import train_fastkan_nodes
 from dkan_core import FastKANClassifier, PrepareConfig, TrainConfig
 from dkan_core.config import field_docs, field_types, item_type, without_none
-from dkan_core.config.forms import form_fields
+from dkan_core.forms.settings import form_fields
 
 OPEN: dict[type, tuple[object, ...]] = {int: (0,), float: (0.0,), str: ("", "auto"), bool: ()}
 """What stands in a form for a setting that is None or empty: KFP has no null."""

@@ -13,7 +13,7 @@ from kfp import dsl
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from dkan_core.data.pipeline_uris import READ, WRITTEN
+from dkan_core.forms.uris import READ, WRITTEN
 from dkan_core.trainjob.body import CONFIG_KEYS, SECRET_KEYS
 from dkan_core.utils.storage.credentials import VARIABLES, own_name
 from pipelines.__main__ import app, describe_publication

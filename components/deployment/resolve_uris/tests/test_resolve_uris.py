@@ -7,8 +7,8 @@ import pytest
 
 from components.deployment.resolve_uris import resolve_uris
 from dkan_core import ConfigError
-from dkan_core.data import pipeline_uris as module
-from dkan_core.data.pipeline_uris import DATED
+from dkan_core.forms import uris as module
+from dkan_core.forms.uris import DATED
 
 
 class Clock(datetime):

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from dkan_core import NodesConfig, PrepareConfig, TrainConfig, config_from_form
-from dkan_core.config.forms import FormField, form_fields
 from dkan_core.errors import ConfigError
+from dkan_core.forms.settings import FormField, form_fields
 
 KINDS: list[tuple[Any, dict[str, Any]]] = [
     (TrainConfig, {}),

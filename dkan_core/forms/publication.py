@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from dkan_core.config.kubernetes import NAME_RULE, Rule, or_empty, within
-from dkan_core.data.pipeline_uris import DATE
 from dkan_core.errors import ConfigError
+from dkan_core.forms.uris import DATE
 from dkan_core.serving.inference_service import NAME, storage_uri
 
 SERVER = re.compile(r"https?://[^/\s]+(/\S*)?")
