@@ -43,7 +43,7 @@ from dkan_core.evaluation.publishing import choose_best as choose_best
 from dkan_core.evaluation.publishing import publish as publish
 from dkan_core.evaluation.result import Evaluation as Evaluation
 from dkan_core.explanation.explain import explain as explain
-from dkan_core.explanation.labels import Explanation as Explanation
+from dkan_core.explanation.explanation import Explanation as Explanation
 from dkan_core.explanation.rows import ExplainedRow as ExplainedRow
 from dkan_core.explanation.rows import explain_rows as explain_rows
 from dkan_core.forms.publication import check_publication as check_publication

@@ -25,7 +25,7 @@ from dkan_core.evaluation.worst_errors import ERRORS, find_worst_errors
 from dkan_core.explanation.columns import Column
 from dkan_core.explanation.comparison import compare_explanations
 from dkan_core.explanation.explain import QUICK, QUICK_ROWS, quick_explanation
-from dkan_core.explanation.labels import Explanation
+from dkan_core.explanation.explanation import Explanation
 from dkan_core.model.model_folder import naming_swapped
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.scoring.output_columns import probability_column

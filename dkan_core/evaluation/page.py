@@ -15,7 +15,7 @@ from dkan_core.evaluation.result import Evaluation
 from dkan_core.evaluation.worst_errors import WorstErrors
 from dkan_core.explanation.additive import term_groups
 from dkan_core.explanation.explain import explanation_section
-from dkan_core.explanation.labels import Explanation
+from dkan_core.explanation.explanation import Explanation
 from dkan_core.model.architecture import additive_layout, ignored_names
 from dkan_core.model.saved_model import SavedModel, are_current
 from dkan_core.report.evaluation import render_report

@@ -20,11 +20,11 @@ from dkan_core.data.labels import NOT_MEASURED
 from dkan_core.errors import DataError
 from dkan_core.explanation.columns import Column, refuse_sparse, source_columns
 from dkan_core.explanation.contributions import explainer_of
+from dkan_core.explanation.explanation import Explanation
 from dkan_core.explanation.grid import written_value
 from dkan_core.explanation.importance import Importance
 from dkan_core.explanation.inverse_transform import inverse_transform
 from dkan_core.explanation.label_explanation import Effort, LabelExplanation, read_label
-from dkan_core.explanation.labels import Explanation
 from dkan_core.explanation.model_response import LARGEST
 from dkan_core.explanation.shifts import LEAST_CHANGE, ColumnShift, ContributionShift, ExplanationComparison, RowShift
 from dkan_core.model.calibration import sigmoid

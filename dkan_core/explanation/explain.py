@@ -14,11 +14,12 @@ from dkan_core.data.format.manifest import PreparedData, open_prepared
 from dkan_core.data.loading.loader import all_batches, open_split
 from dkan_core.errors import ConfigError, DataError, redact
 from dkan_core.explanation.comparison import check_earlier, compare_explanations
+from dkan_core.explanation.explanation import Explanation, explain_labels
 from dkan_core.explanation.figures.curves import draw_curve
+from dkan_core.explanation.figures.drawing import Drawing
 from dkan_core.explanation.figures.heatmaps import draw_map
-from dkan_core.explanation.figures.importance import MAX_BARS, Drawing, draw_importance
+from dkan_core.explanation.figures.importance import MAX_BARS, draw_importance
 from dkan_core.explanation.label_explanation import Effort, LabelExplanation
-from dkan_core.explanation.labels import Explanation, explain_labels
 from dkan_core.explanation.page import LabelDrawings, render_explanation, render_section
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.scoring.prepared import check_match, known_split

@@ -202,3 +202,31 @@ def _shuffled(response: Response, column: Column, order_N: Rows) -> Float64:
     changed_M, cells = redrawn(response.arrays, column, order_N)
     shuffled_NL[changed_M] = response.to_changed(changed_M, [(column, cells)])
     return shuffled_NL
+
+
+def mean_importance(rankings: Sequence[list[Importance]]) -> list[Importance]:
+    """Return the means over labels of the importance of every column, the largest first; of one label, its importances.
+
+    The loss of average precision is left out of means, as each label measures it for columns of its own.
+    """
+    if len(rankings) == 1:
+        return rankings[0]
+    by_name: dict[str, list[Importance]] = {}
+    for ranking in rankings:
+        for importance in ranking:
+            by_name.setdefault(importance.name, []).append(importance)
+    means = [_mean(together) for together in by_name.values()]
+    return sorted(means, key=lambda importance: -importance.effect)
+
+
+def _mean(together: Sequence[Importance]) -> Importance:
+    slopes = [importance.slope for importance in together if importance.slope is not None]
+    return Importance(
+        name=together[0].name,
+        kind=together[0].kind,
+        effect=float(np.mean([importance.effect for importance in together])),
+        # Labels are measured on the same rows, so that their errors go together: the mean is the most that it can be.
+        effect_error=float(np.mean([importance.effect_error for importance in together])),
+        effect_rows=min(importance.effect_rows for importance in together),
+        slope=float(np.mean(slopes)) if slopes else None,
+    )

@@ -8,12 +8,13 @@ import numpy as np
 from markupsafe import Markup
 
 from dkan_core.explanation.curves import Curve
+from dkan_core.explanation.explanation import Explanation
 from dkan_core.explanation.figures.curves import departing_marks
+from dkan_core.explanation.figures.drawing import Drawing, percent, short
 from dkan_core.explanation.figures.heatmaps import MapCell, cells_of, with_error
-from dkan_core.explanation.figures.importance import MAX_BARS, Drawing, draw_importance, percent, short
+from dkan_core.explanation.figures.importance import MAX_BARS, draw_importance
 from dkan_core.explanation.interactions import ROUNDING, PairMap
 from dkan_core.explanation.label_explanation import LabelExplanation
-from dkan_core.explanation.labels import Explanation
 from dkan_core.explanation.term_tables import TermTable
 from dkan_core.report.figures.canvas import HINT_LENGTH
 from dkan_core.report.figures.svg import page_element

@@ -9,13 +9,13 @@ import pytest
 
 from dkan_core import explain
 from dkan_core.explanation.curves import Curve, Point
+from dkan_core.explanation.explanation import Explanation
 from dkan_core.explanation.figures.curves import draw_curve
 from dkan_core.explanation.figures.heatmaps import draw_map
 from dkan_core.explanation.figures.importance import draw_importance
 from dkan_core.explanation.importance import Importance
 from dkan_core.explanation.interactions import Interaction, PairAxis, PairMap
 from dkan_core.explanation.label_explanation import LabelExplanation
-from dkan_core.explanation.labels import Explanation
 from dkan_core.explanation.page import LabelDrawings, render_explanation
 from dkan_core.report.figures.canvas import ACCENT
 from docs.chromium import PROGRAM, Chromium

@@ -12,8 +12,9 @@ from PIL import Image
 import dkan_core
 from dkan_core.explanation.curves import Curve, Point
 from dkan_core.explanation.figures.curves import draw_curve
+from dkan_core.explanation.figures.drawing import Drawing, scaled_axis
 from dkan_core.explanation.figures.heatmaps import draw_map
-from dkan_core.explanation.figures.importance import Drawing, draw_importance, scaled_axis
+from dkan_core.explanation.figures.importance import draw_importance
 from dkan_core.explanation.figures.waterfall import Reason, draw_waterfall
 from dkan_core.explanation.importance import Importance
 from dkan_core.explanation.interactions import PairAxis, PairMap

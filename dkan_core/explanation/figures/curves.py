@@ -1,6 +1,6 @@
 """Curves as figures: a line or bars, with band, spread of the rows, where the rows are, and an earlier model's curve.
 
-Whoever points at a value is told it in words.
+Pointing at a value shows its description.
 """
 
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from dkan_core.explanation.curves import Curve, Point
-from dkan_core.explanation.figures.importance import (
+from dkan_core.explanation.figures.drawing import (
     HEIGHT,
     LEVEL_SHARE,
     WIDTH,

@@ -1,13 +1,13 @@
 """Heat maps of what two columns do together, in the look of the report's figures.
 
-Whoever points at a cell is told it in words.
+Pointing at a cell shows its description.
 """
 
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dkan_core.explanation.figures.importance import Drawing, percent, scaled_axis, short
+from dkan_core.explanation.figures.drawing import Drawing, percent, scaled_axis, short
 from dkan_core.explanation.interactions import PairAxis, PairMap
 from dkan_core.report.figures.axes import Axis, Box, Panel, even_ticks, tick_texts
 from dkan_core.report.figures.canvas import ACCENT, MUTED, POINTS_PER_INCH, WARM, Canvas

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dkan_core.explanation.figures.importance import BAR_HEIGHT, BAR_SHARE, WIDE, Drawing, levels_axis, paint_bar, short
+from dkan_core.explanation.figures.drawing import BAR_HEIGHT, BAR_SHARE, WIDE, Drawing, levels_axis, paint_bar, short
 from dkan_core.report.figures.axes import Panel, even_axis, fit
 from dkan_core.report.figures.canvas import ACCENT, DASHED, MUTED, QUIET, SMALL_SIZE, WARM, Canvas
 from dkan_core.utils.hints import counted

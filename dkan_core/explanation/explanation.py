@@ -1,12 +1,12 @@
 """What a model learned about all its labels: each by itself, and means over them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 
-from dkan_core.explanation.importance import Importance
+from dkan_core.explanation.importance import Importance, mean_importance
 from dkan_core.explanation.label_explanation import Effort, LabelExplanation, read_effects, read_label
 from dkan_core.explanation.response import row_count
 from dkan_core.model.saved_model import SavedModel
@@ -79,34 +79,6 @@ def explain_labels(
         rows=row_count(arrays),
         seed=seed,
         average_precision=float(np.mean(precisions)) if precisions else None,
-        importance=mean_importance(found),
+        importance=mean_importance([each.importance for each in found.values()]),
         labels=found,
-    )
-
-
-def mean_importance(found: Mapping[str, LabelExplanation]) -> list[Importance]:
-    """Return the means over labels of the importance of every column; of one label, its importances.
-
-    The loss of average precision is left out of means, as each label measures it for columns of its own.
-    """
-    if len(found) == 1:
-        return next(iter(found.values())).importance
-    by_name: dict[str, list[Importance]] = {}
-    for label in found.values():
-        for importance in label.importance:
-            by_name.setdefault(importance.name, []).append(importance)
-    means = [_mean(together) for together in by_name.values()]
-    return sorted(means, key=lambda importance: -importance.effect)
-
-
-def _mean(together: Sequence[Importance]) -> Importance:
-    slopes = [importance.slope for importance in together if importance.slope is not None]
-    return Importance(
-        name=together[0].name,
-        kind=together[0].kind,
-        effect=float(np.mean([importance.effect for importance in together])),
-        # Labels are measured on the same rows, so that their errors go together: the mean is the most that it can be.
-        effect_error=float(np.mean([importance.effect_error for importance in together])),
-        effect_rows=min(importance.effect_rows for importance in together),
-        slope=float(np.mean(slopes)) if slopes else None,
     )
