@@ -5,16 +5,23 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from sklearn.utils import check_consistent_length
 from sklearn.utils.validation import check_is_fitted
 
 from dkan_core.data.encoding.preprocessor import Preprocessor
+from dkan_core.data.labels import NOT_MEASURED
+from dkan_core.errors import DataError
+from dkan_core.explanation.explain import explanation_page, quick_explanation
 from dkan_core.integrations.sklearn.contributions import contributions_frame, mean_contributions
-from dkan_core.integrations.sklearn.page import learned_page
 from dkan_core.integrations.sklearn.parameters import thread_count
 from dkan_core.integrations.sklearn.rows import read_features
+from dkan_core.integrations.sklearn.targets import encode_labels
 from dkan_core.model.base import TabularModel
+from dkan_core.model.saved_model import SavedModel
 from dkan_core.report.inline import Page
 from dkan_core.utils.arrays import Arrays
+from dkan_core.utils.hints import counted
+from dkan_core.utils.storage.scratch import scratch_folder
 from dkan_core.utils.torch_resources import torch_threads
 
 
@@ -91,4 +98,30 @@ class ExplainingMixin:
         """
         check_is_fitted(self)
         arrays = self._encode(read_features(self, X, fitting=False))
-        return learned_page(self, arrays, y)
+        return _learned_page(self, arrays, y)
+
+
+def _learned_page(classifier: Any, arrays: Arrays, y: Any) -> Page:
+    """Return what a classifier learned, as the page that ``dkan explain`` writes.
+
+    Args:
+        classifier: Fitted.
+        arrays: Encoded rows.
+        y: Their classes or labels; None where they are not known.
+
+    Raises:
+        DataError: There are fewer than two rows.
+        ValueError: ``y`` has more or fewer rows or labels, or holds something else.
+    """
+    rows, names = len(next(iter(arrays.values()))), classifier.labels_
+    if rows < 2:
+        raise DataError(f"X: has {counted(rows, 'row')}; explaining takes two or more")
+    if y is None:
+        labels_NL = np.full((rows, len(names)), NOT_MEASURED, np.uint8)
+    else:
+        labels_NL = encode_labels(y, classifier.classes_, names)
+        check_consistent_length(next(iter(arrays.values())), labels_NL)
+    with scratch_folder() as scratch:
+        classifier.save(scratch / "model")
+        saved = SavedModel(scratch / "model")
+    return Page(str(explanation_page(quick_explanation(saved, {**arrays, "labels": labels_NL}, names, "given"))))

@@ -1,19 +1,72 @@
-"""A classifier that is written to a model folder and read from one."""
+"""A classifier on disk: a model folder with ``estimator.json``, which holds what the model does not."""
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import Field, model_validator
 from sklearn.utils.validation import check_is_fitted
 
 from dkan_core.data.encoding.preprocessor import Preprocessor
+from dkan_core.errors import DataError
 from dkan_core.integrations.sklearn.parameters import constructor_parameters, plain_parameters
-from dkan_core.integrations.sklearn.persistence import Description, read_classifier
 from dkan_core.model.architecture import ModelConfig
 from dkan_core.model.base import TabularModel
 from dkan_core.model.model_folder import ESTIMATOR, check_model_replaceable
-from dkan_core.model.saved_model import save_model
+from dkan_core.model.saved_model import SavedModel, save_model
+from dkan_core.utils.schemas import Schema
+from dkan_core.utils.storage.remote import local_copy
+
+# Parameters of the classifier that a model's architecture knows.
+MODEL_PARAMETERS = (
+    "model",
+    "members",
+    "hidden",
+    "num_centers",
+    "dropout",
+    "binary_dropout",
+    "embedding_dim",
+    "sketch_rank",
+)
+
+# Longer than any class's name: so that a damaged dtype, such as <U500000000, cannot ask for gigabytes.
+MAX_CLASS_BYTES = 1 << 16
+
+
+class Description(Schema):
+    """A fitted classifier, but for its model."""
+
+    parameters: dict[str, Any]
+    """What the classifier was made with; its defaults stand for what is not there."""
+
+    classes: list[bool | int | float | str]
+    class_dtype: str
+    n_features: int = Field(ge=1)
+
+    feature_names: list[str] | None
+    """Names of the columns in ``fit``, where all had one."""
+
+    columns_by_name: bool = False
+    """Whether a frame's columns are found by their names, rather than checked to be those of ``fit`` in their order."""
+
+    history: list[dict[str, Any]]
+    """One entry per evaluation; none where another command trained the model."""
+
+    @model_validator(mode="after")
+    def _check_classes(self) -> Self:
+        try:
+            if np.dtype(self.class_dtype).itemsize > MAX_CLASS_BYTES:
+                raise ValueError(f"takes more than {MAX_CLASS_BYTES} bytes for each")
+            self.class_array()
+        except (TypeError, ValueError, OverflowError) as error:
+            raise ValueError(f"class_dtype: does not fit classes ({error})") from error
+        return self
+
+    def class_array(self) -> npt.NDArray[Any]:
+        """Return the classes as the classifier holds them."""
+        return np.array(self.classes, dtype=self.class_dtype)
 
 
 class SavingMixin:
@@ -81,7 +134,7 @@ class SavingMixin:
         Raises:
             DataError: The folder is no model, or a file of it is damaged.
         """
-        saved, description = read_classifier(folder, cls._get_param_names())
+        saved, description = _read_classifier(folder, cls._get_param_names())
         model = cls(**constructor_parameters(description.parameters))
         model.module_, model.architecture_, model.preprocessor_ = saved.module, saved.config, saved.preprocessor
         model.metrics_ = saved.metrics
@@ -92,3 +145,38 @@ class SavingMixin:
         model._columns_by_name = description.columns_by_name
         model._take_history(description.history)
         return model
+
+
+def _read_classifier(folder: str | Path, parameters: Collection[str]) -> tuple[SavedModel, Description]:
+    """Read a model folder, and what it says of the classifier in it.
+
+    Args:
+        folder: Path or fsspec URI of a model folder, or of a run with one in ``model``.
+        parameters: Names of those that the classifier takes.
+
+    Raises:
+        DataError: The folder is no model, or a file of it is damaged.
+    """
+    with local_copy(folder) as path:
+        saved = SavedModel(path)
+        has_description = ESTIMATOR in saved.files.files
+        description = saved.files.read_json(Description, ESTIMATOR) if has_description else _describe_model(saved)
+    unknown = sorted({*description.parameters} - {*parameters})
+    if unknown:
+        raise DataError(f"{folder}: {ESTIMATOR}: parameters: {unknown[0]!r} is none of FastKANClassifier")
+    return saved, description
+
+
+def _describe_model(saved: SavedModel) -> Description:
+    """Return a classifier for a model that another command trained: its classes are 0 and 1, of the labels' values."""
+    architecture, columns = saved.config, saved.preprocessor.columns
+    labels = len(architecture.labels)
+    return Description(
+        parameters={name: getattr(architecture, name) for name in MODEL_PARAMETERS},
+        classes=[*range(labels if labels > 1 else 2)],
+        class_dtype=np.dtype(np.int64).str,
+        n_features=len(columns),
+        feature_names=columns,
+        columns_by_name=True,
+        history=[],
+    )
