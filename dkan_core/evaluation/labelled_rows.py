@@ -21,15 +21,14 @@ from dkan_core.data.preparation.label_columns import (
     label_columns,
     positive_in,
     positive_of_columns,
+    stored_labels,
     with_binary_labels,
 )
-from dkan_core.data.preparation.steps import encode_rows
 from dkan_core.data.source.column_types import value_types
 from dkan_core.data.source.columns import SourceFile, open_file, read_batches
 from dkan_core.data.source.files import find_in_order
 from dkan_core.data.source.parquet_files import open_in_order, open_stamped
 from dkan_core.data.source.positive import other_values, with_nulls
-from dkan_core.data.source.roles import ColumnRoles
 from dkan_core.data.source.split_hints import split_warnings
 from dkan_core.data.source.split_rule import describe_split
 from dkan_core.errors import ConfigError, DataError, redact
@@ -202,9 +201,6 @@ class RawRows:
 
     def batches(self, encoding: Preprocessor) -> Iterator[Arrays]:
         """Yield all rows in the order of the files."""
-        schema = ColumnRoles(
-            numeric=(), categorical=(), labels=self.columns, group=None, split_column=None, weight=None
-        )
         needed = list(dict.fromkeys([*encoding.columns, *self.columns]))
         for path in self.paths:
             file = open_file(path, folder_types=encoding.folder_types)
@@ -214,7 +210,8 @@ class RawRows:
                 seen = with_nulls(rows, [*self._positive])
                 for column, value in positive_in(seen.schema, self._positive).items():
                     self._others[column] |= dict.fromkeys(other_values(seen.column(column), value))
-                yield encode_rows(with_binary_labels(rows, self.columns, self._positive, path), encoding, schema, path)
+                binary = with_binary_labels(rows, self.columns, self._positive, path)
+                yield encoding.transform(binary, path) | {"labels": stored_labels(binary, self.columns)}
 
     def sample(self, rows: int) -> Int64:
         """Return the numbers of some rows, drawn from all: neighbours are often alike."""

@@ -23,9 +23,9 @@ from dkan_core.data.format.manifest import open_prepared
 from dkan_core.data.hashing import salted
 from dkan_core.data.labels import NOT_MEASURED
 from dkan_core.data.loading.loader import all_batches, open_split
+from dkan_core.data.preparation.label_columns import stored_labels
 from dkan_core.data.preparation.sampling import BottomK
 from dkan_core.data.preparation.statistics import check_binary, count_others
-from dkan_core.data.preparation.steps import label_values
 from dkan_core.data.preparation.task import PreparationTask, describe_files, with_time_bounds
 from dkan_core.data.source.blocks import side_by_side
 from dkan_core.data.source.column_types import is_number
@@ -191,7 +191,7 @@ class _SeenRows:
             check_binary(name, batch.rows.column(name), batch.path)
         for name, value in self.schema.positive.items():
             count_others(self.others[name], batch.source.column(name), value)
-        stored_NL = label_values(batch.rows, labels) if labels else np.empty((len(batch.split), 0), np.uint8)
+        stored_NL = stored_labels(batch.rows, labels) if labels else np.empty((len(batch.split), 0), np.uint8)
         for name in self.missing:
             self.missing[name] += _count_missing(features.column(name))
         beside = pa.record_batch([*map(pa.array, stored_NL.T)], names=[f"{LABEL}{name}" for name in labels])

@@ -1,10 +1,13 @@
-"""Columns of raw Parquet that hold a model's labels: which those are, and their values as those of training."""
+"""Label columns of raw Parquet: which columns hold a model's labels, and their values as 0, 1 and not measured."""
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from dkan_core.data.encoding.preprocessor import Preprocessor
+from dkan_core.data.labels import NOT_MEASURED
 from dkan_core.data.preparation.statistics import check_binary
 from dkan_core.data.source.column_types import is_number, is_text
 from dkan_core.data.source.positive import with_nulls, with_positive
@@ -107,3 +110,13 @@ def with_binary_labels(
         advice = "the model was trained with 0 and 1: convert these values, or name another column"
         check_binary(name, rows.column(name), where, advice=advice)
     return rows
+
+
+def stored_labels(batch: pa.RecordBatch, names: Sequence[str]) -> npt.NDArray[np.uint8]:
+    """Return columns of 0, 1 and null as labels, 255 for null.
+
+    Shape:
+        - Output: ``(N, L)``
+    """
+    labels = [batch.column(name).cast(pa.uint8()).fill_null(NOT_MEASURED) for name in names]
+    return np.stack([label.to_numpy(zero_copy_only=False) for label in labels], axis=1)

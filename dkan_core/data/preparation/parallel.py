@@ -31,7 +31,7 @@ from dkan_core.data.preparation.reuse import earlier_result, is_reusable
 from dkan_core.data.preparation.sampling import merge_samples
 from dkan_core.data.preparation.stages import assemble, encode, fitted_file, read_fitted, shard_paths, survey
 from dkan_core.data.preparation.statistics import Counts, Statistics, merge_counts, sample_rows
-from dkan_core.data.preparation.steps import describe, fit, log_prepared, log_unseen
+from dkan_core.data.preparation.steps import build_manifest, fit, log_prepared, log_unseen
 from dkan_core.data.preparation.task import PreparationTask, find_task, with_time_bounds
 from dkan_core.data.source.columns import Footer
 from dkan_core.data.source.partition import cut_parts
@@ -203,7 +203,7 @@ def _finish(folder: SharedFolder, plan: PreparationPlan) -> PreparedData:
     shards: dict[str, list[Shard]] = {split: [] for split in SPLITS}
     for path in shard_paths(plan, fitted):
         shards[path.split("/")[0]] += [written[path]] if path in written else []
-    prepared = describe(plan.task, fitted.preprocessor, fitted.counts, shards)
+    prepared = build_manifest(plan.task, fitted.preprocessor, fitted.counts, shards)
     unseen = Counter[str]()
     for record in read_records(folder, plan, "encode"):
         unseen.update(record["unseen"])

@@ -10,7 +10,7 @@ from dkan_core.data.format.manifest import CONTENTS, MANIFEST, OUTPUTS, Prepared
 from dkan_core.data.format.shard_writer import SpillReader
 from dkan_core.data.preparation.reuse import earlier_result, is_reusable
 from dkan_core.data.preparation.statistics import collect_statistics, merge_counts, sample_limit
-from dkan_core.data.preparation.steps import describe, fit, log_prepared, log_unseen, spill_rows
+from dkan_core.data.preparation.steps import build_manifest, fit, log_prepared, log_unseen, spill_rows
 from dkan_core.data.preparation.task import find_task, with_time_bounds
 from dkan_core.data.preparation.workers import prepare_in_parts
 from dkan_core.data.source.partition import whole_files
@@ -83,7 +83,7 @@ def prepare(
             writers, unseen = spill_rows(folder, task, fragments, preprocessor, counts, advance)
         spills = SpillReader()
         shards = {split: list(writer.finish(spills)) for split, writer in writers.items()}
-        prepared = describe(task, preprocessor, counts, shards)
+        prepared = build_manifest(task, preprocessor, counts, shards)
         write_json(folder / MANIFEST, prepared.to_dict())
     log_unseen(unseen, task.rows)
     log_prepared(out, prepared)

@@ -26,7 +26,7 @@ from dkan_core.data.format.manifest import FORMAT_VERSION, SPARSE_VERSION, Prepa
 from dkan_core.data.format.shard_writer import KEY, Shard, ShardWriter, array_layout, record_type
 from dkan_core.data.format.split_info import SplitInfo
 from dkan_core.data.hashing import salted, splitmix64
-from dkan_core.data.labels import NOT_MEASURED
+from dkan_core.data.preparation.label_columns import stored_labels
 from dkan_core.data.preparation.label_values import log_positive
 from dkan_core.data.preparation.statistics import Counts, Statistics, check_counts
 from dkan_core.data.preparation.task import PreparationTask
@@ -188,7 +188,7 @@ def _encode_records(
     positions[order] = np.arange(len(order))
     encoder.encode(batch.features(), batch.path, positions, records)
     records[KEY] = keys[order]
-    records["labels"] = label_values(batch.rows, task.schema.labels)[order]
+    records["labels"] = stored_labels(batch.rows, task.schema.labels)[order]
     if task.schema.weight is not None:
         records["weight"] = weight_values(batch.rows, task.schema.weight)[order]
     if task.grouped:
@@ -216,17 +216,6 @@ def log_unseen(unseen: Mapping[str, int], rows: int) -> None:
             )
 
 
-def encode_rows(
-    batch: pa.RecordBatch, preprocessor: Preprocessor, schema: ColumnRoles, path: str
-) -> dict[str, npt.NDArray[Any]]:
-    """Encode a batch's features, labels (N, L) with 255 for null, and weight (N,) where asked for."""
-    arrays = preprocessor.transform(batch, path)
-    arrays["labels"] = label_values(batch, schema.labels)
-    if schema.weight is not None:
-        arrays["weight"] = weight_values(batch, schema.weight)
-    return arrays
-
-
 def weight_values(batch: pa.RecordBatch, name: str) -> npt.NDArray[np.float32]:
     """Return a column of weights as they are stored.
 
@@ -237,17 +226,7 @@ def weight_values(batch: pa.RecordBatch, name: str) -> npt.NDArray[np.float32]:
     return weight
 
 
-def label_values(batch: pa.RecordBatch, names: Sequence[str]) -> npt.NDArray[np.uint8]:
-    """Return columns of 0, 1 and null as labels, 255 for null.
-
-    Shape:
-        - Output: ``(N, L)``
-    """
-    labels = [batch.column(name).cast(pa.uint8()).fill_null(NOT_MEASURED) for name in names]
-    return np.stack([label.to_numpy(zero_copy_only=False) for label in labels], axis=1)
-
-
-def describe(
+def build_manifest(
     task: PreparationTask, preprocessor: Preprocessor, counts: Counts, shards: dict[str, list[Shard]]
 ) -> PreparedData:
     """Return the manifest of what was prepared.

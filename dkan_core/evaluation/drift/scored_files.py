@@ -11,8 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dkan_core.data.preparation.label_columns import positive_of_columns, with_binary_labels
-from dkan_core.data.preparation.steps import label_values
+from dkan_core.data.preparation.label_columns import positive_of_columns, stored_labels, with_binary_labels
 from dkan_core.data.source.files import find_parquet, split_sources
 from dkan_core.errors import DataError
 from dkan_core.evaluation.drift.counting import DriftCounts, TrainingDistribution, count_rows
@@ -65,7 +64,7 @@ def counted_batches(
         found.counts.merge(count_rows(batch, found_NL, saved.config.labels, reference, path))
         if labels:
             positive = positive_of_columns(saved.config.positive, saved.config.labels, labels)
-            found.labels.append(label_values(with_binary_labels(batch, labels, positive, path), labels))
+            found.labels.append(stored_labels(with_binary_labels(batch, labels, positive, path), labels))
             found.probabilities.append(found_NL)
         yield batch, found_NL
 
