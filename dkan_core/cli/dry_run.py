@@ -33,8 +33,8 @@ def describe_preparation(sources: Sequence[str], out: str, config: "PrepareConfi
     lines = [
         f"would prepare {counted(task.rows, 'row')} of {counted(len(task.files), 'file')} "
         f"({size / 1e6:,.1f} MB) into {out}",
-        f"labels: {', '.join(_label_text(name, task.schema.positive) for name in task.schema.labels)}",
-        *_feature_lines(task.schema),
+        f"labels: {', '.join(_label_text(name, task.roles.positive) for name in task.roles.labels)}",
+        *_feature_lines(task.roles),
         describe_split(task.split_rule),
         *(f"warning: {text}" for text in split_warnings(task.hints)),
     ]
@@ -45,10 +45,10 @@ def _label_text(name: str, positive: Mapping[str, str]) -> str:
     return f"{name} (1 where it is {positive[name]!r})" if name in positive else name
 
 
-def _feature_lines(schema: "ColumnRoles") -> list[str]:
+def _feature_lines(roles: "ColumnRoles") -> list[str]:
     """Return the names of the features by kind; dates, times and IDs are named only where there are some."""
-    kinds = {"numeric features": schema.numeric, "categorical features": schema.categorical}
-    rarer = {"dates and times": schema.times, "lists of IDs": schema.sparse}
+    kinds = {"numeric features": roles.numeric, "categorical features": roles.categorical}
+    rarer = {"dates and times": roles.times, "lists of IDs": roles.sparse}
     kinds |= {kind: names for kind, names in rarer.items() if names}
     return [f"{kind} ({len(names)}): {_listed(names)}" for kind, names in kinds.items()]
 

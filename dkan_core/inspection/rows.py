@@ -141,14 +141,14 @@ def read_raw(sources: Sequence[str], config: PrepareConfig) -> InspectedRows:
     labels = tuple(name for name in config.label if name not in UNLABELLED)
     kept = {name: kind for name, kind in types.items() if name not in no_features}
     # Where no label is named, roles are given as if there were one.
-    schema = assign_roles({**kept, **({} if labels else {UNLABELLED[0]: pa.int8()})}, config, where)
+    assigned = assign_roles({**kept, **({} if labels else {UNLABELLED[0]: pa.int8()})}, config, where)
     folders = {name: shown[name] for name in folder_values(files[0].path) if name in shown}
-    inspected = replace(schema, sparse=(), labels=labels, folders=folders, common=found.common)
-    task = PreparationTask(config=config, files=files, schema=inspected)
+    inspected = replace(assigned, sparse=(), labels=labels, folders=folders, common=found.common)
+    task = PreparationTask(config=config, files=files, roles=inspected)
     task = with_time_bounds(task, whole_files(files, footers))
     seen = _SeenRows(task)
     with progress("reading", task.rows, "rows") as advance:
-        for batch in read_split_batches(whole_files(files, footers), task.schema, config, advance, task.bounds):
+        for batch in read_split_batches(whole_files(files, footers), task.roles, config, advance, task.bounds):
             seen.add(batch)
     samples = {split: each.sample().rows for split, each in zip(SPLITS, seen.samples, strict=True) if each.pieces}
     if not seen.rows[0]:
@@ -161,14 +161,14 @@ def read_raw(sources: Sequence[str], config: PrepareConfig) -> InspectedRows:
         missing=seen.missing,
         counted=task.rows,
         types=shown,
-        roles={**roles, **dict.fromkeys(schema.sparse, IDS)},
+        roles={**roles, **dict.fromkeys(assigned.sparse, IDS)},
         refused={**{name: f"is {kind}, which is no feature" for name, kind in no_features.items()}, **useless},
         samples=samples,
         whole=bool((seen.rows <= SAMPLE_ROWS).all()),
         encoding=encoding,
         labels=[*labels],
         codes=config.categorical,
-        positive=schema.positive,
+        positive=assigned.positive,
         others=seen.others,
     )
 
@@ -177,19 +177,19 @@ class _SeenRows:
     """Counts of the rows that were read, and samples of them."""
 
     def __init__(self, task: PreparationTask) -> None:
-        self.schema = task.schema
+        self.roles = task.roles
         self.samples = [BottomK(SAMPLE_ROWS, salted(task.config.seed, "inspection")) for _ in SPLITS]
-        self.missing = dict.fromkeys(self.schema.features, 0)
-        self.others = {name: Counter[str]() for name in self.schema.positive}
+        self.missing = dict.fromkeys(self.roles.features, 0)
+        self.others = {name: Counter[str]() for name in self.roles.positive}
         self.rows = np.zeros(len(SPLITS), np.int64)
-        self._counts = np.zeros((len(SPLITS), len(self.schema.labels), len(STORED)), np.int64)
+        self._counts = np.zeros((len(SPLITS), len(self.roles.labels), len(STORED)), np.int64)
 
     def add(self, batch: SplitBatch) -> None:
         """Take a batch into account."""
-        labels, features = self.schema.labels, side_by_side(batch.features())
+        labels, features = self.roles.labels, side_by_side(batch.features())
         for name in labels:
             check_binary(name, batch.rows.column(name), batch.path)
-        for name, value in self.schema.positive.items():
+        for name, value in self.roles.positive.items():
             count_others(self.others[name], batch.source.column(name), value)
         stored_NL = stored_labels(batch.rows, labels) if labels else np.empty((len(batch.split), 0), np.uint8)
         for name in self.missing:
@@ -206,7 +206,7 @@ class _SeenRows:
         return {
             split: {
                 name: dict(zip(STORED.values(), self._counts[index, label].tolist(), strict=True))
-                for label, name in enumerate(self.schema.labels)
+                for label, name in enumerate(self.roles.labels)
             }
             for index, split in enumerate(SPLITS)
             if self.rows[index]
@@ -227,17 +227,17 @@ def _count_missing(column: pa.Array) -> int:
 
 def _fit(sample: pa.Table, task: PreparationTask) -> tuple[Preprocessor, dict[str, str]]:
     """Return what ``prepare`` would choose from the sample, and the columns that it would refuse with the reasons."""
-    schema, kept, refused = task.schema, {*task.schema.features}, dict[str, str]()
+    roles, kept, refused = task.roles, {*task.roles.features}, dict[str, str]()
     choose = partial(fit_preprocessor, max_categories=task.config.max_categories)
-    kinds = {name: kind for kind in _KINDS for name in getattr(schema, kind)}
-    for name in schema.features:
+    kinds = {name: kind for kind in _KINDS for name in getattr(roles, kind)}
+    for name in roles.features:
         numeric, categorical, times = ((name,) if kinds[name] == kind else () for kind in _KINDS)
         try:
             choose(sample.select([name]), numeric, categorical, "uint8", "data", times=times)
         except DataError as error:
             refused[name] = str(error).removeprefix(f"data: column {name!r} ")
             kept.remove(name)
-    numeric, categorical, times = (tuple(each for each in getattr(schema, kind) if each in kept) for kind in _KINDS)
+    numeric, categorical, times = (tuple(each for each in getattr(roles, kind) if each in kept) for kind in _KINDS)
     return choose(sample, numeric, categorical, task.config.numeric_dtype, task.where, times=times), refused
 
 

@@ -82,10 +82,10 @@ def append_rows(
         # Numbered on, each row gets the split that it would have if all files were prepared at once.
         fragments = whole_files(task.files, footers, first=sum(file.rows for file in earlier.sources))
         with progress("reading", task.rows, "rows") as advance:
-            found = collect_statistics(fragments, task.schema, task.config, advance)
-        counts = merge_counts([found.counts], task.schema)
+            found = collect_statistics(fragments, task.roles, task.config, advance)
+        counts = merge_counts([found.counts], task.roles)
         check_values(counts, task.where, advice=f"those of {prepared} are 0 and 1: convert these values")
-        log_labels(counts, task.schema)
+        log_labels(counts, task.roles)
         log_invalid(counts)
         encoding = with_room(_counted(earlier, found.sample.rows, counts.rows[0], task.where), counts)
         _remove_leftovers(folder, earlier)
@@ -127,10 +127,10 @@ def _settings(earlier: PreparedData, folder: str, drop: Sequence[str]) -> Prepar
 
 def _check_new(task: PreparationTask, earlier: PreparedData) -> None:
     """Raise DataError where a source file is one that the data already hold, or rows may be split otherwise."""
-    here, there, group = task.schema.keys, earlier.split_rule.get("keys", ""), task.config.group
+    here, there, group = task.roles.keys, earlier.split_rule.get("keys", ""), task.config.group
     if group is not None and here and there and here != there:
         raise DataError(f"{task.where}: group column {group!r} holds {here}; that of the rows there holds {there}")
-    if task.schema.has_new_keys and not there:
+    if task.roles.has_new_keys and not there:
         column = "a column of dates or times" if group is None else f"group column {group!r}"
         raise DataError(
             f"{task.where}: version 0.2 prepared the rows there and splits {column} differently; prepare all rows again"

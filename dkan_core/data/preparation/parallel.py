@@ -155,13 +155,13 @@ def fit_preparation(prepared_uri: str | Path) -> None:
     folder, plan = open_plan(prepared_uri)
     if folder.read_text(fitted_file(plan)) is not None:
         return  # a second call: shards may lie there already
-    schema = plan.task.schema
-    counts = merge_counts([Counts.from_dict(record) for record in read_records(folder, plan, "survey")], schema)
+    roles = plan.task.roles
+    counts = merge_counts([Counts.from_dict(record) for record in read_records(folder, plan, "survey")], roles)
     samples, values = (
         [partial(folder.open, f"{plan.record('survey', part)}.{suffix}") for part in range(len(plan.parts))]
         for suffix in ("arrow", "parquet")
     )
-    sample = merge_samples(samples, sample_rows(len(schema.features)))
+    sample = merge_samples(samples, sample_rows(len(roles.features)))
     value_counts = ValueCounts.from_files(*plan.task.counted_columns, values)
     preprocessor = fit(plan.task, Statistics(counts, sample, value_counts))
     # Only now, when nothing can be wrong with the source any more; the manifest first, so that it is never read half.

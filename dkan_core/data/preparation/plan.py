@@ -57,7 +57,7 @@ class PreparationPlan:
             "format_version": FORMAT_VERSION,
             "config": asdict(self.task.config),
             "files": [file.model_dump() for file in self.task.files],
-            "schema": asdict(self.task.schema),
+            "schema": asdict(self.task.roles),
             "bounds": None if self.task.bounds is None else asdict(self.task.bounds),
             "hints": dict(self.task.hints),
             "encoding": None if self.task.encoding is None else self.task.encoding.to_dict(),
@@ -71,7 +71,7 @@ class PreparationPlan:
     @classmethod
     def from_dict(cls, plain: dict[str, Any]) -> "PreparationPlan":
         """Rebuild a plan from its plain form."""
-        roles: dict[str, Any] = {
+        fields: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value for name, value in plain["schema"].items()
         }
         encoding, bounds = plain["encoding"], plain["bounds"]
@@ -79,7 +79,7 @@ class PreparationPlan:
         task = PreparationTask(
             config=config,
             files=[SourceFile(**file) for file in plain["files"]],
-            schema=ColumnRoles(**roles),
+            roles=ColumnRoles(**fields),
             encoding=None if encoding is None else Preprocessor.from_dict(encoding),
             bounds=None if bounds is None else TimeBounds(**{**bounds, "stretches": tuple(bounds["stretches"])}),
             grouped=config.has_groups,

@@ -66,17 +66,17 @@ def prepare(
             logger.info("%s: the same sources and settings were prepared before", out)
             return earlier
     if workers is None:
-        workers = int(task.rows * len(task.schema.features) >= RESUMABLE_VALUES)
+        workers = int(task.rows * len(task.roles.features) >= RESUMABLE_VALUES)
     if workers:
         return prepare_in_parts(task, footers, out, workers=workers, overwrite=overwrite)
     with staged_folder(out, names=OUTPUTS, overwrite=overwrite, contents=CONTENTS) as folder:
         fragments = whole_files(task.files, footers)
         task = with_time_bounds(task, fragments)
         with progress("reading", task.rows, "rows") as advance:
-            limit = sample_limit(task.rows, task.schema, task.config)
+            limit = sample_limit(task.rows, task.roles, task.config)
             values = ValueCounts(*task.counted_columns)
-            statistics = collect_statistics(fragments, task.schema, task.config, advance, task.bounds, limit, values)
-        counts = merge_counts([statistics.counts], task.schema)
+            statistics = collect_statistics(fragments, task.roles, task.config, advance, task.bounds, limit, values)
+        counts = merge_counts([statistics.counts], task.roles)
         preprocessor = fit(task, statistics._replace(counts=counts))
         del statistics  # not needed any more, and large
         with progress("writing", task.rows, "rows") as advance:

@@ -106,11 +106,11 @@ class ReferenceEncoding:
 
     def column_requirements(self, config: PrepareConfig) -> ColumnRequirements:
         """Return which columns the source files must have, for settings as ``complete`` returns them."""
-        roles = column_requirements(config)
-        needed = {*roles.needed, *self.preprocessor.columns}
+        required = column_requirements(config)
+        needed = {*required.needed, *self.preprocessor.columns}
         categories = {*config.categorical, *integer_categories(self.preprocessor)}
         types = self.preprocessor.source_types
-        return replace(roles, needed=needed, others=config.extend, types=types, categories=categories)
+        return replace(required, needed=needed, others=config.extend, types=types, categories=categories)
 
     def assign_roles(
         self, types: dict[str, pa.DataType], config: PrepareConfig, where: str, empty: Collection[str] = ()
@@ -128,7 +128,7 @@ class ReferenceEncoding:
         """
         check_features(self.preprocessor, types, where, because=f"{self.uri} was made with")
         check_roles(types, config, where)
-        schema = ColumnRoles(
+        roles = ColumnRoles(
             numeric=tuple(feature.name for feature in self.preprocessor.numeric if feature.time is None),
             times=tuple(self.preprocessor.times),
             categorical=tuple(self.preprocessor.categories),
@@ -137,21 +137,21 @@ class ReferenceEncoding:
             labels=config.label,
             positive=positive_in(pa.schema(types), config.positive_values),
         )
-        ignored = [name for name in types if name not in {*schema.columns, *config.drop}]
+        ignored = [name for name in types if name not in {*roles.columns, *config.drop}]
         if ignored and config.extend:
             added = feature_columns({name: types[name] for name in ignored}, where)
             check_not_empty([name for name in ignored if name in empty], where)
             logger.info("%s: columns that are added to those of %s: %s", where, self.uri, listed_names(ignored))
             return replace(
-                schema,
-                numeric=(*schema.numeric, *added.numeric),
-                times=(*schema.times, *added.times),
-                categorical=(*schema.categorical, *added.categorical),
-                sparse=(*schema.sparse, *added.sparse),
+                roles,
+                numeric=(*roles.numeric, *added.numeric),
+                times=(*roles.times, *added.times),
+                categorical=(*roles.categorical, *added.categorical),
+                sparse=(*roles.sparse, *added.sparse),
             )
         if ignored:
             logger.info("%s: columns that %s does not know are ignored: %s", where, self.uri, listed_names(ignored))
-        return schema
+        return roles
 
 
 def read_reference(uri: str) -> ReferenceEncoding:

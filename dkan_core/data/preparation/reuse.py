@@ -39,9 +39,9 @@ def is_reusable(task: PreparationTask, earlier: PreparedData | None) -> bool:
         and earlier.encoding_from == (None if task.encoding is None else task.encoding.digest)
         and earlier.preprocessor.numeric_dtype == task.config.numeric_dtype
         and earlier.max_categories == task.config.max_categories
-        and earlier.positive == task.schema.positive
-        and earlier.preprocessor.columns == task.schema.features
-        and earlier.preprocessor.categories == list(task.schema.categorical)
+        and earlier.positive == task.roles.positive
+        and earlier.preprocessor.columns == task.roles.features
+        and earlier.preprocessor.categories == list(task.roles.categorical)
     )
 
 

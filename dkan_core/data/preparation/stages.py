@@ -82,9 +82,9 @@ def survey(folder: SharedFolder, plan: PreparationPlan, part: int) -> int:
     fragments, task = unchanged_fragments(plan, part), plan.task
     rows = sum(fragment.rows for fragment in fragments)
     with progress("reading", rows, "rows") as advance:
-        limit = sample_limit(task.rows, task.schema, task.config)
+        limit = sample_limit(task.rows, task.roles, task.config)
         values = ValueCounts(*task.counted_columns)
-        found = collect_statistics(fragments, task.schema, task.config, advance, task.bounds, limit, values)
+        found = collect_statistics(fragments, task.roles, task.config, advance, task.bounds, limit, values)
     read = {fragment.path for fragment in fragments}
     check_values(found.counts, describe_files([file for file in task.files if file.path in read]))
     with folder.staged(f"{plan.record('survey', part)}.arrow") as file:

@@ -107,20 +107,20 @@ def _counters(plain: Mapping[str, Sequence[Sequence[int]]]) -> dict[str, list[Co
     return {name: [counter(counts) for counts in splits] for name, splits in plain.items()}
 
 
-def merge_counts(parts: Sequence[Counts], schema: ColumnRoles) -> Counts:
+def merge_counts(parts: Sequence[Counts], roles: ColumnRoles) -> Counts:
     """Add up the counts of parts; the result does not depend on how rows were cut into them."""
     labels = _added([part.labels for part in parts])
     excluded = _added([part.excluded for part in parts])
     found = {name for part in parts for name in part.invalid}
     invalid = {
         name: {kind: sum(part.invalid.get(name, {}).get(kind, 0) for part in parts) for kind in ("nan", "inf")}
-        for name in schema.numeric
+        for name in roles.numeric
         if name in found
     }
     rows = [sum(part.rows[index] for part in parts) for index in range(len(SPLITS))]
     weights = [sum(part.weights[index] for part in parts) for index in range(len(SPLITS))]
-    longest = {name: max(part.longest.get(name, 0) for part in parts) for name in schema.sparse}
-    others = {name: sum((part.others[name] for part in parts), Counter[str]()) for name in schema.positive}
+    longest = {name: max(part.longest.get(name, 0) for part in parts) for name in roles.sparse}
+    others = {name: sum((part.others[name] for part in parts), Counter[str]()) for name in roles.positive}
     return Counts(
         rows=rows,
         labels=labels,
@@ -148,17 +148,17 @@ def sample_rows(columns: int) -> int:
     return max(MIN_SAMPLE_ROWS, min(SAMPLE_ROWS, SAMPLE_BYTES // (8 * columns)))
 
 
-def sample_limit(rows: int, schema: ColumnRoles, config: PrepareConfig) -> np.uint64 | None:
+def sample_limit(rows: int, roles: ColumnRoles, config: PrepareConfig) -> np.uint64 | None:
     """Return the largest key of a row in the sample, or None where that is not known before the rows are read.
 
     Args:
         rows: Rows of all files.
-        schema: Role of each column.
+        roles: Role of each column.
         config: How rows are split; its seed decides the sample.
     """
     if not config.splits_at_random or config.split_by != "row":
         return None
-    return _row_sample_limit(rows, sample_rows(len(schema.features)), config)
+    return _row_sample_limit(rows, sample_rows(len(roles.features)), config)
 
 
 # One process may survey many parts.
@@ -183,7 +183,7 @@ class Statistics(NamedTuple):
 
 def collect_statistics(
     fragments: Sequence[Fragment],
-    schema: ColumnRoles,
+    roles: ColumnRoles,
     config: PrepareConfig,
     on_rows: Callable[[int], None],
     bounds: TimeBounds | None = None,
@@ -194,40 +194,40 @@ def collect_statistics(
 
     Args:
         fragments: What to read, with the numbers of its rows.
-        schema: Role of each column.
+        roles: Role of each column.
         config: How rows are split; its seed decides the sample.
         on_rows: Called with the number of rows after each batch.
         bounds: Where valid and test begin, of a split by time.
         limit: A key that no row of the sample exceeds, from ``sample_limit``.
         value_counts: Counts the values of its columns in all rows of train. Default: none are counted.
     """
-    sample = BottomK(sample_rows(len(schema.features)), salted(config.seed, "sample"), limit)
+    sample = BottomK(sample_rows(len(roles.features)), salted(config.seed, "sample"), limit)
     value_counts = value_counts or ValueCounts([])
-    others = {name: Counter[str]() for name in schema.positive}
-    counts = Counts(rows=[0] * len(SPLITS), labels=_no_labels(schema), others=others)
-    if schema.weight is not None:
-        counts.excluded = _no_labels(schema)
-    for batch in read_split_batches(fragments, schema, config, on_rows, bounds):
+    others = {name: Counter[str]() for name in roles.positive}
+    counts = Counts(rows=[0] * len(SPLITS), labels=_no_labels(roles), others=others)
+    if roles.weight is not None:
+        counts.excluded = _no_labels(roles)
+    for batch in read_split_batches(fragments, roles, config, on_rows, bounds):
         for index in range(len(SPLITS)):
             mask = pa.array(batch.split == index)
             counts.rows[index] += pc.sum(mask).as_py() or 0
-            for name in schema.labels:
+            for name in roles.labels:
                 _count_values(counts.labels[name][index], batch.rows.column(name).filter(mask))
-        for name in schema.labels:
+        for name in roles.labels:
             if any(len(counter) > VALUES_REMEMBERED for counter in counts.labels[name]):
                 raise not_binary(name, counts.labels[name], batch.path)
-        for name, value in schema.positive.items():
+        for name, value in roles.positive.items():
             count_others(counts.others[name], batch.source.column(name), value)
-        if schema.weight is not None:
-            _count_weights(counts, batch, schema.weight)
+        if roles.weight is not None:
+            _count_weights(counts, batch, roles.weight)
         train = batch.split == 0
         blocks = _values_counted(batch.features(), value_counts, pa.array(train), batch.path)
-        sample.add(_counted(blocks, counts, schema, batch.path), batch.row_ids, train)
+        sample.add(_counted(blocks, counts, roles, batch.path), batch.row_ids, train)
     return Statistics(counts, sample.sample(), value_counts)
 
 
-def _no_labels(schema: ColumnRoles) -> dict[str, list[Counter[object]]]:
-    return {name: [Counter() for _ in SPLITS] for name in schema.labels}
+def _no_labels(roles: ColumnRoles) -> dict[str, list[Counter[object]]]:
+    return {name: [Counter() for _ in SPLITS] for name in roles.labels}
 
 
 def _count_weights(counts: Counts, batch: SplitBatch, name: str) -> None:
@@ -242,10 +242,10 @@ def _count_weights(counts: Counts, batch: SplitBatch, name: str) -> None:
 
 
 def _counted(
-    blocks: Iterable[pa.RecordBatch], counts: Counts, schema: ColumnRoles, path: str
+    blocks: Iterable[pa.RecordBatch], counts: Counts, roles: ColumnRoles, path: str
 ) -> Iterator[pa.RecordBatch]:
     """Yield blocks of features whose invalid values were counted, and the ids of the longest row."""
-    numeric, sparse = set(schema.numeric), set(schema.sparse)
+    numeric, sparse = set(roles.numeric), set(roles.sparse)
     for block in blocks:
         _count_invalid(counts.invalid, block, [name for name in block.schema.names if name in numeric])
         for name, ids in longest_rows(block, [name for name in block.schema.names if name in sparse], path).items():
@@ -325,7 +325,7 @@ def check_values(counts: Counts, where: str, *, advice: str | None = None) -> No
             raise not_binary(name, counters, where, advice)
 
 
-def check_counts(counts: Counts, schema: ColumnRoles, where: str) -> None:
+def check_counts(counts: Counts, roles: ColumnRoles, where: str) -> None:
     """Raise DataError unless some row of each split has a weight, and every label has both classes where it must.
 
     One label needs both classes in every split that has rows. Of several labels, each needs both in train and
@@ -333,19 +333,19 @@ def check_counts(counts: Counts, schema: ColumnRoles, where: str) -> None:
     """
     check_values(counts, where)
     for index, split in enumerate(SPLITS):
-        if schema.weight is not None and counts.rows[index] and counts.weights[index] == 0:
-            raise DataError(f"{where}: weight column {schema.weight!r} is 0 in every row of {split}")
+        if roles.weight is not None and counts.rows[index] and counts.weights[index] == 0:
+            raise DataError(f"{where}: weight column {roles.weight!r} is 0 in every row of {split}")
         if counts.rows[index] == 0 and split != "test":
             missing = f"no rows in the {split} split, of {sum(counts.rows):,} in all"
-            raise DataError(f"{where}: {missing}; {_split_advice(schema, split, 'some rows')}")
+            raise DataError(f"{where}: {missing}; {_split_advice(roles, split, 'some rows')}")
         classes = {name: counts.weighted(name, index) for name in counts.labels}
         lacking = [name for name, counter in classes.items() if not (counter[0] and counter[1])]
         needed = 1 if split == "train" else len(counts.labels)
         if counts.rows[index] and len(lacking) >= needed:
-            raise _one_class(lacking[0], counts, split, schema, where)
+            raise _one_class(lacking[0], counts, split, roles, where)
 
 
-def _one_class(name: str, counts: Counts, split: str, schema: ColumnRoles, where: str) -> DataError:
+def _one_class(name: str, counts: Counts, split: str, roles: ColumnRoles, where: str) -> DataError:
     """Describe a label that has one class only in a split, and say what may help."""
     counters, index = counts.labels[name], SPLITS.index(split)
     found = [(value, count) for value, count in counts.weighted(name, index).items() if value is not None]
@@ -356,24 +356,24 @@ def _one_class(name: str, counts: Counts, split: str, schema: ColumnRoles, where
     if 0 < everywhere[rarer] < splits and len(counts.labels) == 1:
         hint = f"; rows with {rarer} in all: {everywhere[rarer]}; each of the {splits} splits needs one"
     elif everywhere[0] and everywhere[1]:
-        hint = f"; {_split_advice(schema, split, 'rows of both classes')}"
-    elif name in schema.positive and everywhere[0]:
+        hint = f"; {_split_advice(roles, split, 'rows of both classes')}"
+    elif name in roles.positive and everywhere[0]:
         others = listed_others(everywhere[0], counts.others[name])
-        hint = f"; no row holds {schema.positive[name]!r}: the column holds {others}"
+        hint = f"; no row holds {roles.positive[name]!r}: the column holds {others}"
     else:
         hint = ""
-    among = f" among rows whose {schema.weight!r} is above 0" if counts.weighted(name, index) != counters[index] else ""
+    among = f" among rows whose {roles.weight!r} is above 0" if counts.weighted(name, index) != counters[index] else ""
     return DataError(f"{where}: label column {name!r} has one class only in {split}{among}: {seen}{hint}")
 
 
-def _split_advice(schema: ColumnRoles, split: str, what: str) -> str:
+def _split_advice(roles: ColumnRoles, split: str, what: str) -> str:
     """Return how ``what``, such as some rows, gets into a split."""
-    if schema.split_column is not None:
-        return f"let column {schema.split_column!r} hold {split!r} in {what}, or leave out --split-column"
-    if schema.split_by_time is not None:
+    if roles.split_column is not None:
+        return f"let column {roles.split_column!r} hold {split!r} in {what}, or leave out --split-column"
+    if roles.split_by_time is not None:
         return "set --split, or name a --split-column"
-    if schema.group is not None:
-        return f"rows of one {schema.group} are in one split: set --split or another --seed, or name a --split-column"
+    if roles.group is not None:
+        return f"rows of one {roles.group} are in one split: set --split or another --seed, or name a --split-column"
     return "set --split 60/20/20 or another --seed, or name a --split-column"
 
 

@@ -49,8 +49,8 @@ def fit(task: PreparationTask, statistics: Statistics) -> Preprocessor:
         DataError: A label lacks a class, a split has no rows, or a feature is useless.
     """
     counts = statistics.counts
-    check_counts(counts, task.schema, task.where)
-    log_labels(counts, task.schema)
+    check_counts(counts, task.roles, task.where)
+    log_labels(counts, task.roles)
     log_invalid(counts)
     encoding = _fit_columns(task, statistics)
     for name, share in left_out_shares(statistics.sample.rows, encoding.sparse, task.where).items():
@@ -59,9 +59,9 @@ def fit(task: PreparationTask, statistics: Statistics) -> Preprocessor:
     return with_room(encoding, counts)
 
 
-def log_labels(counts: Counts, schema: ColumnRoles) -> None:
+def log_labels(counts: Counts, roles: ColumnRoles) -> None:
     """Log of labels that are not 0 and 1 which values count as what."""
-    for name, value in schema.positive.items():
+    for name, value in roles.positive.items():
         ones, zeros = (sum(each[key] for each in counts.labels[name]) for key in (1, 0))
         log_positive(name, value, ones, zeros, counts.others[name])
 
@@ -83,12 +83,12 @@ def with_room(encoding: Preprocessor, counts: Counts) -> Preprocessor:
 def _fit_columns(task: PreparationTask, statistics: Statistics) -> Preprocessor:
     sample = statistics.sample.rows
     known = [] if task.encoding is None else task.encoding.columns
-    if task.encoding is not None and {*task.schema.features} <= {*known}:
+    if task.encoding is not None and {*task.roles.features} <= {*known}:
         return with_counts(task.encoding, sample, task.where)
-    schema = task.schema
+    roles = task.roles
     numeric, times, categorical, sparse = (
         [name for name in names if name not in known]
-        for names in (schema.numeric, schema.times, schema.categorical, schema.sparse)
+        for names in (roles.numeric, roles.times, roles.categorical, roles.sparse)
     )
     fitted = fit_preprocessor(
         sample,
@@ -110,8 +110,8 @@ def _fit_columns(task: PreparationTask, statistics: Statistics) -> Preprocessor:
 
 def layout_of(preprocessor: Preprocessor, task: PreparationTask) -> Layout:
     """Return row shape and dtype of each array in a shard."""
-    schema = task.schema
-    return array_layout(preprocessor, len(schema.labels), weighted=schema.weight is not None, grouped=task.grouped)
+    roles = task.roles
+    return array_layout(preprocessor, len(roles.labels), weighted=roles.weight is not None, grouped=task.grouped)
 
 
 def present_splits(counts: Counts) -> list[str]:
@@ -151,7 +151,7 @@ def spill_rows(
     unseen = Counter[str]()
     total_shards = sum(writer.count for writer in writers.values())
     room = np.empty(0, record_type(layout))
-    for batch in read_split_batches(fragments, task.schema, task.config, on_rows, task.bounds):
+    for batch in read_split_batches(fragments, task.roles, task.config, on_rows, task.bounds):
         keys = splitmix64(batch.row_ids, seed=shuffle_seed)
         # Of a type so narrow that numpy sorts it by digits.
         bucket = np.zeros(len(keys), np.uint16 if total_shards < 1 << 16 else np.int64)
@@ -188,9 +188,9 @@ def _encode_records(
     positions[order] = np.arange(len(order))
     encoder.encode(batch.features(), batch.path, positions, records)
     records[KEY] = keys[order]
-    records["labels"] = stored_labels(batch.rows, task.schema.labels)[order]
-    if task.schema.weight is not None:
-        records["weight"] = weight_values(batch.rows, task.schema.weight)[order]
+    records["labels"] = stored_labels(batch.rows, task.roles.labels)[order]
+    if task.roles.weight is not None:
+        records["weight"] = weight_values(batch.rows, task.roles.weight)[order]
     if task.grouped:
         records["group"] = group_numbers(batch.rows, task.config, task.bounds, batch.path)[order]
 
@@ -259,7 +259,7 @@ def build_manifest(
         invalid=counts.invalid,
         sources=[file.model_copy(update={"path": redact(file.path)}) for file in task.files],
         max_categories=task.config.max_categories,
-        positive=task.schema.positive,
+        positive=task.roles.positive,
         hashed=hashed_shares(preprocessor),
         grouped=task.grouped,
         encoding_from=None if task.encoding is None else task.encoding.digest,

@@ -33,7 +33,7 @@ class PreparationTask:
 
     config: PrepareConfig
     files: list[SourceFile]
-    schema: ColumnRoles
+    roles: ColumnRoles
     encoding: Preprocessor | None = None
     """To be taken as it is; None is to be fitted."""
     bounds: TimeBounds | None = None
@@ -51,11 +51,11 @@ class PreparationTask:
     @property
     def counted_columns(self) -> tuple[list[str], list[str]]:
         """Categorical and sparse columns of whose values every row is counted; none if the sample holds all rows."""
-        if self.rows <= sample_rows(len(self.schema.features)):
+        if self.rows <= sample_rows(len(self.roles.features)):
             return [], []
         known = set() if self.encoding is None else {*self.encoding.columns}
         categorical, sparse = (
-            [name for name in names if name not in known] for names in (self.schema.categorical, self.schema.sparse)
+            [name for name in names if name not in known] for names in (self.roles.categorical, self.roles.sparse)
         )
         return categorical, sparse
 
@@ -67,7 +67,7 @@ class PreparationTask:
     @property
     def split_rule(self) -> dict[str, str]:
         """What decides a row's split, as the manifest has it."""
-        return rule_of_settings(self.config, self.schema.keys, self.bounds)
+        return rule_of_settings(self.config, self.roles.keys, self.bounds)
 
 
 def describe_files(files: Sequence[SourceFile]) -> str:
@@ -110,17 +110,17 @@ def find_task(
     folders = {name: str(types[name]) for name in in_folders}
     task = partial(PreparationTask, config=config, files=files, grouped=config.has_groups, hints=hints)
     if reference is None:
-        schema = replace(assign_roles(types, config, where, found.empty), folders=folders, common=found.common)
+        roles = replace(assign_roles(types, config, where, found.empty), folders=folders, common=found.common)
         _check_not_constant(found.constant, where)
-        return task(schema=_with_keys(schema, types, config)), footers
+        return task(roles=_with_keys(roles, types, config)), footers
     known = {name: kind for name, kind in reference.preprocessor.folder_types.items() if name in folders}
     types |= dict.fromkeys(known, FOLDER_TEXT)
-    schema = replace(
+    roles = replace(
         reference.assign_roles(types, config, where, found.empty), folders={**folders, **known}, common=found.common
     )
     if not adds:
         _check_not_constant(found.constant, where)
-    return task(schema=_with_keys(schema, types, config), encoding=reference.preprocessor), footers
+    return task(roles=_with_keys(roles, types, config), encoding=reference.preprocessor), footers
 
 
 def _check_not_constant(labels: Mapping[str, Collection[object]], where: str) -> None:
@@ -130,8 +130,8 @@ def _check_not_constant(labels: Mapping[str, Collection[object]], where: str) ->
             raise DataError(f"{where}: label column {name!r} has one class only: {value!r} in every row with a value")
 
 
-def _with_keys(schema: ColumnRoles, types: dict[str, pa.DataType], config: PrepareConfig) -> ColumnRoles:
-    return replace(schema, **split_keys(types, config, schema.features))
+def _with_keys(roles: ColumnRoles, types: dict[str, pa.DataType], config: PrepareConfig) -> ColumnRoles:
+    return replace(roles, **split_keys(types, config, roles.features))
 
 
 def with_time_bounds(task: PreparationTask, fragments: Sequence[Fragment]) -> PreparationTask:
@@ -144,8 +144,8 @@ def with_time_bounds(task: PreparationTask, fragments: Sequence[Fragment]) -> Pr
     if column is None:
         return task
     with progress("reading times", task.rows, "rows") as advance:
-        schema = task.schema
-        bounds = find_time_bounds(fragments, column, task.config.split_percent, advance, schema.folders, schema.common)
+        roles = task.roles
+        bounds = find_time_bounds(fragments, column, task.config.split_percent, advance, roles.folders, roles.common)
     text = (
         "%s decides the split and is not a feature; "
         "to use its month, weekday or hour as features, add a copy under another name"

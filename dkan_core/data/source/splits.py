@@ -49,7 +49,7 @@ class SplitBatch:
 
 def read_split_batches(
     fragments: Sequence[Fragment],
-    schema: ColumnRoles,
+    roles: ColumnRoles,
     config: PrepareConfig,
     on_rows: Callable[[int], None],
     bounds: TimeBounds | None,
@@ -58,23 +58,23 @@ def read_split_batches(
 
     Args:
         fragments: What to read, with the numbers of its rows.
-        schema: Which columns to read.
+        roles: Which columns to read.
         config: How rows are split.
         on_rows: Called with the number of rows after each batch.
         bounds: Where valid and test begin, of a split by time.
     """
     by_content = config.splits_at_random and config.split_by == "content"
-    at_once = schema.columns if by_content else schema.others
-    opened = open_in_order(partial(_open, schema=schema), fragments, fragments[0].path)
+    at_once = roles.columns if by_content else roles.others
+    opened = open_in_order(partial(_open, roles=roles), fragments, fragments[0].path)
     for fragment, file in zip(fragments, opened, strict=True):
         first = fragment.first
-        for batch in read_blocks(file, at_once, () if by_content else schema.features):
+        for batch in read_blocks(file, at_once, () if by_content else roles.features):
             row_ids = np.arange(first, first + batch.count, dtype=np.uint64)
             first += batch.count
             split = assign_splits(batch.rows, row_ids, config, fragment.path, bounds)
-            features = partial(iter, [batch.rows.select(schema.features)]) if by_content else batch.blocks
-            source = with_nulls(batch.rows, schema.labels)
-            labelled = with_positive(source, schema.positive, fragment.path)
+            features = partial(iter, [batch.rows.select(roles.features)]) if by_content else batch.blocks
+            source = with_nulls(batch.rows, roles.labels)
+            labelled = with_positive(source, roles.positive, fragment.path)
             yield SplitBatch(fragment.path, labelled, source, row_ids, split, features)
             on_rows(batch.count)
         # Here as in the other pass: statistics of one file and rows of another would make a false manifest.
@@ -82,8 +82,8 @@ def read_split_batches(
             raise source_changed(fragment.path)
 
 
-def _open(fragment: Fragment, schema: ColumnRoles) -> OpenFile:
-    return open_file(fragment.path, fragment.groups, fragment.footer, folder_types=schema.folders, common=schema.common)
+def _open(fragment: Fragment, roles: ColumnRoles) -> OpenFile:
+    return open_file(fragment.path, fragment.groups, fragment.footer, folder_types=roles.folders, common=roles.common)
 
 
 def assign_splits(

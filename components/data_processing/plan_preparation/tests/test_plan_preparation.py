@@ -30,7 +30,7 @@ def test_plan_has_the_parts_and_the_settings_of_the_form(
     parts = plan_preparation.python_func(str(source), "label", uri, num_parts=num_parts, drop="leak,", seed=5)
     assert parts == list(range(planned))
     task = open_plan(uri)[1].task
-    assert task.schema.numeric == ("feature",)
+    assert task.roles.numeric == ("feature",)
     assert (task.config.seed, task.config.group) == (5, None)
 
 
