@@ -9,8 +9,7 @@ import docker
 from kfp import local
 from rich.text import Text
 
-from dkan_core.trainjob.body import CONFIG_KEYS, SECRET_KEYS
-from dkan_core.utils.storage.credentials import own_name
+from dkan_core.utils.storage.credentials import CONFIG_KEYS, SECRET_KEYS, own_name
 from pipelines.compiled import load_pipeline
 
 

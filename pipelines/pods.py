@@ -10,8 +10,7 @@ from kfp import kubernetes
 from kfp.dsl import PipelineTask
 
 from components.image import IMAGE
-from dkan_core.trainjob.body import CONFIG_KEYS, SECRET_KEYS, SECRET_PATH
-from dkan_core.utils.storage.credentials import own_name
+from dkan_core.utils.storage.credentials import CONFIG_KEYS, SECRET_KEYS, SECRET_PATH, own_name
 from pipelines.caller import look_at_names_alone
 from pipelines.form import Parameter, Values, merged
 

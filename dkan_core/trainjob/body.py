@@ -15,6 +15,7 @@ from dkan_core.config import MODEL_PARALLEL, NodesConfig, TrainConfig
 from dkan_core.errors import ConfigError
 from dkan_core.training.setup.early_checks import check_workers
 from dkan_core.utils.kubernetes_api import OWN_LABELS
+from dkan_core.utils.storage.credentials import CONFIG_KEYS, SECRET_KEYS, SECRET_PATH
 
 GROUP, VERSION, PLURAL, KIND = "trainer.kubeflow.org", "v1alpha1", "trainjobs", "TrainJob"
 # What torch's runtime calls the pods' job, and the container in them.
@@ -22,29 +23,6 @@ NODE = "node"
 
 # A proxy beside the ranks would stand between them, and outlive them.
 WITHOUT_SIDECAR = {"sidecar.istio.io/inject": "false"}
-
-SECRET_KEYS = (
-    "AWS_ACCESS_KEY_ID",
-    "AWS_SECRET_ACCESS_KEY",
-    "AWS_SESSION_TOKEN",
-    "FSSPEC_GCS",
-    "MLFLOW_TRACKING_USERNAME",
-    "MLFLOW_TRACKING_PASSWORD",
-    "MLFLOW_TRACKING_TOKEN",
-)
-# Entries of a Secret and of a ConfigMap that are variables in every pod, here and in the steps of a pipeline.
-CONFIG_KEYS = (
-    "AWS_ENDPOINT_URL",
-    "AWS_DEFAULT_REGION",
-    "AWS_REGION",
-    "AWS_CA_BUNDLE",
-    "GOOGLE_APPLICATION_CREDENTIALS",
-    "GOOGLE_CLOUD_PROJECT",
-    "MLFLOW_TRACKING_URI",
-    "MLFLOW_EXPERIMENT_NAME",
-    "MLFLOW_TRACKING_SERVER_CERT_PATH",
-    "SSL_CERT_FILE",
-)
 
 # What a namespace asks of every pod that enforces the "restricted" Pod Security Standard. The image's user is no root.
 POD_SECURITY = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
@@ -55,9 +33,6 @@ GRACE_SECONDS = 120
 # torchrun, which gets the SIGTERM, kills ranks after 30 s unless told otherwise. A variable: torch before 2.12 refuses
 # the option.
 SHUTDOWN = {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(GRACE_SECONDS - 10)}
-
-# Where the Secret's entries are files, too.
-SECRET_PATH = "/etc/dkan/storage"
 
 # Kubernetes allows 63 characters, and the pods' names add to it.
 NAME_LENGTH = 40

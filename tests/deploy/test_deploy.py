@@ -12,7 +12,8 @@ import pytest
 import yaml
 
 from dkan_core.serving import inference_service as serving
-from dkan_core.trainjob.body import CONFIG_KEYS, GROUP, PLURAL, SECRET_KEYS, SECRET_PATH
+from dkan_core.trainjob.body import GROUP, PLURAL
+from dkan_core.utils.storage.credentials import CONFIG_KEYS, SECRET_KEYS, SECRET_PATH
 from pipelines.pods import CREDENTIALS, VOLUME, VOLUME_PATH, Settings
 
 ROOT = Path(__file__).parents[2]

@@ -14,8 +14,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from dkan_core.forms.uris import READ, WRITTEN
-from dkan_core.trainjob.body import CONFIG_KEYS, SECRET_KEYS
-from dkan_core.utils.storage.credentials import VARIABLES, own_name
+from dkan_core.utils.storage.credentials import CONFIG_KEYS, SECRET_KEYS, VARIABLES, own_name
 from pipelines.__main__ import app, describe_publication
 from pipelines.arguments import TYPES
 from pipelines.compiled import DEFAULT, PIPELINES, ROOT, load_pipeline, package_of, read_documents

@@ -1,28 +1,44 @@
-"""Storage credentials under names of dkan's own, for containers in which something else reads the usual ones.
+"""Environment variables with credentials and addresses: those that every pod gets, and names that only dkan reads.
 
-Kubeflow's launcher runs in the container of a step and takes the same variables for its own artifacts, which may lie in
-another bucket, at another endpoint, under another role.
+Kubeflow's launcher runs in the container of a step and reads the usual variables for its own artifacts, which may lie
+in another bucket, at another endpoint, under another role.
 """
 
 import os
 
 OWN_PREFIX = "DKAN_"
 
-VARIABLES = (
+# Entries of a Secret and of a ConfigMap that are variables in every pod, of a TrainJob and of a pipeline's steps.
+SECRET_KEYS = (
     "AWS_ACCESS_KEY_ID",
     "AWS_SECRET_ACCESS_KEY",
     "AWS_SESSION_TOKEN",
+    "FSSPEC_GCS",
+    "MLFLOW_TRACKING_USERNAME",
+    "MLFLOW_TRACKING_PASSWORD",
+    "MLFLOW_TRACKING_TOKEN",
+)
+CONFIG_KEYS = (
     "AWS_ENDPOINT_URL",
     "AWS_DEFAULT_REGION",
     "AWS_REGION",
     "AWS_CA_BUNDLE",
     "GOOGLE_APPLICATION_CREDENTIALS",
     "GOOGLE_CLOUD_PROJECT",
+    "MLFLOW_TRACKING_URI",
+    "MLFLOW_EXPERIMENT_NAME",
+    "MLFLOW_TRACKING_SERVER_CERT_PATH",
     "SSL_CERT_FILE",
 )
+
+SECRET_PATH = "/etc/dkan/storage"
+"""Folder in every pod where the Secret's entries are files, too."""
+
+# Nothing else in the container reads the variables of gcsfs and of MLflow.
+VARIABLES = tuple(key for key in (*SECRET_KEYS, *CONFIG_KEYS) if not key.startswith(("FSSPEC_", "MLFLOW_")))
 """What clients of buckets and of a Model Registry read; with ``OWN_PREFIX`` before the name it is for dkan alone."""
 
-# By what dkan has of its own: variables that would be combined with it, or win over it, and belong to somebody else.
+# For a variable that dkan has of its own, those of the container that would be combined with it, or win over it.
 _FOREIGN = {
     "AWS_ACCESS_KEY_ID": ("AWS_SESSION_TOKEN", "AWS_SECURITY_TOKEN"),
     "AWS_ENDPOINT_URL": ("AWS_ENDPOINT_URL_S3",),
