@@ -68,16 +68,20 @@ class ServedModel(Model):  # type: ignore[misc]
         if isinstance(payload, InferRequest):
             tensors = [Tensor(each.name, each.datatype, each.shape, _data_of(each)) for each in payload.inputs]
             rows = rows_of_tensors(tensors, self._scorer.preprocessor)
-            count = _reason_count(to_http_parameters(payload.parameters or {}))
-            found_NL, reasons = await asyncio.gather(self._scored(rows), self._reasons(rows, count))
+            found_NL, reasons = await self._answer(rows, to_http_parameters(payload.parameters or {}))
             return self._infer_response(payload, found_NL, reasons)
         payload = _object_of(payload)
         rows = rows_of_instances(payload["instances"], self._scorer.preprocessor)
-        count = _reason_count(payload.get("parameters") or {})
-        found_NL, reasons = await asyncio.gather(self._scored(rows), self._reasons(rows, count))
+        found_NL, reasons = await self._answer(rows, payload.get("parameters") or {})
         columns = {**dict(zip(self._scorer.outputs, found_NL.T.tolist(), strict=True)), **reasons}
         predictions = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
         return {"predictions": predictions, **({"baseline_log_odds": self._baseline} if reasons else {})}
+
+    async def _answer(self, rows: pa.RecordBatch, parameters: Any) -> tuple[Probabilities, dict[str, list[Any]]]:
+        """Return what the answers of both protocols hold: probabilities, and the reasons that are asked for."""
+        count = _reason_count(parameters)
+        found_NL, reasons = await asyncio.gather(self._scored(rows), self._reasons(rows, count))
+        return found_NL, reasons
 
     @property
     def _baseline(self) -> dict[str, float]:

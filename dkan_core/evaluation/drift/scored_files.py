@@ -82,9 +82,14 @@ def measure_drift(model: str | Path, sources: str | Path | Sequence[str | Path])
     Raises:
         DataError: The model cannot be read, or a column is missing or of another kind than in training.
     """
-    with naming_swapped(split_sources(sources)):
-        paths = find_parquet(split_sources(sources))
-    return measure_files(model, paths)
+    return measure_files(model, find_files(sources))
+
+
+def find_files(sources: str | Path | Sequence[str | Path]) -> list[str]:
+    """Return the files that sources name; the error for a model among them says that the two may be swapped."""
+    named = split_sources(sources)
+    with naming_swapped(named):
+        return find_parquet(named)
 
 
 def measure_files(model: str | Path, paths: Sequence[str]) -> Drift:

@@ -7,11 +7,9 @@ from typing import Any
 
 from markupsafe import Markup
 
-from dkan_core.data.source.files import find_parquet, split_sources
 from dkan_core.evaluation.drift.measures import LARGE, MODERATE, Drift, shown, verdict
-from dkan_core.evaluation.drift.scored_files import measure_files
+from dkan_core.evaluation.drift.scored_files import find_files, measure_files
 from dkan_core.evaluation.metrics import METRIC_NAMES
-from dkan_core.model.model_folder import naming_swapped
 from dkan_core.report.inline import inline_page
 from dkan_core.report.templating import render_html
 from dkan_core.utils.hints import counted
@@ -67,8 +65,7 @@ def summarize_drift(model: str | Path, sources: str | Path | Sequence[str | Path
     Raises:
         DataError: The model cannot be read, or a column is missing or of another kind than in training.
     """
-    with naming_swapped(split_sources(sources)):
-        files = find_parquet(split_sources(sources))
+    files = find_files(sources)
     drift = measure_files(model, files)
     return ScoringSummary(
         metrics=None, drift=drift, page=render_drift(drift, None, title="Drift since training", files=len(files))
