@@ -18,8 +18,8 @@ import typer
 
 from benchmarks.timing import in_turns
 from dkan_core import export
-from dkan_core.data.source.columns import open_file, read_batches
 from dkan_core.data.source.files import find_parquet
+from dkan_core.data.source.reading import open_file, read_batches
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.onnx_export.verification import OUTPUT, graph_inputs
 from dkan_core.scoring.probabilities import score

@@ -16,8 +16,8 @@ import pyarrow as pa
 import torch
 import typer
 
-from dkan_core.data.source.columns import open_file, read_batches
 from dkan_core.data.source.files import find_parquet
+from dkan_core.data.source.reading import open_file, read_batches
 from dkan_core.explanation.columns import source_columns
 from dkan_core.explanation.contributions import BACKGROUND_ROWS, ContributionExplainer, background_rows
 from dkan_core.model.saved_model import SavedModel

@@ -24,8 +24,8 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from dkan_core.data.encoding.preprocessor import Preprocessor
-from dkan_core.data.source.columns import open_file, read_batches
 from dkan_core.data.source.files import find_parquet
+from dkan_core.data.source.reading import open_file, read_batches
 from dkan_core.model.saved_model import SavedModel
 
 START_SECONDS = 120

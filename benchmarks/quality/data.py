@@ -21,8 +21,8 @@ import pyarrow.parquet as pq
 from dkan_core import DataError, PrepareConfig
 from dkan_core.config.prepare import SPLITS
 from dkan_core.data.labels import NOT_MEASURED
-from dkan_core.data.source.columns import read_sources
 from dkan_core.data.source.roles import ColumnRoles, assign_roles
+from dkan_core.data.source.sources import read_sources
 from dkan_core.data.source.splits import assign_splits
 from dkan_core.utils.storage.files import write_json
 

@@ -40,9 +40,9 @@ def label_candidates(sources: Sequence[str]) -> list[str]:
     import pyarrow.compute as pc
 
     from dkan_core.data.source.column_types import column_types, is_number, is_text
-    from dkan_core.data.source.columns import open_file, read_batches
     from dkan_core.data.source.files import find_parquet
     from dkan_core.data.source.parquet_files import open_parquet
+    from dkan_core.data.source.reading import open_file, read_batches
 
     path = find_parquet(sources)[0]
     shown = path.rstrip("/").rpartition("/")[2]

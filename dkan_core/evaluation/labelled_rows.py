@@ -25,10 +25,11 @@ from dkan_core.data.preparation.label_columns import (
     with_binary_labels,
 )
 from dkan_core.data.source.column_types import value_types
-from dkan_core.data.source.columns import SourceFile, open_file, read_batches
 from dkan_core.data.source.files import find_in_order
 from dkan_core.data.source.parquet_files import open_in_order, open_stamped
 from dkan_core.data.source.positive import other_values, with_nulls
+from dkan_core.data.source.reading import open_file, read_batches
+from dkan_core.data.source.sources import SourceFile
 from dkan_core.data.source.split_hints import split_warnings
 from dkan_core.data.source.split_rule import describe_split
 from dkan_core.errors import ConfigError, DataError, redact

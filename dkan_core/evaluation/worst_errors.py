@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from dkan_core.data.encoding.preprocessor import Preprocessor
-from dkan_core.data.source.columns import open_file, read_batches
+from dkan_core.data.source.reading import open_file, read_batches
 from dkan_core.evaluation.labelled_rows import EvaluationData, RawRows, RowCollector
 from dkan_core.evaluation.slices import RARE_LEVEL
 from dkan_core.explanation.additive import CROSS

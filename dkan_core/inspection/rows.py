@@ -29,10 +29,10 @@ from dkan_core.data.preparation.statistics import check_binary, count_others
 from dkan_core.data.preparation.task import PreparationTask, describe_files, with_time_bounds
 from dkan_core.data.source.blocks import side_by_side
 from dkan_core.data.source.column_types import is_number
-from dkan_core.data.source.columns import read_sources
 from dkan_core.data.source.folders import folder_values
 from dkan_core.data.source.partition import whole_files
 from dkan_core.data.source.roles import assign_roles, column_requirements, is_feature
+from dkan_core.data.source.sources import read_sources
 from dkan_core.data.source.splits import SplitBatch, read_split_batches
 from dkan_core.errors import DataError
 from dkan_core.explanation.columns import EXACT_KNOTS, source_columns

@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import torch
 
-from dkan_core.data.source.columns import open_file, read_batches
+from dkan_core.data.source.reading import open_file, read_batches
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.scoring.probabilities import check_probabilities, score
 from dkan_core.utils.arrays import Arrays

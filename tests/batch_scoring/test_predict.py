@@ -14,7 +14,7 @@ import torch
 from dkan_core import DataError, OutputError, PrepareConfig, TrainResult, predict, prepare
 from dkan_core.data.format.manifest import read_manifest
 from dkan_core.data.loading.loader import open_split
-from dkan_core.data.source import columns
+from dkan_core.data.source import reading
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.scoring import probabilities as module
 from dkan_core.scoring.prepared import score_split
@@ -79,7 +79,7 @@ def test_order_is_kept_over_files_and_batches(
     scoring_rows: int,
 ) -> None:
     wanted = scored(trained, source, tmp_path / "wanted.parquet")["label_probability"].to_numpy()
-    monkeypatch.setattr(columns, "BATCH_BYTES", batch_bytes)
+    monkeypatch.setattr(reading, "BATCH_BYTES", batch_bytes)
     monkeypatch.setattr(module, "SCORING_ROWS", scoring_rows)
     found = scored(trained, write(table, tmp_path / "raw", files), tmp_path / "scores.parquet", columns=["row"])
     assert found["row"].to_pylist() == list(range(len(table)))

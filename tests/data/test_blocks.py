@@ -8,7 +8,7 @@ import pytest
 
 from dkan_core.data.source import blocks
 from dkan_core.data.source.blocks import read_blocks, side_by_side
-from dkan_core.data.source.columns import open_file, read_batches
+from dkan_core.data.source.reading import open_file, read_batches
 from tests.data.tables import make_rows, write
 
 

@@ -13,7 +13,7 @@ from dkan_core.config.prepare import SPLITS
 from dkan_core.data.decimals import to_float64
 from dkan_core.data.encoding.fitting import fit_preprocessor
 from dkan_core.data.hashing import content_keys
-from dkan_core.data.source.columns import open_file, read_batches
+from dkan_core.data.source.reading import open_file, read_batches
 from tests.data.tables import row_numbers
 
 CENTS = np.random.default_rng(0).integers(-(10**4), 10**4, 3000)

@@ -23,7 +23,7 @@ from dkan_core.data.format import shard_writer
 from dkan_core.data.format.manifest import read_manifest
 from dkan_core.data.hashing import splitmix64
 from dkan_core.data.preparation import sampling, statistics
-from dkan_core.data.source import columns, row_groups
+from dkan_core.data.source import reading, row_groups
 from dkan_core.data.source.blocks import read_blocks, side_by_side
 from tests.data.tables import CONFIG, ROWS, contents, make_rows, read, row_numbers, write
 
@@ -50,8 +50,8 @@ def test_row_groups_read_whole_or_in_pieces_give_the_same_bytes(tmp_path: Path, 
     found, names = [], ["x", "age", "y", "row"]
     for most, sizes in ((1 << 20, [2500, 2500]), (2000, [1024, 1024, 1024, 1024, 904])):
         monkeypatch.setattr(row_groups, "WHOLE_GROUP_BYTES", most)
-        monkeypatch.setattr(columns, "BATCH_BYTES", most)
-        assert [batch.num_rows for batch in columns.read_batches(columns.open_file(str(source)), names)] == sizes
+        monkeypatch.setattr(reading, "BATCH_BYTES", most)
+        assert [batch.num_rows for batch in reading.read_batches(reading.open_file(str(source)), names)] == sizes
         prepare(source, tmp_path / f"out-{most}", CONFIG)
         found.append(contents(tmp_path / f"out-{most}"))
     assert found[0] == found[1]
@@ -60,15 +60,15 @@ def test_row_groups_read_whole_or_in_pieces_give_the_same_bytes(tmp_path: Path, 
 def test_tiny_row_groups_are_read_together(tmp_path: Path) -> None:
     [source] = write(make_rows().drop_columns("city"), tmp_path / "raw", row_group_size=10)
     assert pq.ParquetFile(source).num_row_groups == 300
-    [whole] = columns.read_batches(columns.open_file(str(source)), ["x", "age"])
+    [whole] = reading.read_batches(reading.open_file(str(source)), ["x", "age"])
     assert whole.num_rows == ROWS
-    [part] = columns.read_batches(columns.open_file(str(source), (100, 200)), ["x", "age"])
+    [part] = reading.read_batches(reading.open_file(str(source), (100, 200)), ["x", "age"])
     assert part.equals(whole.slice(1000, 1000))
-    [blocks] = read_blocks(columns.open_file(str(source), (100, 200)), ["y"], ["x", "age"])
+    [blocks] = read_blocks(reading.open_file(str(source), (100, 200)), ["y"], ["x", "age"])
     assert side_by_side(blocks.blocks()).equals(part)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(row_groups, "JOINED_ROWS", 25)
-        batches = columns.read_batches(columns.open_file(str(source), (0, 5)), ["x"])
+        batches = reading.read_batches(reading.open_file(str(source), (0, 5)), ["x"])
         assert [batch.num_rows for batch in batches] == [20, 20, 10]
 
 
@@ -94,7 +94,7 @@ def test_every_source_row_is_in_one_split_once(
     folder = tmp_path_factory.mktemp("case")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(shard_writer, "SHARD_BYTES", shard)
-        patch.setattr(columns, "BATCH_BYTES", batch)
+        patch.setattr(reading, "BATCH_BYTES", batch)
         paths = write(make_rows(rows), folder / "raw", files=files, row_group_size=group)
         made = prepare(paths, folder / "out", CONFIG)
     assert sorted(row for split in SPLITS for row in row_numbers(folder / "out", split)) == list(range(rows))
@@ -145,7 +145,7 @@ def test_sample_of_large_data_is_uniform_and_independent_of_batches(tmp_path: Pa
     monkeypatch.setattr(statistics, "sample_rows", lambda columns: 500)
     found = []
     for group, batch in ((10_000, 64 << 20), (61, 1)):
-        monkeypatch.setattr(columns, "BATCH_BYTES", batch)
+        monkeypatch.setattr(reading, "BATCH_BYTES", batch)
         paths = write(make_rows(20_000), tmp_path / f"raw-{group}", files=7, row_group_size=group)
         found.append(prepare(paths, tmp_path / f"out-{group}", CONFIG).preprocessor)
     assert found[0] == found[1]

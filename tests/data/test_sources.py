@@ -26,7 +26,7 @@ from dkan_core import (
     train,
 )
 from dkan_core.data.preparation import prepare as preparation
-from dkan_core.data.source import columns, row_groups
+from dkan_core.data.source import reading, row_groups
 from dkan_core.data.source.files import find_parquet
 from tests.data.tables import CONFIG, ROWS, contents, make_rows, replace_unnoticed, write
 
@@ -339,7 +339,7 @@ def test_what_reading_holds_in_memory_does_not_grow_with_the_file(
         fsspec.filesystem("memory").put_file(str(path), "/growing/rows.parquet")
     before = pa.total_allocated_bytes()
     held = [
-        pa.total_allocated_bytes() - before for _ in columns.read_batches(columns.open_file(source), ["text", "number"])
+        pa.total_allocated_bytes() - before for _ in reading.read_batches(reading.open_file(source), ["text", "number"])
     ]
     # A run of two groups has 320 kB of numbers; of all groups 6.4 MB would be held.
     assert len(held) > 10 and max(held) < 1.5e6
@@ -348,7 +348,7 @@ def test_what_reading_holds_in_memory_does_not_grow_with_the_file(
 def test_column_without_a_type_is_read(tmp_path: Path) -> None:
     """New rows may have no value at all where the model knows categories."""
     pq.write_table(pa.table({"city": pa.nulls(5), "x": np.ones(5)}), tmp_path / "rows.parquet")
-    (batch,) = columns.read_batches(columns.open_file(str(tmp_path / "rows.parquet")), ["city", "x"])
+    (batch,) = reading.read_batches(reading.open_file(str(tmp_path / "rows.parquet")), ["city", "x"])
     assert batch.num_rows == 5 and batch["city"].null_count == 5
 
 

@@ -15,7 +15,7 @@ from dkan_core import ConfigError, DataError, PrepareConfig, prepare, prepare_pa
 from dkan_core.data.format import shard_writer
 from dkan_core.data.preparation import prepare as preparation
 from dkan_core.data.preparation import workers
-from dkan_core.data.source import columns
+from dkan_core.data.source import reading
 from dkan_core.errors import UnreadableError
 from dkan_core.utils.storage.shared_folder import WORK, SharedFolder
 from tests import warm
@@ -131,12 +131,12 @@ def test_lost_connection_keeps_the_parts_that_are_whole(
 ) -> None:
     """Unlike rows that are refused, a file that cannot be reached for a while may be read by the next attempt."""
     prepare(source, tmp_path / "alone", CONFIG)
-    reads, next_batch = itertools.count(), columns.next_batch
+    reads, next_batch = itertools.count(), reading.next_batch
 
     def reset_once(batches: Iterator[pa.RecordBatch], plain: pa.Schema, path: str) -> pa.RecordBatch | None:
         return next_batch(iter(_lose_connection, None) if next(reads) == 20 else batches, plain, path)
 
-    monkeypatch.setattr(columns, "next_batch", reset_once)
+    monkeypatch.setattr(reading, "next_batch", reset_once)
     with pytest.raises(UnreadableError, match=r"cannot be read to the end \(.*Connection reset by peer"):
         prepare(source, tmp_path / "out", CONFIG, workers=1)
     assert list((tmp_path / "out" / WORK).glob("**/survey/*.json")), "parts that are whole"

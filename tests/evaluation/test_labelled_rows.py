@@ -14,7 +14,7 @@ import torch
 
 from dkan_core import ConfigError, DataError, PrepareConfig, TrainResult, evaluate, predict, prepare
 from dkan_core.data.format.manifest import read_manifest
-from dkan_core.data.source import columns
+from dkan_core.data.source import reading
 from dkan_core.evaluation import labelled_rows
 from dkan_core.evaluation.labelled_rows import RowCollector
 from tests.command import check, dkan
@@ -41,7 +41,7 @@ def raw(table: pa.Table, tmp_path: Path) -> Path:
 def test_metrics_are_those_of_the_prepared_rows(
     trained: TrainResult, table: pa.Table, raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(columns, "BATCH_BYTES", 1)  # batches of 1024 rows
+    monkeypatch.setattr(reading, "BATCH_BYTES", 1)  # batches of 1024 rows
     # On a GPU, the last bits of a row's score depend on how many rows are scored with it.
     monkeypatch.setattr(labelled_rows, "best_device", lambda: torch.device("cpu"))
     pq.write_table(table, tmp_path / "all.parquet")

@@ -18,8 +18,8 @@ from dkan_core.data.format.integrity import Content, block_count
 from dkan_core.data.format.remote_reader import open_remote
 from dkan_core.data.format.shard_writer import SHARD_FILE, array_layout
 from dkan_core.data.format.split_info import Count, Name, SplitInfo, WrittenSplit
-from dkan_core.data.source.columns import SourceFile
 from dkan_core.data.source.files import SUFFIXES
+from dkan_core.data.source.sources import SourceFile
 from dkan_core.errors import DataError, redact
 from dkan_core.utils.schemas import Schema, read_json
 from dkan_core.utils.storage.files import read_if_there, read_regular, write_json

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from dkan_core.data.format.manifest import PreparedData
-from dkan_core.data.source.columns import SourceFile
+from dkan_core.data.source.sources import SourceFile
 from dkan_core.utils.schemas import Schema
 
 # Of more source files, those with the smallest digests: two sets that share a good part of their files share some of

@@ -33,8 +33,8 @@ from dkan_core.data.preparation.stages import assemble, encode, fitted_file, rea
 from dkan_core.data.preparation.statistics import Counts, Statistics, merge_counts, sample_rows
 from dkan_core.data.preparation.steps import build_manifest, fit, log_prepared, log_unseen
 from dkan_core.data.preparation.task import PreparationTask, find_task, with_time_bounds
-from dkan_core.data.source.columns import Footer
 from dkan_core.data.source.partition import cut_parts
+from dkan_core.data.source.sources import Footer
 from dkan_core.errors import ConfigError, DataError
 from dkan_core.utils.storage.outputs import PARTIAL
 from dkan_core.utils.storage.shared_folder import WORK, SharedFolder

@@ -16,10 +16,10 @@ from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.data.format.manifest import CONTENTS, MANIFEST, OUTPUTS
 from dkan_core.data.preparation.reuse import earlier_result, is_reusable
 from dkan_core.data.preparation.task import PreparationTask
-from dkan_core.data.source.columns import SourceFile
 from dkan_core.data.source.files import stamps, whole_second
 from dkan_core.data.source.partition import Fragment
 from dkan_core.data.source.roles import ColumnRoles
+from dkan_core.data.source.sources import SourceFile
 from dkan_core.data.source.time_split import TimeBounds
 from dkan_core.errors import DataError, OutputError
 from dkan_core.utils.hints import some_of

@@ -2,8 +2,8 @@
 
 from dkan_core.data.format.manifest import MANIFEST, PreparedData, parse_manifest
 from dkan_core.data.preparation.task import PreparationTask
-from dkan_core.data.source.columns import SourceFile
 from dkan_core.data.source.files import whole_second
+from dkan_core.data.source.sources import SourceFile
 from dkan_core.data.source.split_rule import without_bounds
 from dkan_core.errors import ConfigError, redact
 from dkan_core.utils.storage.shared_folder import SharedFolder

@@ -12,11 +12,11 @@ from dkan_core.config import PrepareConfig, check_config
 from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.data.preparation.reference import read_reference
 from dkan_core.data.preparation.statistics import sample_rows
-from dkan_core.data.source.columns import Footer, SourceFile, read_sources
 from dkan_core.data.source.files import source_paths
 from dkan_core.data.source.folders import FOLDER_TEXT, folder_values
 from dkan_core.data.source.partition import Fragment
 from dkan_core.data.source.roles import ColumnRoles, assign_roles, column_requirements, split_keys
+from dkan_core.data.source.sources import Footer, SourceFile, read_sources
 from dkan_core.data.source.split_hints import find_split_hints
 from dkan_core.data.source.split_rule import rule_of_settings
 from dkan_core.data.source.time_split import TimeBounds, find_time_bounds

@@ -20,7 +20,7 @@ from dkan_core.data.preparation.parallel import (
 )
 from dkan_core.data.preparation.plan import read_plan
 from dkan_core.data.preparation.task import PreparationTask
-from dkan_core.data.source.columns import Footer
+from dkan_core.data.source.sources import Footer
 from dkan_core.errors import DataError, UnreadableError
 from dkan_core.utils.progress import progress
 from dkan_core.utils.storage.shared_folder import WORK, SharedFolder

@@ -10,8 +10,8 @@ from functools import partial
 
 import pyarrow as pa
 
-from dkan_core.data.source.columns import OpenFile, next_batch, plain_schema, read_batches
 from dkan_core.data.source.folders import add_folder_columns
+from dkan_core.data.source.reading import OpenFile, next_batch, plain_schema, read_batches
 from dkan_core.data.source.row_groups import small_runs, whole_groups
 from dkan_core.utils.resources import available_cores
 from dkan_core.utils.storage.paths import is_remote

@@ -6,7 +6,7 @@ A part is what one process or pod prepares. Fragments are as in Arrow's data set
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from dkan_core.data.source.columns import Footer, SourceFile
+from dkan_core.data.source.sources import Footer, SourceFile
 
 
 @dataclass(frozen=True, kw_only=True)

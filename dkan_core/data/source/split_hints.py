@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dkan_core.data.source.column_types import is_number, is_text
-from dkan_core.data.source.columns import open_file, read_batches
+from dkan_core.data.source.reading import open_file, read_batches
 from dkan_core.data.source.times import is_time
 from dkan_core.utils.hints import flag, listed_names
 

@@ -13,12 +13,12 @@ import pyarrow.compute as pc
 from dkan_core.config.prepare import SPLITS, PrepareConfig
 from dkan_core.data.hashing import content_keys, splitmix64
 from dkan_core.data.source.blocks import read_blocks
-from dkan_core.data.source.columns import OpenFile, open_file, source_changed
 from dkan_core.data.source.files import stamp
 from dkan_core.data.source.groups import group_keys
 from dkan_core.data.source.parquet_files import open_in_order
 from dkan_core.data.source.partition import Fragment
 from dkan_core.data.source.positive import with_nulls, with_positive
+from dkan_core.data.source.reading import OpenFile, open_file, source_changed
 from dkan_core.data.source.roles import ColumnRoles
 from dkan_core.data.source.time_split import TimeBounds, time_keys
 from dkan_core.errors import DataError

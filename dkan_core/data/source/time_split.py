@@ -13,9 +13,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dkan_core.data.decimals import to_float64
-from dkan_core.data.source.columns import OpenFile, open_file, read_batches
 from dkan_core.data.source.parquet_files import open_in_order
 from dkan_core.data.source.partition import Fragment
+from dkan_core.data.source.reading import OpenFile, open_file, read_batches
 from dkan_core.errors import DataError
 from dkan_core.utils.arrays import UInt64
 from dkan_core.utils.hints import counted

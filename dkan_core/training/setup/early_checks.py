@@ -7,8 +7,8 @@ from dkan_core.config import PrepareConfig, ResolvedStrategy, TrainConfig
 from dkan_core.config.loading import separated
 from dkan_core.data.source.column_requirements import ColumnRequirements
 from dkan_core.data.source.column_types import is_number
-from dkan_core.data.source.columns import read_sources
 from dkan_core.data.source.files import split_sources
+from dkan_core.data.source.sources import read_sources
 from dkan_core.data.source.times import is_duration, is_time, time_parts
 from dkan_core.errors import ConfigError
 from dkan_core.training.setup.model_parallel_checks import check_model_parallel_settings

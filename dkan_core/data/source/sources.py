@@ -1,43 +1,33 @@
-"""The columns of the source files: read from every footer, checked, and read batch by batch."""
+"""The source files and their columns: every footer is read, and types that differ between files are made one."""
 
 import logging
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import Annotated
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import Field
 
-from dkan_core.data.decimals import to_float64
 from dkan_core.data.source.column_requirements import ColumnRequirements
 from dkan_core.data.source.column_types import (
     column_types,
     common_type,
     constant_values,
-    is_id_list,
     is_number,
     is_text,
     is_whole,
     value_types,
-    with_common,
     without_values,
 )
 from dkan_core.data.source.files import find_partitioned
-from dkan_core.data.source.folders import FOLDER_TEXT, add_folder_columns, folder_values, infer_type
+from dkan_core.data.source.folders import FOLDER_TEXT, folder_values, infer_type
 from dkan_core.data.source.footer_checks import check_footer
 from dkan_core.data.source.parquet_files import footer_digest, open_in_order, open_parquet, open_stamped
-from dkan_core.data.source.row_groups import has_large_groups, runs_to_fetch, small_runs, whole_groups
-from dkan_core.data.whole_floats import integer_texts
-from dkan_core.errors import DataError, UnreadableError
+from dkan_core.errors import DataError
 from dkan_core.utils import schemas
-from dkan_core.utils.hints import drop_advice, first_line
-from dkan_core.utils.storage.failures import readable
-
-# Of decoded numbers. A batch is held several times over while it is encoded, and more rows at once are no faster.
-BATCH_BYTES = 64 << 20
+from dkan_core.utils.hints import drop_advice
 
 # What pandas calls an index without a name when it writes it: numbers of rows, which say nothing of other rows.
 UNNAMED_INDEX = re.compile(r"__index_level_\d+__")
@@ -62,6 +52,17 @@ class SourceFile(schemas.Schema):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Footer:
+    """Facts from a Parquet file's footer, other than its columns."""
+
+    groups: list[int]
+    """Rows of each row group."""
+
+    digest: str
+    """From ``footer_digest``."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Sources:
     """The source files, and what is in them."""
 
@@ -74,7 +75,7 @@ class Sources:
     common: dict[str, str]
     """The columns whose type differs between files, with an alias of the type that holds all."""
 
-    footers: list["Footer"]
+    footers: list[Footer]
     """Of each file."""
 
     partial: set[str]
@@ -85,17 +86,6 @@ class Sources:
 
     constant: dict[str, frozenset[object]]
     """The labels that hold one value in all rows, nulls aside, with it, as far as the statistics say so."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Footer:
-    """Facts from a Parquet file's footer, other than its columns."""
-
-    groups: list[int]
-    """Rows of each row group."""
-
-    digest: str
-    """From ``footer_digest``."""
 
 
 def read_sources(sources: Sequence[str], requirements: ColumnRequirements | None = None) -> Sources:
@@ -225,157 +215,3 @@ def _check_names(
                 f"{lacking}: column {name!r} is missing; {having} has it: write it to all files, with nulls where it "
                 f"has no values{advice}"
             )
-
-
-@dataclass(frozen=True, kw_only=True)
-class OpenFile:
-    """A file that is open, and what is to be read of it."""
-
-    path: str
-    parquet: pq.ParquetFile
-
-    groups: list[int]
-    """The row groups to read."""
-
-    types: Mapping[str, pa.DataType]
-    """That each column is read as."""
-
-    folder_types: Mapping[str, str]
-    """What columns in the names of folders are read as. Default: text."""
-
-    @property
-    def metadata(self) -> pq.FileMetaData:
-        """Its footer."""
-        return self.parquet.metadata
-
-
-def open_file(
-    path: str,
-    groups: tuple[int, int] | None = None,
-    footer: str | None = None,
-    *,
-    folder_types: Mapping[str, str] | None = None,
-    common: Mapping[str, str] | None = None,
-) -> OpenFile:
-    """Open a file to read its rows.
-
-    Args:
-        path: The file, local or remote.
-        groups: The first row group to read, and the one past the last. Default: all.
-        footer: What ``footer_digest`` gave before. Default: any.
-        folder_types: What columns in the names of folders are read as. Default: text.
-        common: What columns are read as whose type is another in other files, as ``Sources`` has them.
-
-    Raises:
-        DataError: The file cannot be read, or is another one than before.
-    """
-    parquet = open_parquet(path)
-    if footer is not None and footer_digest(parquet) != footer:
-        raise source_changed(path)
-    return OpenFile(
-        path=path,
-        parquet=parquet,
-        groups=[*range(*(groups or (0, parquet.num_row_groups)))],
-        types=with_common(column_types(path, parquet.schema_arrow), common),
-        folder_types=folder_types or {},
-    )
-
-
-def read_batches(file: OpenFile, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Yield some columns of a file's rows in order, some 64 MB at a time, each as its plain type.
-
-    Raises:
-        DataError: The file is truncated or a page is damaged.
-    """
-    parquet, plain = file.parquet, plain_schema(file.types, columns)
-    own = plain.names
-    runs = small_runs(file.metadata, file.groups, plain)
-    if runs is not None:
-        batches = whole_groups(parquet, runs, own)
-    else:
-        if has_large_groups(file.metadata, file.groups):
-            parquet = open_parquet(file.path, in_pieces=True, metadata=file.metadata)
-        # At least so many rows that a call of Arrow costs less than its work, at most so many that progress is seen.
-        rows = max(1024, min(65536, BATCH_BYTES // (8 * max(1, len(columns)))))
-        # Batch by batch, as a row group of some writers is as large as the file.
-        batches = chain.from_iterable(
-            parquet.iter_batches(batch_size=rows, columns=own, row_groups=run)
-            for run in runs_to_fetch(file.metadata, file.groups)
-        )
-    while (batch := next_batch(batches, plain, file.path)) is not None:
-        yield batch if len(own) == len(columns) else add_folder_columns(batch, columns, file.path, file.folder_types)
-
-
-def plain_schema(types: Mapping[str, pa.DataType], columns: Sequence[str]) -> pa.Schema:
-    """Return the types of some columns, as ``column_types`` does, without those in the names of folders."""
-    return pa.schema([(name, types[name]) for name in columns if types[name] != FOLDER_TEXT])
-
-
-def source_changed(path: str) -> DataError:
-    """Describe a file that is another one than when the preparation began."""
-    return DataError(f"{path}: the source changed while it was read; prepare again")
-
-
-def next_batch(batches: Iterator[pa.RecordBatch], plain: pa.Schema, path: str) -> pa.RecordBatch | None:
-    """Return the next batch with its columns as plain types, or None at the end.
-
-    Raises:
-        DataError: The file is truncated, or a page or a text in it is damaged.
-    """
-    with readable(path):
-        try:
-            batch = next(batches, None)
-            if batch is not None and batch.schema.names != plain.names:
-                batch = batch.select(plain.names)
-            if batch is not None and batch.schema.types != plain.types:
-                batch = _as_types(batch, plain, path)
-        except (pa.ArrowException, OSError) as error:
-            # Of a damaged file, Arrow's error has no number; of a connection that was lost, the system's has.
-            kind = UnreadableError if getattr(error, "errno", None) else DataError
-            # Arrow writes null among lists of a fixed size to Parquet, but does not read it.
-            fixed = "lists to be of size" in str(error)
-            advice = "; write null among lists of a fixed size as lists of any size" if fixed else ""
-            raise kind(f"{path}: cannot be read to the end ({first_line(error)}){advice}") from error
-    for name, column in zip(plain.names, batch.columns if batch is not None else (), strict=False):
-        if is_text(column.type):
-            _check_text(column, name, path)
-    return batch
-
-
-def _as_types(batch: pa.RecordBatch, plain: pa.Schema, path: str) -> pa.RecordBatch:
-    """Return columns as other types.
-
-    Raises:
-        DataError: A number in a column cannot be held by the type that it is read as.
-    """
-    columns = []
-    for field, column in zip(plain, batch.columns, strict=True):
-        is_code = pa.types.is_floating(column.type) and pa.types.is_string(field.type)
-        try:
-            if is_code:
-                converted = integer_texts(column)
-            elif pa.types.is_decimal(column.type) and pa.types.is_float64(field.type):
-                converted = to_float64(column)
-            else:
-                converted = column.cast(field.type)
-        except pa.ArrowInvalid as error:
-            if is_code:
-                advice = "categories are integers, strings or booleans"
-            elif is_id_list(field.type):
-                advice = "IDs must be below 2^63"
-            else:
-                advice = "write all files with one type"
-            raise DataError(
-                f"{path}: column {field.name!r} is {column.type} and read as {field.type}, which does not hold all of "
-                f"its values ({first_line(error)}); {advice}"
-            ) from error
-        columns.append(converted)
-    return pa.record_batch(columns, schema=plain)
-
-
-def _check_text(column: pa.Array, name: str, path: str) -> None:
-    """Raise DataError where a string is not UTF-8: writers are trusted to see to it, and Arrow does not look."""
-    try:
-        column.validate(full=True)
-    except pa.ArrowInvalid as error:
-        raise DataError(f"{path}: column {name!r} holds text that is not UTF-8 ({first_line(error)})") from error
