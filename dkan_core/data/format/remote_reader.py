@@ -9,10 +9,10 @@ import numpy as np
 
 from dkan_core.data.format import integrity
 from dkan_core.data.format.block_cache import BlockCache, CachedShard, Mark, RemoteSource, create_cache
-from dkan_core.data.format.blocks import Block
 from dkan_core.data.format.integrity import Content
 from dkan_core.data.format.shard_reader import ShardReader
 from dkan_core.data.format.shard_writer import Shard
+from dkan_core.data.format.verified_blocks import Block
 from dkan_core.errors import DataError
 from dkan_core.utils.arrays import Arrays, Int64
 from dkan_core.utils.storage.failures import readable

@@ -17,7 +17,6 @@ import numpy as np
 import numpy.typing as npt
 
 from dkan_core.data.format import integrity
-from dkan_core.data.format.blocks import Block, VerifiedBlocks
 from dkan_core.data.format.integrity import (
     INDICES,
     OFFSETS,
@@ -30,6 +29,7 @@ from dkan_core.data.format.integrity import (
 from dkan_core.data.format.pieces import PieceCopier
 from dkan_core.data.format.shard_writer import Shard
 from dkan_core.data.format.sparse_rows import SPARSE, SparseRows, stored_layout, stored_length
+from dkan_core.data.format.verified_blocks import Block, VerifiedBlocks
 from dkan_core.errors import DataError
 from dkan_core.utils.arrays import Arrays, Int64
 from dkan_core.utils.resources import allow_open_files
