@@ -34,7 +34,7 @@ def check_scores_file(out: str | Path, labels: tuple[str, ...], *, overwrite: bo
 
     Args:
         out: Path or fsspec URI; its suffix says which format is meant.
-        labels: Of the model: a file that has none of their probabilities is somebody else's, and stays.
+        labels: Labels of the model; a file without a column of their probabilities is not replaced.
         overwrite: Whether earlier scores may be replaced.
     """
     if str(out) == "-":

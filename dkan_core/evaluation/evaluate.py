@@ -179,7 +179,7 @@ def _warnings(saved: SavedModel, data: EvaluationData, evaluation: Evaluation, s
     """Return why the metrics may be other than those of new rows, and log it."""
     found = [*data.warnings, *leakage.leakage_warnings(saved.preprocessor, sample, evaluation.metrics)]
     found += [*_one_class(evaluation, data), *_few_rows(evaluation, data.labels)]
-    # Whoever asks for a split of prepared data knows which one it is.
+    # Not for prepared data: there, the caller has chosen the split.
     if not data.split and (known := known_rows(saved, data)):
         found.append(f"the model may have been trained on these rows: {known}")
     if data.split and (known := known_split(saved, data.name)):

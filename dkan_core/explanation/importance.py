@@ -97,7 +97,7 @@ def first_effects(
 
     Args:
         response: The model's.
-        columns: The columns to measure, in whose order the importances are.
+        columns: The columns to measure; the importances have the same order.
         cells: Values to read, at most.
         seed: Decides whose value a row is given.
         advance: Called with 1 after each column.

@@ -115,7 +115,7 @@ def find_interactions(
     by how often each occurs, as if the columns were independent, so that the parts are orthogonal.
 
     Args:
-        response: The model's, of whose labels the first counts.
+        response: The model's; only its first label is read.
         columns: Columns to pair.
         bins: Values of a column.
         rows: Rows to average over, at most.
@@ -156,7 +156,7 @@ def map_pair(
     """Read a pair's effect over a grid that is even in the columns' own units.
 
     Args:
-        response: The model's, of whose labels the first counts.
+        response: The model's; only its first label is read.
         first: The column of the map's vertical axis.
         second: The column of its horizontal axis.
         bins: Values of a column, at most.

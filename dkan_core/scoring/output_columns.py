@@ -65,11 +65,11 @@ def check_no_clash(columns: Iterable[str], added: Iterable[str], clash: str) -> 
 
 
 def copied_folder_types(saved: SavedModel, paths: Sequence[str]) -> dict[str, str]:
-    """Return what columns in the names of folders are read as, where they are copied beside scores.
+    """Return types of the columns that are in the names of folders, for copies of them beside scores.
 
     Args:
         saved: The model.
-        paths: All files that are scored, so that their scores have columns of the same types.
+        paths: All files that are scored: their scores have columns of the same types.
     """
     return with_whole_numbers(saved.preprocessor.folder_types, paths)
 
@@ -119,7 +119,7 @@ def check_sources(
 
 
 def _passed_type(name: str, kind: pa.DataType, earlier: pa.DataType, path: str, first: str) -> pa.DataType:
-    """Return the type that holds a column to pass through as it is in a file and in earlier ones."""
+    """Return a type for a column to pass through that holds its values in a file and in earlier files."""
     if earlier == pa.null() or kind in (earlier, pa.null()):
         return kind if earlier == pa.null() else earlier
     if any(map(pa.types.is_decimal, (earlier, kind))):

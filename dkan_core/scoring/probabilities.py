@@ -59,7 +59,7 @@ def check_probabilities(
         where: File or folder of the rows.
         first_row: Number of the first of the rows, counted from 0.
     """
-    # Asked this way round, NaN is wrong, too.
+    # Not ``< 0`` or ``> 1``: NaN is wrong, too.
     wrong = np.argwhere(~((probabilities_NL >= 0) & (probabilities_NL <= 1)))
     if len(wrong):
         row, column = wrong[0]
@@ -87,7 +87,7 @@ def log_odds(model: TabularModel, arrays: Arrays, device: torch.device) -> Tenso
 
 
 def chunks_of(rows: int, step: int) -> list[slice]:
-    """Return rows in ranges of ``step``; one at least, so that no rows have a result, too, of the right shape."""
+    """Return ranges of ``step`` rows; at least one, so that the result for no rows has the right shape, too."""
     return [slice(start, start + step) for start in range(0, max(1, rows), step)]
 
 
@@ -104,7 +104,7 @@ def _score_chunks(
     device: torch.device,
     each: Callable[[Callable[[slice], Tensor], Sequence[slice]], Iterable[Tensor]],
 ) -> Tensor:
-    # Inside, as the mode is of each thread by itself.
+    # Here, as each thread has an inference mode of its own.
     @torch.inference_mode()
     def score_chunk(part: slice) -> Tensor:
         chunk = {name: tensor[part] for name, tensor in inputs.items()}

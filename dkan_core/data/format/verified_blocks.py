@@ -1,4 +1,4 @@
-"""Which blocks of which shards were verified.
+"""Marks on the blocks of shards that were verified.
 
 Shape suffixes: N ranges of bytes, B blocks of all shards.
 """
@@ -11,7 +11,7 @@ from dkan_core.data.format import integrity
 from dkan_core.utils.arrays import Int64
 
 Block = tuple[int, int]
-"""A shard, in the order of the split, and the number of a block there."""
+"""Index of a shard in its split, and of a block in that shard."""
 
 
 class VerifiedBlocks:
@@ -21,7 +21,7 @@ class VerifiedBlocks:
         self._first = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
         self._verified_B = np.zeros(int(self._first[-1]), bool)
         self.is_complete = False
-        """Whether it is known that every block was verified: the usual case after the first epoch."""
+        """Whether every block is known to be verified: usually so after the first epoch."""
 
     def add(self, shard: int, block: int) -> None:
         """Mark a block as verified."""
@@ -33,14 +33,14 @@ class VerifiedBlocks:
         self.is_complete = False
 
     def missing(self, shard_N: Int64, start_N: Int64, stop_N: Int64) -> dict[Block, list[int]]:
-        """Return the blocks that are not verified yet, in which some bytes lie, or those's header.
+        """Return the unverified blocks that hold some bytes, or the header of a shard with such bytes.
 
-        Of each block, the numbers of the parts are given in which the bytes lie: none of one with the header alone.
+        By block, the numbers of its parts that hold the bytes; empty for a block that is needed for its header alone.
 
         Args:
             shard_N: In which shard each range of bytes lies.
             start_N: Its first byte.
-            stop_N: The one past its last; there is at least one.
+            stop_N: The byte after its last one; no range is empty.
         """
         base_N, size, parts = self._first[shard_N], integrity.part_bytes(), integrity.PARTS
         touched = _spanned(base_N * parts + start_N // size, base_N * parts + (stop_N - 1) // size)

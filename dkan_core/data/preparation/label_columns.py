@@ -64,7 +64,7 @@ def check_label_columns(
 
 
 def positive_of_columns(positive: Mapping[str, str], labels: Sequence[str], columns: Sequence[str]) -> dict[str, str]:
-    """Return by column the value that counts as 1, from that of each label; ``columns`` hold the ``labels``."""
+    """Return the value that counts as 1 by column instead of by label; ``columns`` hold the ``labels`` in order."""
     return {column: positive[label] for label, column in zip(labels, columns, strict=True) if label in positive}
 
 

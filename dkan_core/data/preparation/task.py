@@ -50,7 +50,7 @@ class PreparationTask:
 
     @property
     def counted_columns(self) -> tuple[list[str], list[str]]:
-        """Categorical and sparse columns of whose values every row is counted; none if the sample holds all rows."""
+        """Categorical and sparse columns whose values are counted in all rows; none if the sample holds all rows."""
         if self.rows <= sample_rows(len(self.roles.features)):
             return [], []
         known = set() if self.encoding is None else {*self.encoding.columns}

@@ -51,11 +51,12 @@ class ColumnRoles:
     """Types of the columns whose type differs between files, as ``pyarrow.type_for_alias`` knows them."""
 
     keys: str = ""
-    """What the keys are of by which rows are split, "numbers", "times" or "texts", with bytes, UUIDs and truth values:
-    equal ones have the same key. Empty where rows are split otherwise."""
+    """Kind of the values whose keys split the rows: "numbers", "times", or "texts" (also bytes, UUIDs and booleans).
+    Equal values have the same key. Empty where rows are split otherwise."""
 
     has_new_keys: bool = False
-    """Whether these keys were others in version 0.2, which knew types and units apart: of times, floats, decimals."""
+    """Whether version 0.2 had other keys for these values, as for times, floats and decimals: it told types and units
+    apart."""
 
     @property
     def columns(self) -> list[str]:

@@ -36,7 +36,7 @@ class SplitBatch:
 
     path: str
     rows: pa.RecordBatch
-    """Every column but the features, at least; labels are 0, 1 and null."""
+    """All columns but the features, and possibly these; labels are 0, 1 and null."""
 
     source: pa.RecordBatch
     """The same columns with the labels of the source."""
@@ -120,18 +120,18 @@ def assign_splits(
 
 
 def split_of_keys(keys: UInt64, config: PrepareConfig) -> npt.NDArray[np.int8]:
-    """Return the index in ``SPLITS`` of rows by the hash of what decides it.
+    """Return the index in ``SPLITS`` of each row, by the hash of its key.
 
     Args:
-        keys: What decides it: a row's number, or what stands for its group or content (N,).
+        keys: Keys to hash (N,): numbers of rows, or keys of their groups or contents.
         config: The percentages, and the seed of the hash.
 
     Shape:
         - Output: ``(N,)``
     """
     percent = config.split_percent
-    # In the largest unit that divides all three, 70/10/20 takes hash % 10: whoever splits data by the same hash
-    # elsewhere gets the same splits.
+    # In the largest unit that divides all three: 70/10/20 takes hash % 10, so that another program can split by the
+    # same hash.
     unit = math.gcd(*percent)
     edges = np.cumsum(percent)[:2] // unit
     bucket = splitmix64(keys, seed=config.seed) % np.uint64(100 // unit)

@@ -1,7 +1,7 @@
-"""Splits by time: from which value of a column on rows are valid, and from which on test.
+"""Splits by time: the values of a column at which valid and test begin.
 
-The column is read once, before anything else, and in bounded memory: of many different values, neighbours are counted
-as one. What comes out depends neither on the order of the rows nor on how they are cut into parts.
+The column is read once, before anything else, and in bounded memory: of very many values, neighbours are counted as
+one. The result depends neither on the order of the rows nor on how they are cut into parts.
 """
 
 import re
@@ -20,13 +20,13 @@ from dkan_core.errors import DataError
 from dkan_core.utils.arrays import UInt64
 from dkan_core.utils.hints import counted
 
-# Of values that are told apart: 16 MB with their counts. Dates and hours have fewer; of milliseconds, a bound is then
+# Distinct values that are counted: 16 MB with their counts. Dates and hours have fewer; with milliseconds, a bound is
 # off by a millionth of the range.
 MAX_VALUES = 1 << 20
 SIGN = np.uint64(1 << 63)
 # In a rule by time, the keys of the first time of valid and of test.
 TIME_BOUNDS = ("valid from", "test from")
-# Of the train split: so many that each half of them sees every season, and few enough that a day is in one of them.
+# Parts of the train split: enough that each half of them has every season, and so few that a day lies within one.
 STRETCHES = 32
 
 
@@ -47,7 +47,7 @@ class TimeBounds:
     """That of test."""
 
     stretches: tuple[int, ...]
-    """Keys at which the stretches of time begin that train is cut into, but for the first: of about equal rows."""
+    """Train is cut into stretches of time with about equal rows: the key at which each but the first begins."""
 
     def split_of(self, keys_N: UInt64) -> npt.NDArray[np.int8]:
         """Return the index in ``SPLITS`` of each row."""

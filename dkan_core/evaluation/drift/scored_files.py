@@ -42,21 +42,21 @@ def counted_batches(
     found: ScoredRows,
     folder_types: Mapping[str, str] | None = None,
 ) -> Iterator[tuple[pa.RecordBatch, npt.NDArray[np.float32]]]:
-    """Yield a file's rows and probabilities, and add to ``found`` what there is to find in them.
+    """Yield a file's rows and probabilities, and add their counts, labels and probabilities to ``found``.
 
     Args:
         saved: The model.
         path: The file.
         columns: Columns to pass through.
-        labels: Columns of labels, whose values are collected; none: they are not asked for.
-        found: What was found so far.
+        labels: Columns of labels, whose values are collected; may be none.
+        found: Gets the results.
         folder_types: As for ``scored_batches``.
     """
     device = best_device()
     saved.module.to(device)
     reference = TrainingDistribution.from_model(saved.preprocessor, saved.metrics)
     empty = np.empty((0, len(saved.config.labels)))
-    # So that a part without a row can be put together with others, too.
+    # So that a part without rows has arrays to concatenate, too.
     found.labels.append(empty.astype(np.uint8))
     found.probabilities.append(empty.astype(np.float32))
     wanted = [*columns, *labels]

@@ -16,7 +16,7 @@ from dkan_core.evaluation.drift.counting import expected_counts
 from dkan_core.utils.arrays import Arrays
 from dkan_core.utils.hints import counted
 
-# Standard errors by which a share is above that of the training rows, some of whose values were too rare to be kept.
+# A share that is so many standard errors above the one expected from training is warned of.
 MIN_ERRORS = 3.0
 # Share of the ids per row in training below which the ids of new rows are likely to be others.
 FEW_IDS = 0.5
@@ -30,10 +30,10 @@ logger = logging.getLogger(__name__)
 
 
 class UnseenValues:
-    """Counts the rows of each category that hold a value which the model does not know, and the ids that it knows.
+    """Counts, by category, the rows with a value that the model does not know, and the ids that it does know.
 
     Args:
-        preprocessor: The model's, whose vocabularies are what it knows.
+        preprocessor: The model's; its vocabularies are the known values.
     """
 
     def __init__(self, preprocessor: Preprocessor) -> None:
@@ -94,14 +94,14 @@ def unseen_warnings(preprocessor: Preprocessor, arrays: Arrays) -> list[str]:
 
 
 class UnseenWatch:
-    """Counts the rows of requests that hold such values, and warns where they are more than in training.
+    """Counts the rows of requests with unknown values, and warns where there are more than in training.
 
-    Requests of ten minutes are looked at together, so that a log has a line per column and not one per request.
+    Requests of ten minutes are taken together, so that the log has a line per column rather than per request.
 
     Args:
         preprocessor: The model's.
         where: The requests, as messages should call them.
-        always_pause: Whether rows that need no warning are followed by ten minutes without a look, too.
+        always_pause: Whether to wait ten minutes also after rows that needed no warning.
         clock: Seconds since some time.
     """
 
