@@ -144,8 +144,7 @@ def with_time_bounds(task: PreparationTask, fragments: Sequence[Fragment]) -> Pr
     if column is None:
         return task
     with progress("reading times", task.rows, "rows") as advance:
-        roles = task.roles
-        bounds = find_time_bounds(fragments, column, task.config.split_percent, advance, roles.folders, roles.common)
+        bounds = find_time_bounds(fragments, column, task.config.split_percent, advance, task.roles)
     text = (
         "%s decides the split and is not a feature; "
         "to use its month, weekday or hour as features, add a copy under another name"

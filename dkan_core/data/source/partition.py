@@ -6,6 +6,9 @@ A part is what one process or pod prepares. Fragments are as in Arrow's data set
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from dkan_core.data.source.parquet_files import open_in_order
+from dkan_core.data.source.reading import OpenFile, open_file
+from dkan_core.data.source.roles import ColumnRoles
 from dkan_core.data.source.sources import Footer, SourceFile
 
 
@@ -24,10 +27,21 @@ class Fragment:
     """The first row group, and the one past the last; None is the whole file."""
 
     footer: str
-    """Digest of the file's footer, which is to be the same whenever its rows are read."""
+    """Digest of the file's footer, which must be the same whenever the rows are read."""
 
     file: SourceFile | None = None
-    """What the file is to be still when its rows were read; None in a plan."""
+    """The file, which must still be the same after its rows were read; None in a plan."""
+
+
+def open_fragments(fragments: Sequence[Fragment], roles: ColumnRoles) -> Iterator[OpenFile]:
+    """Open each fragment to read its rows; those of a bucket are opened ahead."""
+
+    def open_fragment(fragment: Fragment) -> OpenFile:
+        return open_file(
+            fragment.path, fragment.groups, fragment.footer, folder_types=roles.folders, common=roles.common
+        )
+
+    return open_in_order(open_fragment, fragments, fragments[0].path)
 
 
 def whole_files(files: Sequence[SourceFile], footers: Sequence[Footer], first: int = 0) -> list[Fragment]:

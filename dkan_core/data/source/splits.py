@@ -15,10 +15,9 @@ from dkan_core.data.hashing import content_keys, splitmix64
 from dkan_core.data.source.blocks import read_blocks
 from dkan_core.data.source.files import stamp
 from dkan_core.data.source.groups import group_keys
-from dkan_core.data.source.parquet_files import open_in_order
-from dkan_core.data.source.partition import Fragment
+from dkan_core.data.source.partition import Fragment, open_fragments
 from dkan_core.data.source.positive import with_nulls, with_positive
-from dkan_core.data.source.reading import OpenFile, open_file, source_changed
+from dkan_core.data.source.reading import source_changed
 from dkan_core.data.source.roles import ColumnRoles
 from dkan_core.data.source.time_split import TimeBounds, time_keys
 from dkan_core.errors import DataError
@@ -65,8 +64,7 @@ def read_split_batches(
     """
     by_content = config.splits_at_random and config.split_by == "content"
     at_once = roles.columns if by_content else roles.others
-    opened = open_in_order(partial(_open, roles=roles), fragments, fragments[0].path)
-    for fragment, file in zip(fragments, opened, strict=True):
+    for fragment, file in zip(fragments, open_fragments(fragments, roles), strict=True):
         first = fragment.first
         for batch in read_blocks(file, at_once, () if by_content else roles.features):
             row_ids = np.arange(first, first + batch.count, dtype=np.uint64)
@@ -80,10 +78,6 @@ def read_split_batches(
         # Here as in the other pass: statistics of one file and rows of another would make a false manifest.
         if fragment.file is not None and stamp(fragment.path) != (fragment.file.bytes, fragment.file.modified):
             raise source_changed(fragment.path)
-
-
-def _open(fragment: Fragment, roles: ColumnRoles) -> OpenFile:
-    return open_file(fragment.path, fragment.groups, fragment.footer, folder_types=roles.folders, common=roles.common)
 
 
 def assign_splits(

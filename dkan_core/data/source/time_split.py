@@ -5,7 +5,7 @@ one. The result depends neither on the order of the rows nor on how they are cut
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,9 +13,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dkan_core.data.decimals import to_float64
-from dkan_core.data.source.parquet_files import open_in_order
-from dkan_core.data.source.partition import Fragment
-from dkan_core.data.source.reading import OpenFile, open_file, read_batches
+from dkan_core.data.source.partition import Fragment, open_fragments
+from dkan_core.data.source.reading import read_batches
+from dkan_core.data.source.roles import ColumnRoles
 from dkan_core.errors import DataError
 from dkan_core.utils.arrays import UInt64
 from dkan_core.utils.hints import counted
@@ -131,8 +131,7 @@ def find_time_bounds(
     column: str,
     percent: tuple[int, int, int],
     on_rows: Callable[[int], None],
-    folder_types: Mapping[str, str],
-    common: Mapping[str, str],
+    roles: ColumnRoles,
 ) -> TimeBounds:
     """Read a column of all rows and return where valid and test begin, as near to the shares as equal values allow.
 
@@ -141,18 +140,13 @@ def find_time_bounds(
         column: The column.
         percent: Of rows in train, valid and test.
         on_rows: Called with the number of rows after each batch.
-        folder_types: What columns in the names of folders are read as.
-        common: What columns are read as whose type differs between files.
+        roles: What the columns are for, and read as.
 
     Raises:
         DataError: A value is missing, or there are fewer different values than splits.
     """
     values, kind = KeyCounts(), pa.null()
-
-    def open_one(fragment: Fragment) -> OpenFile:
-        return open_file(fragment.path, fragment.groups, fragment.footer, folder_types=folder_types, common=common)
-
-    for file in open_in_order(open_one, fragments, fragments[0].path):
+    for file in open_fragments(fragments, roles):
         for batch in read_batches(file, [column]):
             kind = batch.column(0).type
             values.add(time_keys(batch.column(0), column, file.path))
