@@ -8,17 +8,29 @@ from typing import Annotated
 import typer
 
 import dkan_core
-from dkan_core.cli.demo import demo
-from dkan_core.cli.editing import edit
-from dkan_core.cli.inspection import drift, inspect
-from dkan_core.cli.planning import plan, sync, tune_lr
-from dkan_core.cli.registry import register
+from dkan_core.cli.app import app
 from dkan_core.cli.results import fail
-from dkan_core.cli.verification import verify
-from dkan_core.cli.workflow import app, evaluate, explain, export, predict, prepare, serve, train
 from dkan_core.errors import DkanError
 from dkan_core.utils.hints import first_line
 from dkan_core.utils.signals import exit_on_hangup, exit_once
+
+# The help lists the commands in this order.
+# isort: off
+from dkan_core.cli.prepare import prepare
+from dkan_core.cli.train import train
+from dkan_core.cli.evaluate import evaluate
+from dkan_core.cli.explain import explain
+from dkan_core.cli.predict import predict
+from dkan_core.cli.export import export
+from dkan_core.cli.serve import serve
+from dkan_core.cli.demo import demo
+from dkan_core.cli.edit import edit
+from dkan_core.cli.inspect import inspect
+from dkan_core.cli.drift import drift
+from dkan_core.cli.planning import plan, sync, tune_lr
+from dkan_core.cli.register import register
+from dkan_core.cli.verify import verify
+# isort: on
 
 __all__ = [
     "app",

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import dkan_core
+from dkan_core.cli.app import PANEL, app
 from dkan_core.cli.options import JsonFile, Overwrite, command, option
 from dkan_core.cli.results import STDOUT, result_printer
-from dkan_core.cli.workflow import PANEL, app
 
 if TYPE_CHECKING:
     import numpy as np

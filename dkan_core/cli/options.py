@@ -54,6 +54,9 @@ JsonFile = Annotated[
     str | None,
     option("--json", help="File to write the result to as JSON; - for standard output. Default: none.", group="Output"),
 ]
+HtmlFile = Annotated[
+    str | None, option("--html", help="File to write the result to as a page. Default: none.", group="Output")
+]
 ConfigFile = Annotated[
     str | None,
     option(

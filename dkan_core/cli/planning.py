@@ -5,9 +5,9 @@ from typing import Annotated, Any
 import typer
 
 import dkan_core
+from dkan_core.cli.app import app
 from dkan_core.cli.options import ConfigFile, JsonFile, Overwrite, Prepared, command, merged_settings, option
 from dkan_core.cli.results import result_printer
-from dkan_core.cli.workflow import app
 from dkan_core.errors import ConfigError
 
 PANEL = "Tuning and planning"

@@ -4,9 +4,9 @@ from dataclasses import asdict
 from typing import Annotated
 
 import dkan_core
+from dkan_core.cli.app import PANEL, app
 from dkan_core.cli.options import JsonFile, Model, Overwrite, check_models, command, option
 from dkan_core.cli.results import result_printer
-from dkan_core.cli.workflow import PANEL, app
 
 
 @command(

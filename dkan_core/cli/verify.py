@@ -2,9 +2,9 @@
 
 from typing import Annotated
 
+from dkan_core.cli.app import PANEL, app
 from dkan_core.cli.options import JsonFile, Overwrite, Prepared, command, option
 from dkan_core.cli.results import result_printer
-from dkan_core.cli.workflow import PANEL, app
 
 
 @command(app, panel=PANEL, examples=["dkan verify prepared", "dkan verify s3://bucket/prepared --split train"])

@@ -5,9 +5,9 @@ from typing import Annotated
 import typer
 
 import dkan_core
+from dkan_core.cli.app import app
 from dkan_core.cli.options import JsonFile, Overwrite, check_models, command, option
 from dkan_core.cli.results import result_printer
-from dkan_core.cli.workflow import app
 
 PANEL = "Deployment"
 

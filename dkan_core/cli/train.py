@@ -1,0 +1,88 @@
+"""``dkan train``: prepared data to a model."""
+
+import shlex
+from typing import Annotated, Any, Literal
+
+import typer
+
+import dkan_core
+from dkan_core.cli.app import PANEL, app
+from dkan_core.cli.options import (
+    ConfigFile,
+    DryRun,
+    JsonFile,
+    Out,
+    Overwrite,
+    Prepared,
+    command,
+    merged_settings,
+    option,
+)
+from dkan_core.cli.results import fail, result_printer
+
+
+@command(
+    app,
+    settings="TrainConfig",
+    panel=PANEL,
+    examples=[
+        "dkan train prepared --out run",
+        "dkan train prepared --out run --config train.toml --epochs 20 --resume auto",
+        "dkan train prepared --out run --device cuda:0,cuda:1 --precision bf16 --max-seconds 3600",
+        "dkan train prepared-new --out run-new --init-from run/model",
+    ],
+)
+def train(
+    prepared: Prepared,
+    out: Out,
+    overwrite: Overwrite = False,
+    launch: Annotated[
+        Literal["torchrun"] | None,
+        option(
+            "--launch",
+            help="Train with several processes that this launcher starts; --dry-run prints its command. Default: none.",
+            group="Distribution",
+        ),
+    ] = None,
+    nproc: Annotated[
+        int | None,
+        option("--nproc", help="Processes that --launch starts here. Default: one per GPU.", group="Distribution"),
+    ] = None,
+    dry_run: DryRun = False,
+    json_file: JsonFile = None,
+    config: ConfigFile = None,
+    *,
+    settings: dict[str, Any],
+) -> None:
+    """Train a model, evaluating it in parallel, and keep the one with the best validation average precision (AP)."""
+    from dkan_core.cli.launching import end_with_torchrun, replace_process, torchrun_command
+    from dkan_core.data.format.manifest import check_is_prepared
+    from dkan_core.training.launcher.fork_server_start import fork_ahead
+
+    end_with_torchrun()
+    merged = merged_settings(dkan_core.TrainConfig, config, settings)
+    # The import of torch takes a second.
+    check_is_prepared(prepared)
+    if launch is not None or nproc is not None:
+        given = {"--launch": launch, "--json": json_file}
+        launched = torchrun_command(prepared, out, merged, nproc, overwrite=overwrite, given=given)
+        if not dry_run:
+            replace_process(launched)
+        typer.echo(shlex.join(launched))
+        return
+    with result_printer(json_file, out=out, overwrite=overwrite or merged.resume != "never") as show:
+        if dry_run:
+            from dkan_core.cli.dry_run import describe_training
+
+            would = describe_training(prepared, out, merged, overwrite=overwrite)
+            show({"would": would.splitlines()}, would)
+            return
+        try:
+            with fork_ahead():
+                result = dkan_core.train(prepared, out, merged, overwrite=overwrite)
+        except KeyboardInterrupt:
+            begun = f"if training had begun, its best model so far, if any, is in {out}/model"
+            fail(f"interrupted; {begun}; if not, what was there is as it was", 130)
+        show({"model": result.model, "checkpoint": result.checkpoint, **result.metrics})
+    if result.metrics["training"]["ended"] == "interrupt":
+        fail(f"interrupted; the best model so far is in {out}/model; {result.next_step}", 130)
