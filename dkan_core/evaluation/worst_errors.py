@@ -15,9 +15,8 @@ from dkan_core.data.source.reading import open_file, read_batches
 from dkan_core.evaluation.labelled_rows import EvaluationData, RawRows, RowCollector
 from dkan_core.evaluation.slices import RARE_LEVEL
 from dkan_core.explanation.additive import CROSS
-from dkan_core.explanation.figures.waterfall import Reason
 from dkan_core.explanation.inverse_transform import UNKNOWN, inverse_transform
-from dkan_core.explanation.reasons import ReasonFinder
+from dkan_core.explanation.reasons import Reason, ReasonFinder
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.utils.arrays import Array, Int64
 from dkan_core.utils.torch_resources import best_device, torch_threads

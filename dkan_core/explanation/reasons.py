@@ -6,6 +6,7 @@ Shape suffixes: N rows, F source columns, L labels, K reasons.
 import copy
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
@@ -24,7 +25,7 @@ from dkan_core.explanation.ids import row_texts
 from dkan_core.model.saved_model import SavedModel
 
 REASON = pa.struct([("column", pa.string()), ("value", pa.string()), ("log_odds", pa.float32())])
-"""A column, its value in the row as text (null: missing), and what it adds to the row's log-odds."""
+"""``Reason`` in Arrow."""
 
 BASELINE = b"dkan.baseline_log_odds"
 """Key of an output file's metadata: the log-odds by label that contributions start from, as JSON."""
@@ -32,6 +33,22 @@ BASELINE = b"dkan.baseline_log_odds"
 
 # 64-bit floats below are whole numbers exactly, where they are whole numbers.
 WHOLE_NUMBERS = float(2**53)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reason:
+    """A column, its value in a row, and what it adds to the row's log-odds."""
+
+    column: str
+    value: str | None
+    """As text; None where it is missing."""
+
+    log_odds: float
+
+    @property
+    def text(self) -> str:
+        """The column with its value, as a person would write them."""
+        return f"{self.column} = {self.value}" if self.value is not None else f"{self.column} is missing"
 
 
 def reasons_column(label: str) -> str:

@@ -12,8 +12,8 @@ from markupsafe import Markup
 from dkan_core.data.source.files import find_parquet, source_paths
 from dkan_core.errors import ConfigError, DataError
 from dkan_core.explanation.figures.drawing import percent, short
-from dkan_core.explanation.figures.waterfall import Reason, draw_waterfall
-from dkan_core.explanation.reasons import ReasonFinder
+from dkan_core.explanation.figures.waterfall import draw_waterfall
+from dkan_core.explanation.reasons import Reason, ReasonFinder
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.report.figures.canvas import HINT_LENGTH
 from dkan_core.report.figures.svg import page_element

@@ -12,7 +12,7 @@ from dkan_core import ConfigError, PrepareConfig, TrainResult, evaluate, prepare
 from dkan_core.evaluation.column_summary import describe_columns
 from dkan_core.evaluation.labelled_rows import open_evaluation_data
 from dkan_core.evaluation.worst_errors import REASONS, find_worst_errors
-from dkan_core.explanation.figures.waterfall import Reason
+from dkan_core.explanation.reasons import Reason
 from dkan_core.model.saved_model import SavedModel
 from tests.additive_data import QUICK
 

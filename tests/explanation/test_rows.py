@@ -12,7 +12,8 @@ import pytest
 
 from dkan_core import ExplainedRow, explain_rows, predict
 from dkan_core.explanation import rows as rows_module
-from dkan_core.explanation.figures.waterfall import Reason, draw_waterfall
+from dkan_core.explanation.figures.waterfall import draw_waterfall
+from dkan_core.explanation.reasons import Reason
 from dkan_core.report.figures.canvas import Area
 from tests.command import check, dkan
 from tests.explanation.known import HOSTILE

@@ -15,9 +15,10 @@ from dkan_core.explanation.figures.curves import draw_curve
 from dkan_core.explanation.figures.drawing import Drawing, scaled_axis
 from dkan_core.explanation.figures.heatmaps import draw_map
 from dkan_core.explanation.figures.importance import draw_importance
-from dkan_core.explanation.figures.waterfall import Reason, draw_waterfall
+from dkan_core.explanation.figures.waterfall import draw_waterfall
 from dkan_core.explanation.importance import Importance
 from dkan_core.explanation.interactions import PairAxis, PairMap
+from dkan_core.explanation.reasons import Reason
 from dkan_core.explanation.scales import Scale
 from dkan_core.report.figures.axes import Axis, even_ticks, fit, tick_texts
 from dkan_core.report.figures.canvas import ACCENT, WARM, Area, Canvas, Dot, Hint, Line, Points, Text, text_width

@@ -1,9 +1,9 @@
 """A row's log-odds as a waterfall: from the baseline, one step for each of the strongest columns, to the sum."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from dkan_core.explanation.figures.drawing import BAR_HEIGHT, BAR_SHARE, WIDE, Drawing, levels_axis, paint_bar, short
+from dkan_core.explanation.reasons import Reason
 from dkan_core.report.figures.axes import Panel, even_axis, fit
 from dkan_core.report.figures.canvas import ACCENT, DASHED, MUTED, QUIET, SMALL_SIZE, WARM, Canvas
 from dkan_core.utils.hints import counted
@@ -12,22 +12,6 @@ from dkan_core.utils.hints import counted
 TEXT_LENGTH = 44
 # Room for the number behind the longest bar.
 NUMBER_ROOM = 48.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Reason:
-    """A column, its value in a row, and what it adds to the row's log-odds."""
-
-    column: str
-    value: str | None
-    """As text; None where it is missing."""
-
-    log_odds: float
-
-    @property
-    def text(self) -> str:
-        """The column with its value, as a person would write them."""
-        return f"{self.column} = {self.value}" if self.value is not None else f"{self.column} is missing"
 
 
 def draw_waterfall(reasons: Sequence[Reason], baseline: float, top: int, part: str = "column") -> Drawing:
