@@ -14,7 +14,7 @@ from dkan_core.errors import DataError
 from dkan_core.evaluation.drift.unseen import UnseenValues
 from dkan_core.explanation.reasons import ReasonFinder
 from dkan_core.model.saved_model import SavedModel
-from dkan_core.scoring.output_columns import TRAINED_WITH, check_no_clash, probability_fields
+from dkan_core.scoring.output_columns import check_no_clash, probability_fields
 from dkan_core.scoring.probabilities import SCORING_ROWS, check_probabilities, score
 from dkan_core.utils.hints import hint
 from dkan_core.utils.torch_resources import best_device
@@ -78,7 +78,7 @@ def _read(saved: SavedModel, frame: Any, columns: Sequence[str]) -> pa.Table:
     try:
         table = without_empty_types(frame_table(_select(frame, read), read, FRAME))
         types = column_types(FRAME, table.schema)
-        check_features(saved.preprocessor, types, FRAME, because=TRAINED_WITH)
+        check_features(saved.preprocessor, types, FRAME)
         return cast_columns(table, types, FRAME)
     except TypeError as error:
         raise DataError(str(error)) from error

@@ -35,7 +35,6 @@ from dkan_core.data.source.split_rule import describe_split
 from dkan_core.errors import ConfigError, DataError, redact
 from dkan_core.explanation.inverse_transform import inverse_transform
 from dkan_core.model.saved_model import SavedModel
-from dkan_core.scoring.output_columns import TRAINED_WITH
 from dkan_core.scoring.prepared import check_match, score_batches
 from dkan_core.scoring.probabilities import SCORING_ROWS, check_probabilities, to_probability
 from dkan_core.utils.arrays import Arrays, Int64, joined_rows
@@ -189,7 +188,7 @@ class RawRows:
         for path, (parquet, size, modified) in zip(self.paths, opened, strict=True):
             types = value_types(path, parquet, encoding.source_types)
             # Other data lack the label, too, which would say less.
-            check_features(encoding, types, path, because=TRAINED_WITH)
+            check_features(encoding, types, path)
             check_label_columns(types, self.columns, encoding, path)
             files.append(SourceFile(path=path, rows=parquet.metadata.num_rows, bytes=size, modified=modified))
             self.rows += parquet.metadata.num_rows
@@ -206,7 +205,7 @@ class RawRows:
         for path in self.paths:
             file = open_file(path, folder_types=encoding.folder_types)
             types = value_types(path, file.parquet, encoding.source_types)
-            check_features(encoding, types, path, because=TRAINED_WITH)
+            check_features(encoding, types, path)
             for rows in read_batches(file, needed):
                 seen = with_nulls(rows, [*self._positive])
                 for column, value in positive_in(seen.schema, self._positive).items():

@@ -15,8 +15,6 @@ from dkan_core.errors import DataError
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.utils.hints import first_line, hint
 
-TRAINED_WITH = "the model was trained with"
-
 
 def probability_column(label: str) -> str:
     """Return the name of the column with a label's probabilities."""
@@ -106,9 +104,7 @@ def check_sources(
                     f"{hint(name, types, [*types], cutoff=0.6)}"
                 )
             passed[name] = _passed_type(name, types[name], passed.get(name, pa.null()), path, paths[0])
-        check_features(
-            saved.preprocessor, value_types(path, parquet, saved.preprocessor.source_types), path, because=TRAINED_WITH
-        )
+        check_features(saved.preprocessor, value_types(path, parquet, saved.preprocessor.source_types), path)
         check_label_columns(types, labels, saved.preprocessor, path)
         rows.append(parquet.metadata.num_rows)
     read_as = saved.preprocessor.folder_types if folder_types is None else folder_types

@@ -19,7 +19,6 @@ from dkan_core.data.encoding.sparse import SparseFeature
 from dkan_core.data.source.column_types import column_types, is_number, is_text
 from dkan_core.data.source.times import parsed_times
 from dkan_core.errors import DataError
-from dkan_core.scoring.output_columns import TRAINED_WITH
 from dkan_core.utils.hints import counted, first_line, shown
 
 # What messages name where those of ``predict`` name a file.
@@ -94,7 +93,7 @@ def _malformed_row(instances: list[Any], preprocessor: Preprocessor) -> DataErro
         if not isinstance(row, dict):
             return DataError(f"{where}: expected an object of column and value, found {shown(row)}")
         try:
-            check_features(preprocessor, dict.fromkeys(row, pa.null()), where, because=TRAINED_WITH)
+            check_features(preprocessor, dict.fromkeys(row, pa.null()), where)
         except DataError as error:
             return error
     raise AssertionError("a row that has every column was refused")
@@ -122,7 +121,7 @@ def _inferred(name: str, values: list[Any], preprocessor: Preprocessor) -> pa.Ar
         if is_text(kind) and name in preprocessor.times:
             continue
         others = dict.fromkeys(preprocessor.columns, pa.null())
-        check_features(preprocessor, {**others, name: kind}, where, because=TRAINED_WITH)
+        check_features(preprocessor, {**others, name: kind}, where)
     raise DataError(f"{REQUEST}: column {name!r} holds values of several types; expected one")
 
 
@@ -248,7 +247,7 @@ def _rows(columns: Mapping[str, pa.Array], preprocessor: Preprocessor) -> pa.Rec
     times = {name: pa.timestamp("us", zone) for name, zone in preprocessor.times.items() if name in columns}
     columns = {**columns, **{name: parsed_times(columns[name], kind, name, REQUEST) for name, kind in times.items()}}
     types = {name: column.type for name, column in columns.items()}
-    check_features(preprocessor, types, REQUEST, because=TRAINED_WITH)
+    check_features(preprocessor, types, REQUEST)
     for name in integer_categories(preprocessor):
         columns[name] = texts_of(columns[name], name, REQUEST, integers=True)
     cast = {name: columns[name].cast(kind, safe=False) for name, kind in preprocessor.source_types.items()}

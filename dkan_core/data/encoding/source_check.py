@@ -10,14 +10,20 @@ from dkan_core.errors import DataError
 from dkan_core.utils.hints import listed_names, spelt_alike
 
 
-def check_features(preprocessor: Preprocessor, types: dict[str, pa.DataType], where: str, *, because: str) -> None:
-    """Check that files have the columns that an encoding reads.
+def check_features(
+    preprocessor: Preprocessor,
+    types: dict[str, pa.DataType],
+    where: str,
+    *,
+    because: str = "the model was trained with",
+) -> None:
+    """Check that rows have the columns that an encoding reads.
 
     Args:
         preprocessor: The encoding.
-        types: Type of each column of the files.
-        where: The files, as messages should call them.
-        because: Why a column is needed, as messages say it: "the model was trained with".
+        types: Type of each column of the rows.
+        where: The rows, as messages should call them.
+        because: Why a column is needed, as messages say it.
 
     Raises:
         DataError: A column is missing, or of another kind than the encoding takes.
