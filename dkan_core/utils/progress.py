@@ -76,7 +76,8 @@ def is_wide() -> bool:
 def make_progress(*columns: ProgressColumn) -> Progress:
     """Return a bar for a terminal, with further columns after the percentage."""
     return Progress(
-        TextColumn("{task.description:>9}"),
+        # A label in it may have brackets, which are no style.
+        TextColumn("{task.description:>9}", markup=False),
         BarColumn(bar_width=28),
         TaskProgressColumn(),
         *columns,
