@@ -16,11 +16,11 @@ from dkan_core.inspection.integer_codes import find_codes
 from dkan_core.inspection.rows import UNLABELLED, InspectedRows, read_prepared, read_raw
 from dkan_core.report.inline import inline_page
 from dkan_core.report.templating import render_html
-from dkan_core.utils.hints import brief, counted
+from dkan_core.utils.hints import brief, counted, one_line
 from dkan_core.utils.storage.outputs import check_page_free
 from dkan_core.utils.storage.staging import staged_file
 
-# Of names and types in the table for terminals.
+# Characters of names and types in the table for terminals.
 TABLE_WIDTH = 40
 
 
@@ -71,20 +71,17 @@ class Inspection:
 
     def __str__(self) -> str:
         heads = ("column", "type", "missing", "distinct", "AUC", "PSI", "becomes")
-        cells = [
-            (brief(c.name, TABLE_WIDTH), brief(c.type, TABLE_WIDTH), *_numbers(c, whole=self.whole), c.becomes)
-            for c in self.columns
-        ]
+        cells = [(_cell(c.name), _cell(c.type), *_numbers(c, whole=self.whole), c.becomes) for c in self.columns]
         widths = [max(len(row[index]) for row in (heads, *cells)) for index in range(len(heads) - 1)]
         table = ["  ".join([*map(str.ljust, row, widths), row[-1]]) for row in (heads, *cells)]
-        found = [f"{column.name}: {'; '.join(column.suspicions)}" for column in self.suspicious]
+        found = [f"{one_line(column.name)}: {'; '.join(column.suspicions)}" for column in self.suspicious]
         return "\n".join([*self._balance(), "", *table, "", *(found or ["nothing suspicious"])])
 
     def _balance(self) -> list[str]:
         lines = []
         for split, rows in self.rows.items():
             shares = [
-                f"{name} {counts['1']:,} positive ({counts['1'] / max(1, counts['0'] + counts['1']):.2%})"
+                f"{one_line(name)} {counts['1']:,} positive ({counts['1'] / max(1, counts['0'] + counts['1']):.2%})"
                 + (f", {counts['null']:,} not measured" if counts["null"] else "")
                 for name, counts in self.classes[split].items()
             ]
@@ -123,6 +120,10 @@ class Inspection:
             columns=[(column, _numbers(column, whole=self.whole)) for column in self.columns],
             whole=self.whole,
         )
+
+
+def _cell(text: str) -> str:
+    return brief(one_line(text), TABLE_WIDTH)
 
 
 def _numbers(column: ColumnFindings, *, whole: bool) -> tuple[str, ...]:

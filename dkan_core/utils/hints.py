@@ -1,6 +1,7 @@
 """Parts of messages: numbers of things, the name that a misspelt one may mean, and options to give."""
 
 import difflib
+import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias
@@ -121,6 +122,15 @@ def counted(count: int, noun: str) -> str:
     ('1 row', '1,200 rows')
     """
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def one_line(text: str) -> str:
+    r"""Write line breaks and other control characters as Python does: a name in a table may have any.
+
+    >>> print(one_line("two\nlines"))
+    two\nlines
+    """
+    return re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]", lambda found: repr(found[0])[1:-1], text)
 
 
 def brief(text: str, length: int = 120) -> str:

@@ -13,7 +13,7 @@ from dkan_core.data.encoding.histograms import count_values
 from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.errors import GateError
 from dkan_core.evaluation.drift.counting import DriftCounts, DriftCountsSchema, TrainingDistribution, count_rows
-from dkan_core.evaluation.drift.measures import Drift, measure
+from dkan_core.evaluation.drift.measures import ColumnDrift, Drift, measure
 from dkan_core.evaluation.drift.unseen import UnseenValues
 
 ROWS = 5000
@@ -153,6 +153,13 @@ def test_what_moved_fails_the_gate_by_name(encoding: Preprocessor) -> None:
     drift.check(0)
     assert "smooth" in str(drift) and "large" in str(drift)
     json.dumps(drift.to_dict(), allow_nan=False)
+
+
+def test_table_has_a_line_for_each_column_whatever_its_name() -> None:
+    facts: dict[str, Any] = dict.fromkeys(("psi", "ks", "missing", "missing_in_training"), 0.0)
+    columns = [ColumnDrift(name=name, kind="number", **facts) for name in ("two\nlines", "x")]
+    shown = str(Drift(rows=1, columns=tuple(columns)))
+    assert [line.split()[:2] for line in shown.splitlines()[1:]] == [[r"two\nlines", "number"], ["x", "number"]]
 
 
 def test_column_gone_missing_has_drifted(encoding: Preprocessor) -> None:

@@ -148,6 +148,17 @@ def test_long_names_leave_the_table_narrow(tmp_path: Path) -> None:
     assert found == "n" * 120 + ": constant"
 
 
+def test_each_column_has_one_line_whatever_its_name(tmp_path: Path) -> None:
+    names = ["two\nlines", "a\ttab", "\x1b[31mred", "paragraphs\u2029"]
+    write(pa.table({**{name: np.ones(200) for name in names}, "y\r": np.arange(200) % 2}), tmp_path)
+    facts, table, found = str(inspect_data(tmp_path, PrepareConfig(label=("y\r",)))).split("\n\n")
+    head, *lines = table.splitlines()
+    shown = [repr(name)[1:-1] for name in [*names, "y\r"]]
+    assert [line[: head.index("type")].rstrip() for line in lines] == shown
+    assert found.splitlines() == [f"{name}: constant" for name in shown[:-1]]
+    assert facts.startswith("train: ") and all(r"; y\r " in line for line in facts.splitlines())
+
+
 def test_table_of_features_alone_needs_no_label(tmp_path: Path) -> None:
     write(make_rows().select(["honest", "one"]), tmp_path)
     assert words(inspect_data(tmp_path)) == {"one": "constant"}

@@ -18,7 +18,7 @@ from dkan_core.data.encoding.preprocessor import FIRST_CODE, MISSING, UNSEEN, Ca
 from dkan_core.errors import ConfigError, GateError
 from dkan_core.evaluation.drift.counting import EXAMPLES, DriftCounts, TrainingDistribution, expected_counts
 from dkan_core.utils.arrays import Float64, Int64
-from dkan_core.utils.hints import some_of
+from dkan_core.utils.hints import one_line, some_of
 
 # Tenths are what the limits below were made for: more bins give a larger index to the same difference.
 PSI_BINS = 10
@@ -125,11 +125,12 @@ class Drift:
         return cls(rows=plain["rows"], columns=tuple(columns))
 
     def __str__(self) -> str:
-        width = max([len(column.name) for column in self.columns] + [6])
+        names = [one_line(column.name) for column in self.columns]
+        width = max(map(len, [*names, "column"]))
         lines = [f"{'column':{width}}  kind      {'PSI':>8} {'KS':>8} {'missing':>8} {'unseen':>8}  drift"]
-        for column in self.columns:
+        for name, column in zip(names, self.columns, strict=True):
             numbers = " ".join(f"{shown(value):>8}" for value in (column.psi, column.ks, column.missing, column.unseen))
-            lines.append(f"{column.name:{width}}  {column.kind:8}  {numbers}  {verdict(column.psi)}")
+            lines.append(f"{name:{width}}  {column.kind:8}  {numbers}  {verdict(column.psi)}")
         return "\n".join(lines)
 
 
