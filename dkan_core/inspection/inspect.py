@@ -178,7 +178,11 @@ def _column(
 ) -> ColumnFindings:
     """Return what is known of a column, from the ROC AUC and the PSI of each feature, and which look like codes."""
     # The features that a source column becomes, or the feature of prepared data itself.
-    train, parts = rows.samples["train"], [name, *(part.name for part in rows.times.get(name, ()))]
+    parts = [name, *(part.name for part in rows.times.get(name, ()))]
+    if name in rows.roles or name in rows.refused:
+        # It becomes none, but may be called like a part of a time.
+        parts = []
+    train = rows.samples["train"]
     column = train[name] if name in rows.missing else None
     largest_auc, largest_psi = (
         max((known[part] for part in parts if part in known), default=None) for known in (auc, psi)

@@ -159,6 +159,18 @@ def test_each_column_has_one_line_whatever_its_name(tmp_path: Path) -> None:
     assert facts.startswith("train: ") and all(r"; y\r " in line for line in facts.splitlines())
 
 
+def test_column_that_is_left_out_has_nothing_of_a_feature_called_alike(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    hours = rng.integers(0, 24, ROWS)
+    rows = {"ns": pa.array(hours * 3_600_000_000_000, pa.timestamp("ns")), "y": hours // 12}
+    write(pa.table({**rows, "ns.hour": rng.random(ROWS), "ns.day": [["a"]] * ROWS}), tmp_path)
+    found = inspect_data(tmp_path, PrepareConfig(label=("y",), drop=("ns.hour",)))
+    facts = {column.name: column for column in found.columns}
+    assert facts["ns"].roc_auc == 1 and facts["ns"].psi is not None
+    for name, becomes in {"ns.hour": "dropped", "ns.day": "rejected: is list"}.items():
+        assert facts[name].becomes.startswith(becomes) and facts[name].roc_auc is facts[name].psi is None
+
+
 def test_table_of_features_alone_needs_no_label(tmp_path: Path) -> None:
     write(make_rows().select(["honest", "one"]), tmp_path)
     assert words(inspect_data(tmp_path)) == {"one": "constant"}
