@@ -7,7 +7,7 @@ import sys
 import torch
 
 from dkan_core.model.tabular import TabularFastKAN
-from dkan_core.training.compute.gradient import compute_gradient, trained_parameters
+from dkan_core.training.compute.gradient import accumulate_gradient, trained_parameters
 from tests.model.architectures import CONFIG, changed
 from tests.settings import resolved
 
@@ -35,7 +35,7 @@ def peak_after_step(model: TabularFastKAN, rows: int) -> int:
         "labels": torch.randint(2, (rows, 1), dtype=torch.uint8),
         "dropout_key": torch.arange(rows, dtype=torch.int32),
     }
-    compute_gradient(model, batch, resolved(labels=1))
+    accumulate_gradient(model, batch, resolved(labels=1))
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * UNIT
 
 

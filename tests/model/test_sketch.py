@@ -16,7 +16,7 @@ from dkan_core.model.build import build_model
 from dkan_core.model.parameter_count import check_sketch
 from dkan_core.model.sketch import Sketch, SketchedLinear, random_signs, sketched_layers
 from dkan_core.training.compute.flat_model import Replica
-from dkan_core.training.compute.gradient import compute_gradient, flatten, to_tensors, trained_parameters
+from dkan_core.training.compute.gradient import accumulate_gradient, flatten, to_tensors, trained_parameters
 from dkan_core.utils.arrays import Arrays
 from tests.model.architectures import CONFIG, PLAIN, changed
 from tests.settings import resolved
@@ -84,7 +84,7 @@ def test_a_step_that_computes_weights_once_has_autograd_s_gradient(
         "labels": rng.integers(0, 2, (50, 2), dtype=np.uint8),
         "dropout_key": rng.integers(0, 2**31, 50, dtype=np.int32),
     }
-    loss, _ = compute_gradient(model, to_tensors(rows, torch.device("cpu")), resolved(kernel="eager"))
+    loss, _ = accumulate_gradient(model, to_tensors(rows, torch.device("cpu")), resolved(kernel="eager"))
     expected = torch.cat([each.grad.flatten() for each in trained_parameters(model) if each.grad is not None])
     values_P = flatten(model).numpy()
     replica = Replica(model, torch.device("cpu"), kernel)

@@ -187,14 +187,6 @@ def masked_loss(
     return (loss_MBL.mean(0) * weight_BL).sum() / total.clamp(min=torch.finfo(total.dtype).tiny), total
 
 
-def compute_gradient(model: TabularModel, batch: dict[str, Tensor], config: ResolvedTrainConfig) -> tuple[float, float]:
-    """Put the gradient of a batch's mean loss into the parameters' ``grad``; return that loss and its weight."""
-    for parameter in trained_parameters(model):
-        if parameter.grad is not None:
-            parameter.grad.zero_()
-    return accumulate_gradient(model, batch, config)
-
-
 def accumulate_gradient(
     model: TabularModel, batch: dict[str, Tensor], config: ResolvedTrainConfig
 ) -> tuple[float, float]:
