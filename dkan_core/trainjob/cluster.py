@@ -1,6 +1,5 @@
 """The few calls to a cluster that a run on several nodes needs, with errors that say what to do."""
 
-import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -18,8 +17,6 @@ REQUIREMENTS = Requirements(
     rules="it needs create, get and delete on trainjobs.trainer.kubeflow.org, list on pods, and get on pods/log "
     "(deploy/trainjobs.yaml is the Role)",
 )
-
-logger = logging.getLogger(__name__)
 
 
 def check_sdk() -> None:

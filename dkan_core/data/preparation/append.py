@@ -4,7 +4,6 @@ New shards are written first, under names of their own, and the manifest that li
 this is killed, the data are the old ones or the new ones. What a killed one left is removed by the next.
 """
 
-import logging
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -45,8 +44,6 @@ from dkan_core.utils.storage.shared_folder import WORK, SharedFolder
 from dkan_core.utils.storage.staging import finish_interrupted, output_lock
 
 NAME = re.compile(r"append-(\d+)-")
-
-logger = logging.getLogger(__name__)
 
 
 def append_rows(

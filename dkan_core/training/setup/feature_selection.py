@@ -13,7 +13,6 @@ doi:10.1073/pnas.102102699).
 Shape suffixes: N rows, M changed rows, F folds, C columns.
 """
 
-import logging
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -59,8 +58,6 @@ MIN_IMPROVEMENT = MinImprovement(standard_errors=2.5, relative=0.01)
 MIN_UNBIASED_IMPROVEMENT = MinImprovement(standard_errors=0.0, relative=0.01)
 # Columns that a line of the log names.
 MAX_NAMED = 12
-
-logger = logging.getLogger(__name__)
 
 Part = tuple[Arrays, Arrays]
 """Rows to train on, and rows to predict."""
