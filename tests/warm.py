@@ -192,7 +192,10 @@ def launch_fork_server(handle: int) -> Forked:
 def _serve(link: socket.socket) -> tuple[Task, list[int]]:
     """Fork a process for every request; return, in that process alone, what it becomes."""
     while True:
-        content, handles, _, _ = socket.recv_fds(link, MAX_REQUEST, MAX_HANDLES)
+        try:
+            content, handles, _, _ = socket.recv_fds(link, MAX_REQUEST, MAX_HANDLES)
+        except ConnectionResetError:  # the process that asks was killed before it read an answer
+            os._exit(0)
         if not content:
             os._exit(0)
         between = os.fork()
@@ -203,7 +206,10 @@ def _serve(link: socket.socket) -> tuple[Task, list[int]]:
                 os._exit(0)
             while os.getppid() == parent:
                 time.sleep(ADOPTION_SECONDS)
-            link.send(str(os.getpid()).encode())
+            try:
+                link.send(str(os.getpid()).encode())
+            except BrokenPipeError:  # the process that asked was killed meanwhile
+                os._exit(0)
             link.close()
             return Task(**json.loads(content)), list(handles)
         os.waitpid(between, 0)
