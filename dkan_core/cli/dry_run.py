@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from dkan_core.utils.hints import counted, some_of
+from dkan_core.utils.hints import counted, one_line, some_of
 
 if TYPE_CHECKING:
     from dkan_core.config import PrepareConfig, ResolvedTrainConfig, TrainConfig
@@ -38,7 +38,7 @@ def describe_preparation(sources: Sequence[str], out: str, config: "PrepareConfi
         describe_split(task.split_rule),
         *(f"warning: {text}" for text in split_warnings(task.hints)),
     ]
-    return "\n".join(lines)
+    return "\n".join(map(one_line, lines))
 
 
 def _label_text(name: str, positive: Mapping[str, str]) -> str:
@@ -78,16 +78,15 @@ def describe_training(prepared: str, out: str, config: "TrainConfig", *, overwri
     find_starting_point(out, found, manifest, overwrite=overwrite)
     rows = manifest.splits["train"].rows
     steps = Schedule.from_config(found, rows).steps
-    return "\n".join(
-        [
-            f"would train on {counted(rows, 'row')}, validate on {manifest.splits['valid'].rows:,}, and write to {out}",
-            f"labels: {_listed(manifest.labels)}; {counted(len(manifest.preprocessor.columns), 'column')}",
-            f"{_described_model(found)}; "
-            f"{counted(found.epochs, 'epoch')} of batches of {found.batch_size:,}: {counted(steps, 'step')}; "
-            f"learning rate {found.learning_rate:.2g}",
-            f"strategy {found.strategy}, {counted(found.workers, 'worker')} on {found.device}",
-        ]
-    )
+    lines = [
+        f"would train on {counted(rows, 'row')}, validate on {manifest.splits['valid'].rows:,}, and write to {out}",
+        f"labels: {_listed(manifest.labels)}; {counted(len(manifest.preprocessor.columns), 'column')}",
+        f"{_described_model(found)}; "
+        f"{counted(found.epochs, 'epoch')} of batches of {found.batch_size:,}: {counted(steps, 'step')}; "
+        f"learning rate {found.learning_rate:.2g}",
+        f"strategy {found.strategy}, {counted(found.workers, 'worker')} on {found.device}",
+    ]
+    return "\n".join(map(one_line, lines))
 
 
 def resolve_training(

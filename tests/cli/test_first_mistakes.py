@@ -222,6 +222,17 @@ def test_dry_runs_say_what_would_be_done_and_write_nothing(
     assert sorted(here.rglob("*")) == before
 
 
+def test_dry_run_names_columns_on_one_line_whatever_they_are_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    pq.write_table(
+        pa.table({"two\nlines": [0.5, 1.5], "\x1b[31mred": [2.5, 1.5], "late": [0, 1]}), tmp_path / "x.parquet"
+    )
+    words = ["--label", "late", "--out", tmp_path / "out", "--dry-run"]
+    assert dkan("prepare", tmp_path / "x.parquet", *words, monkeypatch=monkeypatch) == 0
+    assert r"numeric features (2): two\nlines, \x1b[31mred" in capsys.readouterr().out.splitlines()
+
+
 @pytest.mark.parametrize("launch", [[], ["--launch", "torchrun", "--nproc", "2"]], ids=["here", "torchrun"])
 @pytest.mark.parametrize(
     ("words", "message"),
