@@ -33,13 +33,15 @@ Bins = npt.NDArray[np.int64]
 
 
 def find_drift(encoding: Preprocessor, train: pa.Table, valid: pa.Table) -> dict[str, float]:
-    """Return the PSI of each feature between samples of train and valid, less what chance alone would give.
+    """Return the PSI of each feature between train and a sample of valid, less what chance alone would give.
 
-    There is none of fewer than ``MIN_ROWS`` rows of valid.
+    There is none of fewer than ``MIN_ROWS`` rows of valid. The rows of train are those that the encoding counted, which
+    are more than the sample of prepared data: a category whose value occurs once in the sample may have a code. An
+    earlier dkan counted none.
     """
     if len(valid) < MIN_ROWS:
         return {}
-    counts = {name: rows.tolist() for name, rows in count_values(train, encoding, "train").items()}
+    counts = encoding.counts or {name: rows.tolist() for name, rows in count_values(train, encoding, "train").items()}
     reference = TrainingDistribution(preprocessor=encoding.model_copy(update={"counts": counts}), scores={})
     found = measure(DriftCounts(rows=len(valid), columns=count_values(valid, encoding, "valid")), reference)
     return {column.name: psi_beyond_chance(column, counts[column.name], len(valid)) for column in found.columns}

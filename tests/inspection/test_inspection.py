@@ -96,6 +96,19 @@ def test_splits_that_differ_are_named(raw: Path) -> None:
     assert words(inspect_data(raw, config))["key"] == "unique identifier; valid differs from train"
 
 
+def test_sample_of_prepared_rows_does_not_make_rare_values_differ(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Values with a code, of which the sample of train has one row or none, are no drift of valid."""
+    rng = np.random.default_rng(0)
+    users = [f"u{number}" for number in rng.integers(0, 3000, 12_000)]
+    write(pa.table({"user": users, "y": rng.random(12_000) < 0.3}), tmp_path / "raw")
+    prepare(tmp_path / "raw", tmp_path / "prepared", PrepareConfig(label=("y",)))
+    monkeypatch.setattr("dkan_core.inspection.rows.SAMPLE_ROWS", 1000)
+    (user,) = inspect_data(tmp_path / "prepared").columns
+    assert user.suspicions == () and user.psi is not None and user.psi < 0.05
+
+
 def test_few_rows_are_no_reason_to_suspect_columns(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     columns = {f"x{number}": rng.normal(size=120) for number in range(8)}
