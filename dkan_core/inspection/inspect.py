@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dkan_core.config import PrepareConfig, check_config
+from dkan_core.data.encoding.fitting import MAX_VOCABULARY
 from dkan_core.data.format.manifest import manifest_text
 from dkan_core.data.source.files import source_paths
 from dkan_core.errors import ConfigError
@@ -219,7 +220,8 @@ def _becomes(rows: InspectedRows, name: str) -> str:
         return f"numbers: {', '.join(part.time.part for part in rows.times[name] if part.time is not None)}"
     coded = rows.coded.get(name)
     if coded is not None and coded.kind == "category":
-        rest = f"others share {coded.buckets} by hash" if coded.buckets else "those that occur once are unseen"
+        rest = "those that occur once" if len(coded.vocabulary) < MAX_VOCABULARY else "all others"
+        rest = f"others share {coded.buckets} by hash" if coded.buckets else f"{rest} are unseen"
         return f"codes of {counted(len(coded.vocabulary), 'value')}; {rest}"
     if coded is not None and coded.vocabulary:
         return f"normal score, and codes of {counted(len(coded.vocabulary), 'frequent value')}"

@@ -115,6 +115,23 @@ def test_new_rare_values_are_as_many_as_rare_values_of_training_let_expect(value
     assert len(found.warnings()) == 1
 
 
+@pytest.mark.parametrize(("values", "rows"), [(3_000, 4_000), (3_000, 8_000), (2_000, 20_000)])
+def test_values_beyond_the_most_codes_are_expected_in_new_rows(
+    values: int, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many values have as many rows as the last with a code; those with one more would be behind it without it."""
+    for module in ("data.encoding.fitting", "evaluation.drift.counting"):
+        monkeypatch.setattr(f"dkan_core.{module}.MAX_VOCABULARY", 500)
+    rng = np.random.default_rng(0)
+    old, new = (pa.table({"user": rng.integers(0, values, size).astype(str).tolist()}) for size in (rows, 10_000))
+    encoding = fit_preprocessor(old, [], ["user"], "uint8", "rows")
+    user = drift_of(new, encoding)[1]["user"]
+    assert user.unseen > 0.5 and abs(user.unseen - user.unseen_in_training) < 0.02
+    found = UnseenValues(encoding)
+    found.count(encoding.transform(new, "rows"))
+    assert found.warnings() == []
+
+
 def test_scores_whose_distribution_is_not_known_are_named(
     encoding: Preprocessor, caplog: pytest.LogCaptureFixture
 ) -> None:

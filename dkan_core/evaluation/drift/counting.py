@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dkan_core.data.encoding.fitting import MIN_CATEGORY_ROWS
+from dkan_core.data.encoding.fitting import MAX_VOCABULARY, MIN_CATEGORY_ROWS
 from dkan_core.data.encoding.histograms import count_up_to, count_values
 from dkan_core.data.encoding.preprocessor import FIRST_CODE, UNSEEN, CategoryFeature, Preprocessor
 from dkan_core.model.model_folder import SCORES
@@ -100,7 +100,8 @@ def expected_counts(feature: CategoryFeature, counts: Sequence[int]) -> Int64:
 
     Training rows decide which values have a code, those that occur twice, so fewer of them than of other rows are
     unseen. Here each row counts by the values of all rows but itself, as estimates of what was never seen do (Good
-    1953, Biometrika 40): without one of its two rows, a value would have no code.
+    1953, Biometrika 40): without one of its two rows, a value would have no code. Where there are more values than
+    codes, it would have none behind the others.
 
     >>> expected_counts(CategoryFeature(name="city", vocabulary=["Oslo", "Rome"]), [1, 0, 5, 2]).tolist()
     [3, 0, 5, 0]
@@ -110,8 +111,13 @@ def expected_counts(feature: CategoryFeature, counts: Sequence[int]) -> Int64:
     # Other rows decided which values an encoding has that also has some of fewer rows.
     if feature.buckets or (values < MIN_CATEGORY_ROWS).any():
         return found
-    found[UNSEEN] += values[values == MIN_CATEGORY_ROWS].sum()
-    values[values == MIN_CATEGORY_ROWS] = 0
+    lost = values == MIN_CATEGORY_ROWS
+    if len(values) >= MAX_VOCABULARY and (np.diff(values) <= 0).all():
+        # Values without a code have up to as many rows as the last that has one, and then come behind it by name.
+        least, last = values[-1], feature.vocabulary[-1]
+        lost = (values == least) | ((values == least + 1) & [value > last for value in feature.vocabulary])
+    found[UNSEEN] += values[lost].sum()
+    values[lost] = 0
     return found
 
 
