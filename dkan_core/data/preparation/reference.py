@@ -79,8 +79,9 @@ class ReferenceEncoding:
         self._check_categorical(config)
         for setting, name in [*(("drop", name) for name in config.drop), *special_columns(config).items()]:
             if name in self.preprocessor.columns:
+                copy = "" if setting == "drop" else ", or name a copy of the column"
                 raise ConfigError(
-                    f"{setting} {name}: is a feature of {self.uri}, which needs it; leave out that setting"
+                    f"{setting} {name}: is a feature of {self.uri}, which needs it; leave out that setting{copy}"
                 )
         added = [name for name in config.label if name not in self.labels]
         labels = (*self.labels, *added)
