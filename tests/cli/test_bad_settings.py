@@ -121,7 +121,7 @@ CASES: dict[str, Case] = {
         with_column("g", SOME_NULL),
         [*LABEL, "--group", "g"],
         None,
-        r"a\.parquet: group column 'g' is missing in 1 row$",
+        r"a\.parquet: group column 'g' is missing in 1 row; expected a group in each$",
     ),
     "group of lists": (
         with_column("g", LISTS),
@@ -165,13 +165,13 @@ CASES: dict[str, Case] = {
         with_column("w", SOME_NULL),
         [*LABEL, "--weight", "w"],
         None,
-        r"a\.parquet: weight column 'w' is missing in 1 row$",
+        r"a\.parquet: weight column 'w' is missing in 1 row; expected a number in each: 0 leaves a row out$",
     ),
     "weight NaN": (
         with_column("w", [float("nan"), *[1.0] * 399]),
         [*LABEL, "--weight", "w"],
         None,
-        r"a\.parquet: weight column 'w' is missing in 1 row$",
+        r"a\.parquet: weight column 'w' is missing in 1 row; expected a number in each: 0 leaves a row out$",
     ),
     "weight too large": (
         with_column("w", [1e30, 1.001e30, *[1.0] * 398]),

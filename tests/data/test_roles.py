@@ -56,10 +56,10 @@ def test_column_without_any_value_is_refused_before_rows_are_read(
 
 
 ROLES: dict[str, tuple[pa.Array, str]] = {
-    "group": (pa.array(["a", None, "b"]), "group column 'role' is missing in 1 row"),
+    "group": (pa.array(["a", None, "b"]), "group column 'role' is missing in 1 row; expected a group in each"),
     "split_column": (pa.array(["train", None, None]), r"split column 'role' must hold .*; found None \(2 rows\)"),
     "split_by_time": (pa.array([1, None, 3]), "time column 'role' is missing in 1 row; expected a time in each"),
-    "weight": (pa.array([1.0, None, 2.0]), "weight column 'role' is missing in 1 row"),
+    "weight": (pa.array([1.0, None, 2.0]), "weight column 'role' is missing in 1 row; expected a number in each"),
     "weight below 0": (pa.array([1, 0, -2]), r"weight column 'role' must be from 0 to 1e\+30; it holds -2"),
     "weight of decimals": (pa.array([Decimal("0.5"), Decimal("-0.5")]), "'role' must be from .* it holds -0.5"),
     "weight that is infinite": (pa.array([1.0, float("inf"), 2.0]), r"'role' must be from 0 to 1e\+30; it holds inf"),

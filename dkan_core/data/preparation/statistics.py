@@ -22,6 +22,7 @@ from dkan_core.data.encoding.value_counts import ValueCounts
 from dkan_core.data.hashing import salted
 from dkan_core.data.preparation.label_values import listed_others, not_binary
 from dkan_core.data.preparation.sampling import BottomK, Sample, smallest_keys_limit
+from dkan_core.data.source.footer_checks import missing_error
 from dkan_core.data.source.partition import Fragment
 from dkan_core.data.source.positive import other_values
 from dkan_core.data.source.roles import ColumnRoles
@@ -280,7 +281,7 @@ def _checked_weights(column: pa.Array, name: str, path: str) -> pa.Array:
     weight = column.cast(pa.float32(), safe=False)
     missing = pc.sum(weight.is_null(nan_is_null=True)).as_py()
     if missing:
-        raise DataError(f"{path}: weight column {name!r} is missing in {counted(missing, 'row')}")
+        raise missing_error(path, "weight", name, missing)
     # Of the same type: as a 32-bit float, the limit itself is a little above it.
     limit = pa.scalar(MAX_WEIGHT, pa.float32())
     bad = pc.sum(pc.or_(pc.less(weight, 0), pc.greater(weight, limit))).as_py()

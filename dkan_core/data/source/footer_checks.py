@@ -16,11 +16,16 @@ from dkan_core.utils.hints import counted
 
 # By role, as where rows are read.
 MISSING = {
-    "group": "group column {name!r} is missing in {rows}",
+    "group": "group column {name!r} is missing in {rows}; expected a group in each",
     "split_column": "split column {name!r} must hold train, valid or test; found None ({rows})",
     "split_by_time": "time column {name!r} is missing in {rows}; expected a time in each",
-    "weight": "weight column {name!r} is missing in {rows}",
+    "weight": "weight column {name!r} is missing in {rows}; expected a number in each: 0 leaves a row out",
 }
+
+
+def missing_error(path: str, role: str, name: str, rows: int) -> DataError:
+    """Return the error of rows without a value in a column that needs one in each, by the role of the column."""
+    return DataError(f"{path}: {MISSING[role].format(name=name, rows=counted(rows, 'row'))}")
 
 
 def check_footer(path: str, footer: pq.FileMetaData, roles: Mapping[str, str]) -> None:
@@ -35,12 +40,12 @@ def check_footer(path: str, footer: pq.FileMetaData, roles: Mapping[str, str]) -
     in_folders = folder_values(path)
     for role, name in roles.items():
         if name not in indices and in_folders.get(name, "") is None and footer.num_rows:
-            raise DataError(f"{path}: {MISSING[role].format(name=name, rows=counted(footer.num_rows, 'row'))}")
+            raise missing_error(path, role, name, footer.num_rows)
         groups = range(footer.num_row_groups if name in indices else 0)
         found = [*filter(None, (footer.row_group(group).column(indices[name]).statistics for group in groups))]
         missing = sum(each.null_count or 0 for each in found)
         if missing:
-            raise DataError(f"{path}: {MISSING[role].format(name=name, rows=counted(missing, 'row'))}")
+            raise missing_error(path, role, name, missing)
         if role == "weight":
             _check_weights(path, name, found)
 

@@ -11,10 +11,9 @@ import pyarrow.compute as pc
 
 from dkan_core.config import PrepareConfig
 from dkan_core.data.hashing import splitmix64, value_keys
+from dkan_core.data.source.footer_checks import missing_error
 from dkan_core.data.source.time_split import TimeBounds, time_keys
-from dkan_core.errors import DataError
 from dkan_core.utils.arrays import UInt64
-from dkan_core.utils.hints import counted
 
 
 def group_numbers(
@@ -63,5 +62,5 @@ def group_keys(rows: pa.RecordBatch, name: str, path: str) -> UInt64:
     group = rows.column(name)
     missing = int(pc.sum(group.is_null(nan_is_null=True)).as_py() or 0)
     if missing:
-        raise DataError(f"{path}: group column {name!r} is missing in {counted(missing, 'row')}")
+        raise missing_error(path, "group", name, missing)
     return value_keys(group)

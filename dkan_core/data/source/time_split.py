@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dkan_core.data.decimals import to_float64
+from dkan_core.data.source.footer_checks import missing_error
 from dkan_core.data.source.partition import Fragment, open_fragments
 from dkan_core.data.source.reading import read_batches
 from dkan_core.data.source.roles import ColumnRoles
@@ -82,20 +83,16 @@ def time_keys(column: pa.Array, name: str, path: str) -> UInt64:
     [1, 2, 0]
     """
     if column.null_count:
-        raise _missing(path, name, column.null_count)
+        raise missing_error(path, "split_by_time", name, column.null_count)
     if _is_integer_like(column.type):
         numbers = np.asarray(_as_integers(column).to_numpy(zero_copy_only=False))
         return numbers if numbers.dtype == np.uint64 else numbers.astype(np.int64).view(np.uint64) ^ SIGN
     # The sum makes of -0.0, which equals 0.0, the same bits.
     floats = np.asarray(to_float64(column).to_numpy(zero_copy_only=False)) + 0.0
     if np.isnan(floats).any():
-        raise _missing(path, name, int(np.isnan(floats).sum()))
+        raise missing_error(path, "split_by_time", name, int(np.isnan(floats).sum()))
     bits = floats.view(np.uint64)
     return np.where(bits & SIGN, ~bits, bits | SIGN)
-
-
-def _missing(path: str, name: str, rows: int) -> DataError:
-    return DataError(f"{path}: time column {name!r} is missing in {counted(rows, 'row')}; expected a time in each")
 
 
 def _is_integer_like(kind: pa.DataType) -> bool:
