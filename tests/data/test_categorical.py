@@ -1,6 +1,7 @@
 """Integers that are codes: with ``categorical`` they are what the same codes as text are, to the bit, everywhere."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -122,6 +123,19 @@ def test_integers_of_any_width_are_prepared_as_their_text(
     assert manifest.preprocessor.categories == [*IDS]
     assert shards(tmp_path / "out") == shards(texts)
     assert shards(tmp_path / "out")
+
+
+def test_integers_beside_text_are_said_to_be_categories_perhaps(tmp_path: Path) -> None:
+    rows, texts = make_rows().select(["item", "x", "y"]), as_kind(make_rows(), pa.string(), ("item",))
+    write(rows.append_column("zip code", rows["item"]), tmp_path / "raw")
+    pq.write_table(texts.append_column("zip code", texts["item"]), tmp_path / "raw" / "text.parquet")
+    config = PrepareConfig(label=("y",), drop=("item", "user"))
+    with pytest.raises(DataError, match=r"one type, or read it as a category \(--categorical 'zip code'\)$"):
+        prepare(tmp_path / "raw", tmp_path / "out", config)
+    with pytest.raises(DataError, match=r"write all files with one type$"):
+        prepare(tmp_path / "raw", tmp_path / "out", replace(config, group="zip code"))
+    made = prepare(tmp_path / "raw", tmp_path / "out", replace(config, categorical=("zip code",)))
+    assert made.preprocessor.categories == ["zip code"]
 
 
 def test_parts_and_workers_give_the_same(texts: Path, tmp_path: Path) -> None:

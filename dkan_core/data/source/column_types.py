@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 
 from dkan_core.data.source.folders import FOLDER_TEXT, folder_values
 from dkan_core.errors import DataError
+from dkan_core.utils.hints import flag
 
 # What lists of integers are read as.
 ID_LIST = pa.large_list(pa.int64())
@@ -167,6 +168,7 @@ def common_type(
     zone: str | None,
     *,
     is_label: bool = False,
+    is_feature: bool = False,
 ) -> pa.DataType:
     """Return the type that holds a column's values in both of two files.
 
@@ -181,6 +183,7 @@ def common_type(
         first: The other.
         zone: The time zone that times of two zones are read in; None where it is not known.
         is_label: Whether it is a label: true and false are 1 and 0 there, while a feature of these is a category.
+        is_feature: Whether it may be read as a category.
 
     Raises:
         DataError: There is none.
@@ -207,7 +210,9 @@ def common_type(
                 return common
     if any(map(is_number, (kind, earlier))) and any(map(pa.types.is_boolean, (kind, earlier))):
         raise DataError(f"{differs}; write it in all files as a number, or as a boolean, which is a category")
-    raise DataError(f"{differs}; write all files with one type")
+    is_code = is_feature and any(map(pa.types.is_integer, (kind, earlier))) and any(map(is_text, (kind, earlier)))
+    read = f", or read it as a category ({flag('categorical', name)})" if is_code else ""
+    raise DataError(f"{differs}; write all files with one type{read}")
 
 
 def is_zoned(kind: pa.DataType) -> bool:

@@ -128,6 +128,7 @@ def read_sources(sources: Sequence[str], requirements: ColumnRequirements | None
                 reference_path,
                 zone=requirements.zone(name),
                 is_label=name in requirements.labels,
+                is_feature=name not in requirements.needed,
             )
         metadata = parquet.metadata
         check_footer(path, metadata, requirements.roles)
