@@ -58,10 +58,10 @@ def _plain(config: ResolvedTrainConfig) -> ResolvedTrainConfig:
     return replace(config, model="fastkan", input_norm="layer", members=1, hidden=(64,), grid_min=low, grid_max=high)
 
 
-CROSSES, FACTORS, STEP, MODEL = (
+CROSSES, FACTORS, GROUPS, MODEL = (
     "dkan_core.training.setup.feature_crosses",
     "dkan_core.training.setup.code_factors",
-    "dkan_core.training.compute.gradient",
+    "dkan_core.training.setup.parameter_groups",
     "dkan_core.model.architecture",
 )
 NO_VALUES = {f"{CROSSES}.MIN_VALUE_GAIN": math.inf, f"{CROSSES}.PLENTIFUL_ROWS": math.inf}
@@ -71,8 +71,8 @@ VARIANTS: dict[str, tuple[Change, dict[str, Any]]] = {
     "no weights for exact values": (_set(), NO_VALUES),
     "weights for all exact values": (_set(), {f"{CROSSES}.PLENTIFUL_ROWS": 0}),
     "no crosses": (_set(), {f"{CROSSES}.MAX_CROSSES": 0}),
-    "codes decay like other weights": (_set(), {f"{STEP}.MIN_CODE_DECAY": 1.0, f"{STEP}.MAX_CODE_DECAY": 1.0}),
-    "embeddings of rare codes learn like other weights": (_set(), {f"{STEP}.MIN_CODE_RATE": 1.0}),
+    "codes decay like other weights": (_set(), {f"{GROUPS}.MIN_CODE_DECAY": 1.0, f"{GROUPS}.MAX_CODE_DECAY": 1.0}),
+    "embeddings of rare codes learn like other weights": (_set(), {f"{GROUPS}.MIN_CODE_RATE": 1.0}),
     "embeddings of many codes start at random": (_set(), {f"{FACTORS}.MIN_GAIN": math.inf}),
     "weight decay 0.1": (_set(weight_decay=0.1), {}),
     "binary columns through the basis": (_set(), {f"{MODEL}.MAX_BINARY_KNOTS": 0}),

@@ -28,12 +28,12 @@ from dkan_core.model.kernels import gpu_layers
 from dkan_core.model.kernels.choice import Compute, captured
 from dkan_core.model.tabular import TabularFastKAN
 from dkan_core.training.compute.device_steps import DeviceSteps
-from dkan_core.training.compute.flat_model import Replica
-from dkan_core.training.compute.gradient import decayed_ranges, flatten, untrained_model
+from dkan_core.training.compute.flat_model import Replica, flatten
 from dkan_core.training.roles.own_updates import MAX_STEPS
 from dkan_core.training.setup.architecture import choose_architecture
 from dkan_core.training.setup.defaults import resolve, resolve_for
-from dkan_core.training.setup.model_parts import learning_rate_factors
+from dkan_core.training.setup.parameter_groups import parameter_groups
+from dkan_core.training.setup.untrained_model import untrained_model
 from dkan_core.training.state.adamw import AdamState
 from dkan_core.training.state.parameter_store import UpdateRules
 from dkan_core.utils.arrays import Arrays, Int64
@@ -188,8 +188,7 @@ def measure_prepared(folder: Path, batch_size: int | None, precision: Precision,
 
 def measure_steps(reader: RowReader, model: TabularModel, config: ResolvedTrainConfig, steps: int) -> Result:
     """Take steps as a run with strategy "single" does, from the second epoch on, after some that are not counted."""
-    rates = learning_rate_factors(model, config, reader.rows)
-    rules = UpdateRules.from_config(config, reader.rows, decayed_ranges(model, config, reader.rows), rates)
+    rules = UpdateRules.from_config(config, reader.rows, parameter_groups(model, config, reader.rows))
     state = AdamState.starting_at(flatten(model).numpy())
     started = time.perf_counter()
     taker = DeviceSteps(Replica(model, CUDA), SliceBatches(reader, config, 0), rules)

@@ -29,12 +29,13 @@ from dkan_core.model.architecture import ModelConfig
 from dkan_core.model.base import TabularModel
 from dkan_core.model.kernels import Kernel, describe_kernel
 from dkan_core.model.tabular import TabularFastKAN
-from dkan_core.training.compute.flat_model import Replica
-from dkan_core.training.compute.gradient import decayed_ranges, flatten, parameter_count, untrained_model
+from dkan_core.training.compute.flat_model import Replica, flatten, parameter_count
 from dkan_core.training.setup.architecture import choose_architecture
 from dkan_core.training.setup.defaults import resolve
+from dkan_core.training.setup.parameter_groups import parameter_groups
+from dkan_core.training.setup.untrained_model import untrained_model
 from dkan_core.training.state import adamw
-from dkan_core.training.state.adamw import AdamState, FlatAdamW
+from dkan_core.training.state.adamw import AdamState, FlatAdamW, ParameterGroups
 from dkan_core.utils.arrays import Arrays
 
 KERNELS: tuple[Kernel, ...] = ("eager", "recompute", "auto")
@@ -78,7 +79,7 @@ def measure_source(source: Path, label: str, folder: Path, turns: int) -> Result
         config = resolve(TrainConfig(device="cpu", workers=1), rows.rows)
         model = untrained_model(choose_architecture(rows, manifest, config), manifest, config).train()
         batches = [copy.deepcopy(arrays) for arrays in itertools.islice(run_batches(rows, config), BATCHES)]
-        decayed = decayed_ranges(model, config, rows.rows)
+        groups = parameter_groups(model, config, rows.rows)
 
         steps = gradient_steps(model, batches, config)
     return {
@@ -86,7 +87,7 @@ def measure_source(source: Path, label: str, folder: Path, turns: int) -> Result
         "rows of a step": config.batch_size,
         "parameters": parameter_count(model),
         "gradient": milliseconds_in_turns(steps, turns),
-        "adamw": measure_adamw(parameter_count(model), decayed, turns),
+        "adamw": measure_adamw(parameter_count(model), groups, turns),
     }
 
 
@@ -146,11 +147,11 @@ def plain_architecture() -> ModelConfig:
     )
 
 
-def measure_adamw(parameters: int, decayed: Sequence[adamw.Decayed], turns: int) -> dict[str, float]:
+def measure_adamw(parameters: int, groups: ParameterGroups, turns: int) -> dict[str, float]:
     """Measure the optimizer's step with the native extension, where it is built, and by numpy."""
     old, new = (AdamState.starting_at(np.ones(parameters, np.float32)) for _ in range(2))
     gradient_P = np.random.default_rng(0).normal(size=parameters).astype(np.float32)
-    optimizer, counts = FlatAdamW(decayed), itertools.count(1)
+    optimizer, counts = FlatAdamW(groups), itertools.count(1)
 
     def usual() -> None:
         optimizer.step(old, new, gradient_P, lr=1e-3, count=next(counts))

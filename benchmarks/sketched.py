@@ -30,12 +30,12 @@ from benchmarks.timing import in_turns
 from dkan_core import PrepareConfig, TrainConfig, evaluate, prepare, train
 from dkan_core.data.format.manifest import read_manifest
 from dkan_core.data.loading.loader import open_split, run_batches
-from dkan_core.training.compute.flat_model import Replica
-from dkan_core.training.compute.gradient import flatten, parameter_count, untrained_model
+from dkan_core.training.compute.flat_model import Replica, flatten, parameter_count
 from dkan_core.training.planning.bench import bench_sync
 from dkan_core.training.setup.architecture import choose_architecture
 from dkan_core.training.setup.defaults import resolve_for
-from dkan_core.training.state.adamw import AdamState, FlatAdamW
+from dkan_core.training.setup.untrained_model import untrained_model
+from dkan_core.training.state.adamw import AdamState, FlatAdamW, ParameterGroups
 
 KINDS = ("factors", "columns")
 FACTORS, USED_COLUMNS = 16, 48
@@ -135,7 +135,7 @@ def make_step(data: Path, config: TrainConfig) -> tuple[Callable[[], None], int]
             {name: array.copy() for name, array in each.items()} for each in islice(run_batches(reader, resolved), 1)
         ]
     state = AdamState.starting_at(flatten(model).numpy())
-    replica, optimizer = Replica(model, torch.device("cpu")), FlatAdamW([])
+    replica, optimizer = Replica(model, torch.device("cpu")), FlatAdamW(ParameterGroups())
     replica.load(state.values_P)
     gradients_P, counts = replica.gradients_P.numpy(), itertools.count(1)
 

@@ -14,8 +14,10 @@ from dkan_core.data.loading.order import steps_per_epoch
 from dkan_core.evaluation.metrics import macro_average_precision
 from dkan_core.model.base import TabularModel
 from dkan_core.scoring.prepared import score_split
-from dkan_core.training.compute.gradient import to_tensors, trained_parameters, untrained_model
+from dkan_core.training.compute.flat_model import trained_parameters
+from dkan_core.training.compute.pinned_memory import to_tensors
 from dkan_core.training.setup.architecture import choose_architecture
+from dkan_core.training.setup.untrained_model import untrained_model
 
 
 class MemberLogits(nn.Module):

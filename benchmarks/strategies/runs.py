@@ -16,9 +16,10 @@ from dkan_core import PrepareConfig, prepare, train
 from dkan_core.data.format.manifest import PreparedData, read_manifest
 from dkan_core.data.loading.loader import open_split
 from dkan_core.data.loading.order import steps_per_epoch
-from dkan_core.training.compute.gradient import parameter_count, untrained_model
+from dkan_core.training.compute.flat_model import parameter_count
 from dkan_core.training.setup.architecture import choose_architecture
 from dkan_core.training.setup.defaults import resolve
+from dkan_core.training.setup.untrained_model import untrained_model
 
 logger = logging.getLogger("benchmarks.strategies")
 

@@ -28,9 +28,11 @@ from dkan_core.data.loading.loader import SliceBatches, open_split
 from dkan_core.model.architecture import ModelConfig
 from dkan_core.model.base import TabularModel
 from dkan_core.training.communication.process_group import LOOPBACK
-from dkan_core.training.compute.gradient import to_tensors, trained_parameters, untrained_model
+from dkan_core.training.compute.flat_model import trained_parameters
+from dkan_core.training.compute.pinned_memory import to_tensors
 from dkan_core.training.setup.architecture import choose_architecture
 from dkan_core.training.setup.defaults import resolve
+from dkan_core.training.setup.untrained_model import untrained_model
 
 CHECKPOINT, PROGRESS, SETTINGS = "checkpoint.pt", "progress", "settings.json"
 STEP, RESTARTED_AT, FIRST_WORKER = 0, 1, 2

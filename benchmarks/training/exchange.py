@@ -22,10 +22,11 @@ from benchmarks.training import schemes
 from benchmarks.training.schemes import Handed, Seat, process_cpu, seated
 from benchmarks.training.watch import NEVER
 from dkan_core import FastKAN, TrainConfig
-from dkan_core.training.compute.gradient import flatten, parameter_count
+from dkan_core.training.compute.flat_model import flatten, parameter_count
 from dkan_core.training.launcher.supervisor import process_names
 from dkan_core.training.roles.process_spec import ProcessSpec
 from dkan_core.training.setup.defaults import resolve
+from dkan_core.training.state.adamw import ParameterGroups
 from dkan_core.training.state.parameter_store import initialize_store
 from dkan_core.training.state.shared_memory import MemoryShape, WorkerGeneration, create_memory
 
@@ -172,7 +173,7 @@ def _parameter_server(seats: Sequence[Seat], total: int, stack: ExitStack) -> li
         config=config,
         model={},
         train_rows=workers * total,
-        decayed=((0, shape.parameters, 1.0),),
+        groups=ParameterGroups(decayed=((0, shape.parameters, 1.0),)),
         shape=shape,
         memory=memory.handle,
         wakeups=wakeups,

@@ -24,8 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from dkan_core import FastKAN
 from dkan_core.training.communication.process_group import LOOPBACK
-from dkan_core.training.compute.flat_model import Replica
-from dkan_core.training.compute.gradient import trained_parameters
+from dkan_core.training.compute.flat_model import Replica, trained_parameters
 from dkan_core.training.roles.heartbeat import Heartbeat
 from dkan_core.training.roles.parameter_server import server_loop
 from dkan_core.training.roles.process_spec import ProcessSpec
@@ -115,7 +114,7 @@ def work(handed: Handed, seat: Seat) -> None:
     process = ComputeProcess(
         memory=memory,
         heartbeat=Heartbeat(memory, spec.role, spec.rank),
-        rules=UpdateRules.from_config(spec.config, spec.train_rows, spec.decayed, spec.rates),
+        rules=UpdateRules.from_config(spec.config, spec.train_rows, spec.groups),
         replica=_Given(seat.model(), torch.device("cpu")),  # type: ignore[arg-type]
         batches=_Gated(seat),  # type: ignore[arg-type]
     )

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.ablation import VARIANTS, measure, patched, table
-from dkan_core.training.compute.gradient import code_rate
+from dkan_core.training.setup.parameter_groups import code_rate
 from tests.settings import resolved
 
 

@@ -30,8 +30,7 @@ from dkan_core.data.loading.loader import SliceBatches, batch_buffers, open_spli
 from dkan_core.data.loading.order import dropout_keys
 from dkan_core.data.loading.prefetching import PREFETCH, BatchRing, RingClosedError
 from dkan_core.errors import DataError
-from dkan_core.training.compute.gradient import to_tensors
-from dkan_core.training.compute.pinned_memory import copies_to
+from dkan_core.training.compute.pinned_memory import copies_to, to_tensors
 from dkan_core.training.setup.defaults import resolve
 from dkan_core.utils.arrays import Arrays, Int64
 from tests.data.shards import add_rows

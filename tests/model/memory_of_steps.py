@@ -7,7 +7,8 @@ import sys
 import torch
 
 from dkan_core.model.tabular import TabularFastKAN
-from dkan_core.training.compute.gradient import accumulate_gradient, trained_parameters
+from dkan_core.training.compute.flat_model import trained_parameters
+from dkan_core.training.compute.gradient import accumulate_gradient
 from tests.model.architectures import CONFIG, changed
 from tests.settings import resolved
 

@@ -27,7 +27,7 @@ from dkan_core.model.architecture import ModelConfig, additive_layout
 from dkan_core.model.parameter_count import count_parameters, count_trained
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.training.additive_fit.additive_tables import with_smooth_pairs
-from dkan_core.training.compute.gradient import parameter_count
+from dkan_core.training.compute.flat_model import parameter_count
 from dkan_core.utils.arrays import Arrays
 from tests.additive_data import QUICK, make_rows, prepare_rows
 from tests.model.architectures import CONFIG

@@ -15,8 +15,9 @@ from dkan_core.model.architecture import ModelConfig
 from dkan_core.model.build import build_model
 from dkan_core.model.parameter_count import check_sketch
 from dkan_core.model.sketch import Sketch, SketchedLinear, random_signs, sketched_layers
-from dkan_core.training.compute.flat_model import Replica
-from dkan_core.training.compute.gradient import accumulate_gradient, flatten, to_tensors, trained_parameters
+from dkan_core.training.compute.flat_model import Replica, flatten, trained_parameters
+from dkan_core.training.compute.gradient import accumulate_gradient
+from dkan_core.training.compute.pinned_memory import to_tensors
 from dkan_core.utils.arrays import Arrays
 from tests.model.architectures import CONFIG, PLAIN, changed
 from tests.settings import resolved

@@ -21,9 +21,9 @@ from dkan_core.model.parameter_count import count_parameters
 from dkan_core.model.sparse_weights import SparseWeights
 from dkan_core.model.tabular import TabularFastKAN
 from dkan_core.scoring.probabilities import score
-from dkan_core.training.compute.gradient import MAX_CODE_DECAY, code_decay, decayed_ranges
 from dkan_core.training.setup.architecture import choose_architecture
 from dkan_core.training.setup.defaults import resolve_for
+from dkan_core.training.setup.parameter_groups import MAX_CODE_DECAY, code_decay, decayed_ranges
 from tests.data.sparse_tables import IDS, list_table, make_ones, make_others
 from tests.data.tables import read, write
 

@@ -11,7 +11,7 @@ from dkan_core.model.decoding import decode_scores
 from dkan_core.model.encoder import OneHotWeights
 from dkan_core.model.parameter_count import count_parameters, count_trained
 from dkan_core.model.tabular import TabularFastKAN
-from dkan_core.training.compute.gradient import parameter_count
+from dkan_core.training.compute.flat_model import parameter_count
 from tests.model.architectures import CONFIG, PLAIN, changed
 
 

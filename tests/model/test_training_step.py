@@ -17,7 +17,7 @@ from dkan_core.model.architecture import ModelConfig
 from dkan_core.model.kernels import Kernel, native_step, use_kernel, verified_native
 from dkan_core.model.tabular import TabularFastKAN
 from dkan_core.training.compute import gradient as gradient_module
-from dkan_core.training.compute.gradient import trained_parameters
+from dkan_core.training.compute.flat_model import trained_parameters
 from tests.model.architectures import CONFIG, PLAIN, changed
 from tests.native import needs_native
 from tests.training.compute.test_gradient import ALL_BINARY, batch_of, gradient, model_of

@@ -14,7 +14,8 @@ from dkan_core.model.base import TabularModel
 from dkan_core.training.collectives.base import RoundInputs, RoundTotals, Strategy
 from dkan_core.training.communication.process_group import ProcessGroup
 from dkan_core.training.compute.flat_model import Replica
-from dkan_core.training.compute.gradient import cell_weights, part_loss, to_tensors
+from dkan_core.training.compute.loss import cell_weights, part_loss
+from dkan_core.training.compute.pinned_memory import to_tensors
 
 
 class DistributedDataParallelism(Strategy):

@@ -21,7 +21,7 @@ from dkan_core.training.collectives.allreduce import ring_all_reduce
 from dkan_core.training.collectives.ddp import DdpModel
 from dkan_core.training.communication.process_group import ProcessGroup
 from dkan_core.training.compute.flat_model import Replica
-from dkan_core.training.compute.gradient import cell_weights
+from dkan_core.training.compute.loss import cell_weights
 from dkan_core.training.compute.step_exchange import StepExchange
 from dkan_core.training.state.parameter_store import UpdateRules
 

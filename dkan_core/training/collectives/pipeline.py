@@ -17,7 +17,8 @@ from dkan_core.model.base import TabularModel
 from dkan_core.model.fastkan import FastKAN
 from dkan_core.model.tabular import TabularFastKAN
 from dkan_core.training.collectives.model_parallel import ModelParallelism
-from dkan_core.training.compute.gradient import cell_weights, masked_loss, to_tensors
+from dkan_core.training.compute.loss import cell_weights, masked_loss
+from dkan_core.training.compute.pinned_memory import to_tensors
 from dkan_core.training.state.aggregation import LossTotals
 from dkan_core.utils.arrays import Arrays
 

@@ -18,7 +18,8 @@ from dkan_core.model.base import TabularModel
 from dkan_core.model.fastkan import FastKAN
 from dkan_core.model.tabular import TabularFastKAN
 from dkan_core.training.collectives.model_parallel import ModelParallelism, divided
-from dkan_core.training.compute.gradient import add_in_parts, add_part_gradient, to_tensors
+from dkan_core.training.compute.gradient import add_in_parts, add_part_gradient
+from dkan_core.training.compute.pinned_memory import to_tensors
 from dkan_core.training.state.aggregation import LossTotals
 from dkan_core.utils.arrays import Arrays
 

@@ -21,8 +21,8 @@ from dkan_core.data.loading.tiers import place_on_host
 from dkan_core.training.compute import device_adamw
 from dkan_core.training.compute.device_adamw import Rates
 from dkan_core.training.compute.flat_model import Replica
-from dkan_core.training.compute.gradient import to_tensors
 from dkan_core.training.compute.local_steps import HostSteps, LocalSteps
+from dkan_core.training.compute.pinned_memory import to_tensors
 from dkan_core.training.compute.resident_rows import rows_on_device
 from dkan_core.training.compute.step_compilation import compile_step
 from dkan_core.training.compute.step_exchange import NoExchange, StepExchange
@@ -63,10 +63,10 @@ class DeviceSteps(LocalSteps):
         replica.bind_values(self.state_3P[0])
         self.moments_2P = self.state_3P[1:]
         self.decay_P = torch.zeros_like(replica.values_P)
-        for start, stop, decay in rules.decayed:
+        for start, stop, decay in rules.groups.decayed:
             self.decay_P[start:stop] = decay
-        self.rate_P = torch.ones_like(replica.values_P) if rules.rates else None
-        for start, stop, factor in rules.rates:
+        self.rate_P = torch.ones_like(replica.values_P) if rules.groups.rates else None
+        for start, stop, factor in rules.groups.rates:
             self.decay_P[start:stop] *= factor
             if self.rate_P is not None:
                 self.rate_P[start:stop] = factor

@@ -4,7 +4,7 @@ Shape suffixes: P trainable parameters of the model.
 """
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from dkan_core.config.resolved import ResolvedTrainConfig
 from dkan_core.model.architecture import ModelConfig
@@ -13,12 +13,29 @@ from dkan_core.model.build import build_model
 from dkan_core.model.kernels import Kernel, use_kernel
 from dkan_core.model.prepared_step import PreparedStep, prepare_step
 from dkan_core.model.sketch import one_step, sketched_layers
-from dkan_core.training.compute.gradient import accumulate_gradient, to_tensors, total_weight, trained_parameters
+from dkan_core.training.compute.gradient import accumulate_gradient
+from dkan_core.training.compute.loss import total_weight
+from dkan_core.training.compute.pinned_memory import to_tensors
 from dkan_core.training.state.aggregation import LossTotals
 from dkan_core.utils.arrays import Arrays, Float32
 
 KEPT_BUFFERS = 4
 """Buffers whose views are made once: the two copies of a run's parameters take turns."""
+
+
+def trained_parameters(model: nn.Module) -> list[nn.Parameter]:
+    """Return the parameters that training changes, in a fixed order."""
+    return [parameter for parameter in model.parameters() if parameter.requires_grad]
+
+
+def parameter_count(model: nn.Module) -> int:
+    """Return P, the number of trainable parameters."""
+    return sum(parameter.numel() for parameter in trained_parameters(model))
+
+
+def flatten(model: nn.Module) -> Tensor:
+    """Return a copy of the trained parameters as one vector ``(P,)``."""
+    return torch.cat([parameter.detach().reshape(-1) for parameter in trained_parameters(model)])
 
 
 class Replica:

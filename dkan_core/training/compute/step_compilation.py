@@ -11,7 +11,7 @@ from dkan_core.config.resolved import ResolvedTrainConfig
 from dkan_core.model.base import TabularModel
 from dkan_core.model.kernels import compilation
 from dkan_core.training.compute import device_adamw
-from dkan_core.training.compute.gradient import part_loss
+from dkan_core.training.compute.loss import part_loss
 from dkan_core.utils.resources import available_cores
 
 THREADS = 8

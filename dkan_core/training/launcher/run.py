@@ -18,7 +18,7 @@ from dkan_core.model.base import TabularModel
 from dkan_core.tracking.tracker import Tracker
 from dkan_core.training.communication.process_group import local_rendezvous, serve_loopback_store
 from dkan_core.training.communication.wakeup import Wakeup
-from dkan_core.training.compute.gradient import decayed_ranges, flatten
+from dkan_core.training.compute.flat_model import flatten
 from dkan_core.training.launcher.checkpoint_writer import CheckpointWriter
 from dkan_core.training.launcher.fork_server_client import ForkServer
 from dkan_core.training.launcher.reporting import Reporter, TimeReader
@@ -29,7 +29,7 @@ from dkan_core.training.launcher.torchrun import Ranks
 from dkan_core.training.roles.process_spec import ProcessSpec
 from dkan_core.training.setup.code_factors import start_at_factors
 from dkan_core.training.setup.initial_model import InitialModel, initial_model, starting_architecture
-from dkan_core.training.setup.model_parts import learning_rate_factors
+from dkan_core.training.setup.parameter_groups import parameter_groups
 from dkan_core.training.setup.placement import Placement, threads_per_worker
 from dkan_core.training.state.checkpoint_file import Checkpoint, run_facts
 from dkan_core.training.state.checkpoint_store import best_path
@@ -127,8 +127,7 @@ def open_run(start: RunStart, architecture: ModelConfig) -> Iterator["Run"]:
             config=config,
             model=architecture.to_dict(),
             train_rows=rows,
-            decayed=tuple(decayed_ranges(model, config, rows)),
-            rates=tuple(learning_rate_factors(model, config, rows)),
+            groups=parameter_groups(model, config, rows),
             logs=str(start.folder / LOGS),
             best=str(best_path(start.folder, start.checkpoints)),
             shape=memory.shape,

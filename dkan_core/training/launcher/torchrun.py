@@ -26,12 +26,13 @@ from dkan_core.errors import DkanError, TrainingError
 from dkan_core.model.architecture import ModelConfig
 from dkan_core.training.communication.process_group import backend_for_devices, open_tcp_store, serve_loopback_store
 from dkan_core.training.communication.rendezvous import Rendezvous, TorchRun
-from dkan_core.training.compute.gradient import decayed_ranges, parameter_count, untrained_model
+from dkan_core.training.compute.flat_model import parameter_count
 from dkan_core.training.launcher.child_processes import Child
 from dkan_core.training.launcher.fork_server_client import ForkServer
 from dkan_core.training.roles.process_spec import ProcessSpec
-from dkan_core.training.setup.model_parts import learning_rate_factors
+from dkan_core.training.setup.parameter_groups import parameter_groups
 from dkan_core.training.setup.placement import Placement
+from dkan_core.training.setup.untrained_model import untrained_model
 from dkan_core.training.state.shared_memory import MemoryShape, create_memory
 from dkan_core.utils.signals import handle_signal
 from dkan_core.utils.storage.scratch import scratch_folder
@@ -210,8 +211,7 @@ def _collective_worker_spec(
         config=config,
         model=model,
         train_rows=rows,
-        decayed=tuple(decayed_ranges(untrained, config, rows)),
-        rates=tuple(learning_rate_factors(untrained, config, rows)),
+        groups=parameter_groups(untrained, config, rows),
         shape=shape,
         memory=create_memory(shape).handle,
         wakeups={},

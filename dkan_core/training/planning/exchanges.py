@@ -17,6 +17,7 @@ from dkan_core.training.launcher.fork_server_client import ForkServer
 from dkan_core.training.planning.probes.processes import ProbeProcesses, close_handles
 from dkan_core.training.roles.process_spec import ProcessSpec, process_name
 from dkan_core.training.setup.defaults import resolve
+from dkan_core.training.state.adamw import ParameterGroups
 from dkan_core.training.state.parameter_store import initialize_store
 from dkan_core.training.state.shared_memory import MemoryShape, WorkerGeneration, create_memory
 
@@ -105,7 +106,7 @@ def _process_spec(
         config=config,
         model={},
         train_rows=steps * config.workers,
-        decayed=((0, parameters, 1.0),),
+        groups=ParameterGroups(decayed=((0, parameters, 1.0),)),
         shape=shape,
         memory=memory.handle,
         rendezvous=rendezvous,

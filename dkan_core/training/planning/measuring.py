@@ -11,7 +11,7 @@ import torch
 from dkan_core.config import ResolvedTrainConfig
 from dkan_core.data.format.manifest import PreparedData
 from dkan_core.data.loading.loader import open_split
-from dkan_core.training.compute.gradient import decayed_ranges, flatten, untrained_model
+from dkan_core.training.compute.flat_model import flatten
 from dkan_core.training.compute.resident_rows import resident_bytes
 from dkan_core.training.launcher.fork_server_client import ForkServer
 from dkan_core.training.planning.device_memory import MemoryNeed, fit_memory
@@ -34,7 +34,10 @@ from dkan_core.training.planning.probes.gradient import WorkerMeasurement
 from dkan_core.training.planning.probes.processes import ProbeProcesses, close_handles
 from dkan_core.training.roles.process_spec import ProcessSpec
 from dkan_core.training.setup.architecture import choose_architecture
+from dkan_core.training.setup.parameter_groups import decayed_ranges
 from dkan_core.training.setup.placement import Placement
+from dkan_core.training.setup.untrained_model import untrained_model
+from dkan_core.training.state.adamw import ParameterGroups
 from dkan_core.training.state.parameter_store import initialize_store
 from dkan_core.training.state.shared_memory import MemoryShape, create_memory
 from dkan_core.utils.resources import available_cores, available_memory
@@ -192,7 +195,7 @@ def _process_spec(data: Path, manifest: PreparedData, config: ResolvedTrainConfi
         config=config,
         model=architecture.to_dict(),
         train_rows=rows,
-        decayed=tuple(decayed_ranges(model, config, rows)),
+        groups=ParameterGroups(decayed=tuple(decayed_ranges(model, config, rows))),
         shape=shape,
         memory=memory.handle,
         device=config.device,

@@ -21,14 +21,13 @@ from dkan_core.data.loading.loader import RowReader, SliceBatches
 from dkan_core.model.architecture import ModelConfig
 from dkan_core.model.base import TabularModel
 from dkan_core.training.compute.device_steps import make_local_steps
-from dkan_core.training.compute.flat_model import Replica
-from dkan_core.training.compute.gradient import decayed_ranges, flatten
+from dkan_core.training.compute.flat_model import Replica, flatten
 from dkan_core.training.roles.own_updates import OwnSteps
 from dkan_core.training.roles.post_step import PostStepHooks
 from dkan_core.training.roles.training_loop import TrainingLoop
 from dkan_core.training.setup.code_factors import start_at_factors
 from dkan_core.training.setup.initial_model import InitialModel, initial_model, starting_architecture
-from dkan_core.training.setup.model_parts import learning_rate_factors
+from dkan_core.training.setup.parameter_groups import parameter_groups
 from dkan_core.training.state.ledger import ENDINGS, Ledger
 from dkan_core.training.state.parameter_store import ParameterStore, UpdateRules, initialize_store
 from dkan_core.training.state.refit_choices import RefitChoices
@@ -114,9 +113,7 @@ class _Single:
         # The mapping stays, and no other process is to open it.
         os.close(memory.handle)
         initialize_store(memory, values_P, initial.moments_2P if initial else None)
-        decayed = decayed_ranges(model, config, train.rows)
-        rates = learning_rate_factors(model, config, train.rows)
-        rules = UpdateRules.from_config(config, train.rows, decayed, rates)
+        rules = UpdateRules.from_config(config, train.rows, parameter_groups(model, config, train.rows))
         self.store = ParameterStore(memory, rules, torch.get_num_threads())
         self.replica = Replica(model, torch.device(config.device), config.kernel)
         self.scorer = ValidationScorer(self.replica, self.valid, EarlyStopping(config.patience))

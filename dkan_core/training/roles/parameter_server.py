@@ -23,7 +23,7 @@ def server_loop(spec: ProcessSpec) -> TrainingLoop:
     memory = spec.open_memory()
     heartbeat = Heartbeat(memory, spec.role)
     stopwatch = Stopwatch(memory.server_time)
-    store = ParameterStore(memory, UpdateRules.from_config(spec.config, spec.train_rows, spec.decayed, spec.rates))
+    store = ParameterStore(memory, UpdateRules.from_config(spec.config, spec.train_rows, spec.groups))
     workers = [spec.wakeup(f"worker-{rank}") for rank in range(spec.config.workers)]
     assignment = AsyncAssignment if spec.config.mode == "async" else SyncAssignment
     source = assignment(store, spec.wakeup("server"), workers, stopwatch)

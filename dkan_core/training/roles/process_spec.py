@@ -8,7 +8,7 @@ from typing import Any, Self
 from dkan_core.config.resolved import ResolvedTrainConfig
 from dkan_core.training.communication.rendezvous import Rendezvous
 from dkan_core.training.communication.wakeup import Wakeup
-from dkan_core.training.state.adamw import Decayed, Rate
+from dkan_core.training.state.adamw import ParameterGroups
 from dkan_core.training.state.refit_choices import RefitChoices
 from dkan_core.training.state.shared_memory import MemoryShape, SharedMemory
 
@@ -44,11 +44,8 @@ class ProcessSpec:
     train_rows: int
     """Rows of the train split."""
 
-    decayed: tuple[Decayed, ...]
-    """Which ranges of the parameters decay, and how much."""
-
-    rates: tuple[Rate, ...] = ()
-    """Ranges with a learning rate of their own, and its factor."""
+    groups: ParameterGroups
+    """Weight decay and learning rate factors of the parameters."""
 
     shape: MemoryShape
     memory: int
@@ -120,8 +117,7 @@ class ProcessSpec:
         plain["rendezvous"] = Rendezvous(**plain["rendezvous"]) if plain["rendezvous"] else None
         plain["choices"] = RefitChoices(**plain["choices"]) if plain["choices"] else None
         plain["wakeups"] = {name: tuple(pair) for name, pair in plain["wakeups"].items()}
-        for name in ("decayed", "rates"):
-            plain[name] = tuple(map(tuple, plain[name]))
+        plain["groups"] = ParameterGroups(**{name: tuple(map(tuple, each)) for name, each in plain["groups"].items()})
         for name in ("history", "earlier_origins"):
             plain[name] = tuple(plain[name])
         return cls(**plain)

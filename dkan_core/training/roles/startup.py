@@ -62,7 +62,7 @@ def open_compute_process(spec: ProcessSpec) -> Iterator[ComputeProcess]:
             yield ComputeProcess(
                 memory=memory,
                 heartbeat=heartbeat,
-                rules=UpdateRules.from_config(spec.config, spec.train_rows, spec.decayed, spec.rates),
+                rules=UpdateRules.from_config(spec.config, spec.train_rows, spec.groups),
                 replica=Replica.from_architecture(spec.model, _device_of_copy(spec), spec.config.kernel),
                 batches=batches,
             )

@@ -16,7 +16,6 @@ from dkan_core.config import ResolvedTrainConfig
 from dkan_core.data.format.manifest import PreparedData
 from dkan_core.data.loading.loader import RowReader
 from dkan_core.model.architecture import ModelConfig
-from dkan_core.training.compute.gradient import untrained_model
 from dkan_core.training.setup.sizing import DEPTH_SEARCH_ROWS, NO_DROPOUT, deepened, refined
 from dkan_core.training.setup.trials import (
     HIDDEN,
@@ -32,6 +31,7 @@ from dkan_core.training.setup.trials import (
     split_at,
     trained,
 )
+from dkan_core.training.setup.untrained_model import untrained_model
 from dkan_core.utils.arrays import Float64
 from dkan_core.utils.torch_resources import torch_threads
 

@@ -26,7 +26,7 @@ from dkan_core.model.architecture import MAX_ONE_HOT_CODES, ModelConfig
 from dkan_core.model.base import TabularModel
 from dkan_core.model.encoder import EMBEDDING_STD
 from dkan_core.training.likelihood import target_of
-from dkan_core.training.setup.model_parts import EMBEDDINGS
+from dkan_core.training.setup.parameter_groups import EMBEDDINGS
 from dkan_core.training.setup.trials import can_be_held_out, folds_of, most_even_fold
 from dkan_core.utils.arrays import Arrays, Float64
 

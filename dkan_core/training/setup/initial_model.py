@@ -23,10 +23,11 @@ from dkan_core.model.blended import BlendedFastKAN
 from dkan_core.model.model_folder import REFIT_ROWS, WEIGHTS, find_model
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.model.tabular import TabularFastKAN
-from dkan_core.training.compute.gradient import flatten, untrained_model
+from dkan_core.training.compute.flat_model import flatten
 from dkan_core.training.setup.architecture import choose_architecture
-from dkan_core.training.setup.model_parts import EMBEDDINGS, learning_rate_factors
 from dkan_core.training.setup.monotone import parse_monotone
+from dkan_core.training.setup.parameter_groups import EMBEDDINGS, learning_rate_factors
+from dkan_core.training.setup.untrained_model import untrained_model
 from dkan_core.training.setup.weight_transfer import reading_all, transferred_state, widened_architecture
 from dkan_core.training.state.adamw import BETA1, BETA2
 from dkan_core.training.state.checkpoint_store import (

@@ -23,12 +23,14 @@ from dkan_core.data.loading.loader import FirstRows, RowReader, SliceBatches, al
 from dkan_core.model.architecture import ModelConfig
 from dkan_core.model.base import TabularModel
 from dkan_core.scoring.probabilities import SCORING_ROWS, log_odds
-from dkan_core.training.compute.flat_model import Replica
-from dkan_core.training.compute.gradient import cell_weights, decayed_ranges, flatten, to_tensors, untrained_model
+from dkan_core.training.compute.flat_model import Replica, flatten
 from dkan_core.training.compute.local_steps import HostSteps
+from dkan_core.training.compute.loss import cell_weights
+from dkan_core.training.compute.pinned_memory import to_tensors
 from dkan_core.training.setup.defaults import resolve
-from dkan_core.training.setup.model_parts import learning_rate_factors
+from dkan_core.training.setup.parameter_groups import parameter_groups
 from dkan_core.training.setup.sizing import SEARCH_ROWS
+from dkan_core.training.setup.untrained_model import untrained_model
 from dkan_core.training.state.adamw import AdamState
 from dkan_core.training.state.parameter_store import UpdateRules
 from dkan_core.utils.arrays import Arrays, Float64, Int64
@@ -116,8 +118,7 @@ def trained(
     )
     settings = resolve(asked, reader.rows, len(prepared.labels))
     model = untrained_model(architecture, prepared, settings)
-    decayed = decayed_ranges(model, settings, reader.rows)
-    rules = UpdateRules.from_config(settings, reader.rows, decayed, learning_rate_factors(model, settings, reader.rows))
+    rules = UpdateRules.from_config(settings, reader.rows, parameter_groups(model, settings, reader.rows))
     state = AdamState.starting_at(flatten(model).numpy())
     steps = rules.schedule.steps_per_epoch
     with closing(SliceBatches(reader, settings, 0)) as batches:

@@ -16,8 +16,10 @@ from dkan_core.native.library import AdamWArguments, native_library
 from dkan_core.utils.arrays import Float32
 
 Decayed = tuple[int, int, float]
+"""Range of the parameters, start and stop, and its decoupled weight decay, which the learning rate multiplies."""
+
 Rate = tuple[int, int, float]
-"""Range of the parameters, start and stop, and the factor of its learning rate; 0 where it is frozen."""
+"""Range of the parameters, start and stop, and the factor of its learning rate; 0 if it is frozen."""
 
 # These three are the defaults of the paper, and of torch.optim.AdamW, whose results a test compares.
 BETA1 = 0.9
@@ -25,6 +27,17 @@ BETA2 = 0.999
 EPSILON = 1e-8
 # Numbers updated at a time: six arrays of so many stay in a core's cache between the passes over them.
 BLOCK = 1 << 14
+
+
+@dataclass(frozen=True)
+class ParameterGroups:
+    """Ranges of the flat parameters that the optimizer treats differently, each in order."""
+
+    decayed: tuple[Decayed, ...] = ()
+    """Each within one range of ``rates``, or outside of all."""
+
+    rates: tuple[Rate, ...] = ()
+    """Those with a factor other than 1."""
 
 
 @dataclass(frozen=True)
@@ -83,22 +96,20 @@ class FlatAdamW:
     bit.
 
     Args:
-        decayed: Ranges of the parameters that decay, in order and each in one group: start, stop, and the decoupled
-            decay, which the learning rate multiplies.
-        rates: The groups with a factor other than 1, in order.
-        threads: How many the native extension uses, for the same bits.
+        groups: Which parameters decay, and which have another learning rate.
+        threads: How many the native extension uses; the result is bit-identical.
 
     >>> state = AdamState.starting_at(np.ones(3, np.float32))
-    >>> optimizer = FlatAdamW([(0, 3, 0.5)], [(0, 1, 0.0), (2, 3, 0.5)])
+    >>> optimizer = FlatAdamW(ParameterGroups(decayed=((0, 3, 0.5),), rates=((0, 1, 0.0), (2, 3, 0.5))))
     >>> optimizer.step(state, state, np.ones(3, np.float32), lr=0.1, count=1)
     True
     >>> state.values_P.round(3).tolist()
     [1.0, 0.8500000238418579, 0.925000011920929]
     """
 
-    def __init__(self, decayed: Sequence[Decayed], rates: Sequence[Rate] = (), threads: int = 1) -> None:
+    def __init__(self, groups: ParameterGroups, threads: int = 1) -> None:
         self.threads = threads
-        self._groups = [_Group(decayed, *each) for each in _covering(rates)]
+        self._groups = [_Group(groups.decayed, *each) for each in _covering(groups.rates)]
         self._scratch, self._scaled = np.empty((2, BLOCK), np.float32)
 
     def step(

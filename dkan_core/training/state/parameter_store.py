@@ -16,7 +16,7 @@ import numpy as np
 
 from dkan_core.config.resolved import ResolvedTrainConfig
 from dkan_core.errors import TrainingError
-from dkan_core.training.state.adamw import AdamState, Decayed, FlatAdamW, Rate
+from dkan_core.training.state.adamw import AdamState, FlatAdamW, ParameterGroups
 from dkan_core.training.state.aggregation import OptimizerStep, WorkerUpdate, aggregation_for
 from dkan_core.training.state.ledger import Ledger, WorkPlan, add_to_digest
 from dkan_core.training.state.schedule import Schedule, plan_work
@@ -41,20 +41,16 @@ class UpdateRules:
     config: ResolvedTrainConfig
     schedule: Schedule
     work_plan: WorkPlan
-    decayed: Sequence[Decayed]
-    rates: Sequence[Rate] = ()
+    groups: ParameterGroups
 
     @classmethod
-    def from_config(
-        cls, config: ResolvedTrainConfig, train_rows: int, decayed: Sequence[Decayed], rates: Sequence[Rate] = ()
-    ) -> "UpdateRules":
+    def from_config(cls, config: ResolvedTrainConfig, train_rows: int, groups: ParameterGroups) -> "UpdateRules":
         """Return the rules of a resolved config."""
-        schedule = Schedule.from_config(config, train_rows)
-        return cls(config, schedule, plan_work(config, train_rows), decayed, rates)
+        return cls(config, Schedule.from_config(config, train_rows), plan_work(config, train_rows), groups)
 
     def optimizer(self, threads: int) -> FlatAdamW:
         """Return an optimizer."""
-        return FlatAdamW(self.decayed, self.rates, threads)
+        return FlatAdamW(self.groups, threads)
 
     def optimizer_count(self, step: int) -> int:
         """Return AdamW's count of steps at a step of the run, counted from 0: its moments may be older than the run."""

@@ -24,13 +24,14 @@ from dkan_core.training.communication.process_group import ProcessGroup
 from dkan_core.training.communication.rendezvous import Rendezvous
 from dkan_core.training.compute import device_steps
 from dkan_core.training.compute.device_steps import DeviceSteps
-from dkan_core.training.compute.flat_model import Replica
-from dkan_core.training.compute.gradient import decayed_ranges, flatten, untrained_model
+from dkan_core.training.compute.flat_model import Replica, flatten
 from dkan_core.training.roles.post_step import PostStepHooks
 from dkan_core.training.roles.rank_updates import DeviceRounds
 from dkan_core.training.roles.training_loop import TrainingLoop
 from dkan_core.training.setup.architecture import choose_architecture
 from dkan_core.training.setup.defaults import resolve
+from dkan_core.training.setup.parameter_groups import parameter_groups
+from dkan_core.training.setup.untrained_model import untrained_model
 from dkan_core.training.state.parameter_store import ParameterStore, UpdateRules, initialize_store
 from dkan_core.training.state.shared_memory import MemoryShape, create_memory
 from dkan_core.training.state.stopwatch import Stopwatch
@@ -75,7 +76,7 @@ def last_state(prepared: Path, strategy: Strategy, rank: int, port: int, way: st
         architecture = choose_architecture(reader, manifest, config)
         model = untrained_model(architecture, manifest, config)
         values_P = flatten(model).numpy()
-        rules = UpdateRules.from_config(config, reader.rows, decayed_ranges(model, config, reader.rows))
+        rules = UpdateRules.from_config(config, reader.rows, parameter_groups(model, config, reader.rows))
         memory = create_memory(MemoryShape.from_config(config, len(values_P)))
         initialize_store(memory, values_P)
         group = ProcessGroup(Rendezvous(port=port, prefix=f"{strategy} {way}"), rank, 2, CPU, config.exchange_timeout)

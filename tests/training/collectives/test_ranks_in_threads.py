@@ -23,13 +23,14 @@ from dkan_core.training.collectives.on_device import EXCHANGES
 from dkan_core.training.communication.process_group import ProcessGroup
 from dkan_core.training.compute import flat_model, gradient, step_exchange
 from dkan_core.training.compute.device_steps import DeviceSteps
-from dkan_core.training.compute.flat_model import Replica
-from dkan_core.training.compute.gradient import decayed_ranges, flatten, untrained_model
+from dkan_core.training.compute.flat_model import Replica, flatten
 from dkan_core.training.roles.post_step import PostStepHooks
 from dkan_core.training.roles.rank_updates import DeviceRounds, RankUpdates, ReducedUpdates
 from dkan_core.training.roles.training_loop import TrainingLoop
 from dkan_core.training.setup.architecture import choose_architecture
 from dkan_core.training.setup.defaults import resolve
+from dkan_core.training.setup.parameter_groups import parameter_groups
+from dkan_core.training.setup.untrained_model import untrained_model
 from dkan_core.training.state.ledger import Ledger
 from dkan_core.training.state.parameter_store import (
     REFUSED_BEFORE_BACKOFF,
@@ -175,7 +176,7 @@ def train_in_threads(
     architecture = choose_architecture(readers[0], manifest, config)
     model = untrained_model(architecture, manifest, config)
     values_P = flatten(model).numpy()
-    rules = UpdateRules.from_config(config, readers[0].rows, decayed_ranges(model, config, readers[0].rows))
+    rules = UpdateRules.from_config(config, readers[0].rows, parameter_groups(model, config, readers[0].rows))
     barrier = threading.Barrier(2)
     parts: dict[int, Any] = {}
     stores: dict[int, ParameterStore] = {}

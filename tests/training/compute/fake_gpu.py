@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from dkan_core.model.kernels import choice, verified
-from dkan_core.training.compute import device_adamw, gradient, row_lookup
+from dkan_core.training.compute import device_adamw, loss, row_lookup
 
 CUDA = torch.device("cuda", 0)
 
@@ -50,7 +50,7 @@ def fake_gpu(patch: pytest.MonkeyPatch) -> Iterator[None]:
     patch.setattr(torch.cuda, "is_bf16_supported", lambda *_: True)
     with FakeTensorMode(allow_non_fake_inputs=True):
         yield
-    gradient.constants.cache_clear()
+    loss.constants.cache_clear()
 
 
 @contextmanager

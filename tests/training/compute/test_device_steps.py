@@ -16,14 +16,15 @@ from dkan_core.model.architecture import ModelConfig
 from dkan_core.model.tabular import TabularFastKAN
 from dkan_core.training.compute import resident_rows
 from dkan_core.training.compute.device_steps import DeviceSteps
-from dkan_core.training.compute.flat_model import Replica
-from dkan_core.training.compute.gradient import constants, decayed_ranges, flatten
+from dkan_core.training.compute.flat_model import Replica, flatten
 from dkan_core.training.compute.local_steps import HostSteps
+from dkan_core.training.compute.loss import constants
 from dkan_core.training.compute.resident_rows import ResidentRows
 from dkan_core.training.compute.row_keys import mix_keys
 from dkan_core.training.compute.step_graph import WARMUP_STEPS
 from dkan_core.training.setup.defaults import resolve
-from dkan_core.training.state.adamw import AdamState, Rate
+from dkan_core.training.setup.parameter_groups import decayed_ranges
+from dkan_core.training.state.adamw import AdamState, ParameterGroups, Rate
 from dkan_core.training.state.aggregation import LossTotals
 from dkan_core.training.state.parameter_store import UpdateRules
 from dkan_core.utils.arrays import Arrays, Int64
@@ -88,7 +89,8 @@ def states(
     """Return what the work units of two epochs lead to: those of a rank, or on slices that take turns."""
     reader = reader or rows_in_memory()
     model = network(config)
-    rules = UpdateRules.from_config(config, reader.rows, decayed_ranges(model, config, reader.rows), rates)
+    groups = ParameterGroups(tuple(decayed_ranges(model, config, reader.rows)), tuple(rates))
+    rules = UpdateRules.from_config(config, reader.rows, groups)
     state = AdamState.starting_at(flatten(model).numpy())
     batches = SliceBatches(reader, config, rank)
     steps = kind(Replica(model, device, config.kernel), batches, rules)

@@ -10,8 +10,8 @@ from dkan_core.model.architecture import ModelConfig
 from dkan_core.model.prepared_step import PreparedStep, prepare_step
 from dkan_core.model.tabular import TabularFastKAN
 from dkan_core.training.compute import flat_model
-from dkan_core.training.compute.flat_model import Replica
-from dkan_core.training.compute.gradient import accumulate_gradient, flatten
+from dkan_core.training.compute.flat_model import Replica, flatten
+from dkan_core.training.compute.gradient import accumulate_gradient
 from dkan_core.utils.arrays import Float32
 from tests.model.architectures import CONFIG, PLAIN, changed
 from tests.native import needs_native

@@ -18,7 +18,9 @@ from dkan_core.data.loading.order import dropout_keys
 from dkan_core.model.architecture import ModelConfig
 from dkan_core.model.kernels import use_kernel
 from dkan_core.model.tabular import TabularFastKAN
-from dkan_core.training.compute.gradient import accumulate_gradient, masked_loss, trained_parameters
+from dkan_core.training.compute.flat_model import trained_parameters
+from dkan_core.training.compute.gradient import accumulate_gradient
+from dkan_core.training.compute.loss import masked_loss
 from dkan_core.training.roles.in_process import train_single
 from dkan_core.training.setup.defaults import resolve
 from tests.model.architectures import CONFIG, PLAIN, changed
@@ -60,7 +62,9 @@ def batch_of(architecture: ModelConfig, *, rows: int = ROWS, weighted: bool = Tr
 def gradient(model: TabularFastKAN, batch: dict[str, Tensor], **settings: Any) -> tuple[Tensor, float, float]:
     """Return gradient, loss and weight of a batch."""
     batch = {name: tensor.to(model.bias.device) for name, tensor in batch.items()}
-    model.zero_grad(set_to_none=False)
+    for parameter in trained_parameters(model):
+        if parameter.grad is not None:
+            parameter.grad.zero_()
     loss, weight = accumulate_gradient(model, batch, resolved(labels=2, **settings))
     gradients = [parameter.grad.flatten() for parameter in trained_parameters(model) if parameter.grad is not None]
     return torch.cat(gradients), loss, weight

@@ -3,7 +3,7 @@
 import torch
 from torch.nn import functional as F
 
-from dkan_core.training.compute.gradient import masked_loss
+from dkan_core.training.compute.loss import masked_loss
 
 
 def test_loss_is_the_mean_over_measured_labels() -> None:

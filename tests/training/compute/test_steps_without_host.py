@@ -16,7 +16,7 @@ from dkan_core.training.communication.process_group import ProcessGroup
 from dkan_core.training.compute import resident_rows
 from dkan_core.training.compute.device_steps import DeviceSteps
 from dkan_core.training.compute.flat_model import Replica
-from dkan_core.training.compute.gradient import decayed_ranges
+from dkan_core.training.setup.parameter_groups import parameter_groups
 from dkan_core.training.state.parameter_store import UpdateRules
 from tests.training.compute.fake_gpu import CUDA, HostInvolvedError, NoHost, fake_gpu, fused_kernels
 from tests.training.compute.test_device_steps import network, rows_in_memory, settings
@@ -45,7 +45,7 @@ def steps_on_gpu(changes: dict[str, object], patch: pytest.MonkeyPatch) -> Itera
     config = settings(**changes)
     reader = rows_in_memory()
     model = network(config).to("meta")
-    rules = UpdateRules.from_config(config, reader.rows, decayed_ranges(model, config, reader.rows))
+    rules = UpdateRules.from_config(config, reader.rows, parameter_groups(model, config, reader.rows))
     with fake_gpu(patch), closing(SliceBatches(reader, config, 0)) as batches:
         yield DeviceSteps(Replica(model.to_empty(device=CUDA), CUDA), batches, rules)
 

@@ -19,6 +19,7 @@ from dkan_core.training.launcher import checkpoint_writer
 from dkan_core.training.launcher.checkpoint_writer import CheckpointWriter
 from dkan_core.training.launcher.reporting import Reporter, TimeReader
 from dkan_core.training.roles.post_step import PostStepHooks
+from dkan_core.training.state.adamw import ParameterGroups
 from dkan_core.training.state.checkpoint_file import run_facts
 from dkan_core.training.state.checkpoint_store import load_checkpoint
 from dkan_core.training.state.parameter_store import ParameterStore, UpdateRules, initialize_store, newest_restore_point
@@ -41,7 +42,7 @@ class Training:
 
     def begin_server(self) -> None:
         """Begin as a server that takes the place of another."""
-        self.store = ParameterStore(self.memory, UpdateRules.from_config(CONFIG, ROWS, ()))
+        self.store = ParameterStore(self.memory, UpdateRules.from_config(CONFIG, ROWS, ParameterGroups()))
         self.hooks = PostStepHooks(self.store, lambda *_: True)
 
     def step(self, count: int = 1) -> None:

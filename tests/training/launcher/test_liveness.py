@@ -26,14 +26,15 @@ from dkan_core.training.launcher.liveness import MAX_FAILED_STARTS, LivenessCoun
 from dkan_core.training.launcher.supervisor import Supervisor
 from dkan_core.training.roles.process_spec import ProcessSpec
 from dkan_core.training.setup.defaults import resolve
+from dkan_core.training.state.adamw import ParameterGroups
 from dkan_core.training.state.shared_memory import MemoryShape, create_memory
 from tests.training.faults import inject, slow_steps
 from tests.training.processes import Background, children, wait_for_child, wait_until
 from tests.training.runs import CONFIG, ROWS, STEPS, check_nothing_lost, facts, ledger_of, memory_of
 
 SPEC: dict[str, Any] = {
-    **{"prepared": "", "run": "", "model": {}, "train_rows": 1, "decayed": (), "wakeups": {}, "memory": -1},
-    **{"shape": MemoryShape(parameters=1, workers=1), "config": resolve(CONFIG, ROWS)},
+    **{"prepared": "", "run": "", "model": {}, "train_rows": 1, "wakeups": {}, "memory": -1},
+    **{"groups": ParameterGroups(), "shape": MemoryShape(parameters=1, workers=1), "config": resolve(CONFIG, ROWS)},
 }
 """Of any process, but for its role."""
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from dkan_core.tracking.tracker import Progress, Trackers
 from dkan_core.training.launcher.reporting import Reporter, TimeReader
+from dkan_core.training.state.adamw import ParameterGroups
 from dkan_core.training.state.ledger import Ledger
 from dkan_core.training.state.parameter_store import UpdateRules
 from dkan_core.training.state.shared_memory import MemoryShape, create_memory
@@ -27,7 +28,7 @@ class Listener(Trackers):
 def told_of(folder: Path, *ledgers: Ledger) -> list[Progress]:
     memory = create_memory(MemoryShape(parameters=1, workers=1))
     os.close(memory.handle)
-    listener, schedule = Listener(), UpdateRules.from_config(CONFIG, ROWS, ()).schedule
+    listener, schedule = Listener(), UpdateRules.from_config(CONFIG, ROWS, ParameterGroups()).schedule
     with Reporter(folder, CONFIG, schedule, TimeReader(memory, has_server=False), listener) as reporter:
         for ledger in ledgers:
             reporter.progress(ledger)

@@ -4,7 +4,7 @@ import pytest
 
 from dkan_core import TrainConfig
 from dkan_core.model.build import build_model
-from dkan_core.training.compute.gradient import parameter_count
+from dkan_core.training.compute.flat_model import parameter_count
 from dkan_core.training.planning.device_memory import RESERVED_SHARE
 from dkan_core.training.planning.model_parallel import BYTES_PER_PARAMETER, ModelParallelPlan, model_parallel_plans
 from dkan_core.training.setup.defaults import resolve

@@ -17,8 +17,7 @@ from dkan_core import ConfigError, DataError, Plan, TrainConfig, TrainingError, 
 from dkan_core.config import build_config
 from dkan_core.data.loading.order import slice_of
 from dkan_core.data.loading.prefetching import PREFETCH
-from dkan_core.training.compute.flat_model import Replica
-from dkan_core.training.compute.gradient import parameter_count
+from dkan_core.training.compute.flat_model import Replica, parameter_count
 from dkan_core.training.launcher.fork_server_client import ForkServer
 from dkan_core.training.planning import checking, measuring
 from dkan_core.training.planning.advice import Device, advise

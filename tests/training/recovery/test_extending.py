@@ -12,7 +12,7 @@ from safetensors.numpy import load_file
 
 from dkan_core import ConfigError, OutputError, TrainConfig, TrainResult, train
 from dkan_core.model.saved_model import SavedModel
-from dkan_core.training.compute.gradient import flatten
+from dkan_core.training.compute.flat_model import flatten
 from dkan_core.training.launcher.run_log import FITTED
 from dkan_core.training.state.checkpoint_store import BEST_FILE, load_checkpoint
 from tests.additive_data import prepare_rows

@@ -12,11 +12,11 @@ import torch
 from dkan_core.config import ResolvedTrainConfig
 from dkan_core.data.loading.in_memory import ArraysReader
 from dkan_core.data.loading.loader import SliceBatches
-from dkan_core.training.compute.flat_model import Replica
-from dkan_core.training.compute.gradient import decayed_ranges, flatten
+from dkan_core.training.compute.flat_model import Replica, flatten
 from dkan_core.training.compute.local_steps import HostSteps
 from dkan_core.training.roles import own_updates
 from dkan_core.training.roles.own_updates import OwnSteps
+from dkan_core.training.setup.parameter_groups import parameter_groups
 from dkan_core.training.state.aggregation import WorkerUpdate
 from dkan_core.training.state.parameter_store import ParameterStore, UpdateRules, initialize_store
 from dkan_core.training.state.shared_memory import MemoryShape, create_memory
@@ -31,7 +31,7 @@ def stores(config: ResolvedTrainConfig, reader: ArraysReader | None = None) -> I
     """Yield the store after every commit of a run."""
     reader = reader or rows_in_memory()
     model = network(config)
-    rules = UpdateRules.from_config(config, reader.rows, decayed_ranges(model, config, reader.rows))
+    rules = UpdateRules.from_config(config, reader.rows, parameter_groups(model, config, reader.rows))
     values = flatten(model).numpy()
     memory = create_memory(MemoryShape(parameters=len(values), workers=1, average=config.ema_decay > 0))
     os.close(memory.handle)

@@ -12,6 +12,7 @@ from dkan_core import TrainConfig
 from dkan_core.training.communication.wakeup import Wakeup
 from dkan_core.training.roles.work_assignment import AsyncAssignment, SyncAssignment, WorkAssignment
 from dkan_core.training.setup.defaults import resolve
+from dkan_core.training.state.adamw import ParameterGroups
 from dkan_core.training.state.aggregation import WorkerUpdate
 from dkan_core.training.state.parameter_store import ParameterStore, UpdateRules, initialize_store
 from dkan_core.training.state.shared_memory import SHUTDOWN, WAIT, MemoryShape, Push, WorkerGeneration, create_memory
@@ -33,7 +34,7 @@ def store_of(mode: Literal["sync", "async"]) -> ParameterStore:
     for rank in range(WORKERS):
         memory.worker_generations[rank].write(WorkerGeneration(generation=1))
         memory.pushes[rank].write(Push(generation=1))
-    return ParameterStore(memory, UpdateRules.from_config(config, ROWS, []))
+    return ParameterStore(memory, UpdateRules.from_config(config, ROWS, ParameterGroups()))
 
 
 def serve(store: ParameterStore) -> WorkAssignment:

@@ -16,11 +16,12 @@ from dkan_core.data.format.manifest import PreparedData
 from dkan_core.data.loading.loader import open_split
 from dkan_core.model.base import TabularModel
 from dkan_core.model.saved_model import SavedModel
-from dkan_core.training.compute.gradient import flatten, untrained_model
+from dkan_core.training.compute.flat_model import flatten
 from dkan_core.training.roles.in_process import train_single
 from dkan_core.training.setup.architecture import choose_architecture
 from dkan_core.training.setup.code_factors import Factorization, Rows, start_at_factors
 from dkan_core.training.setup.defaults import resolve_for
+from dkan_core.training.setup.untrained_model import untrained_model
 
 USERS, ITEMS, ROWS = 120, 60, 12_000
 FAST = TrainConfig(device="cpu", workers=1, architecture_search=False, blend=False)

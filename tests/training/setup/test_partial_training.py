@@ -13,11 +13,10 @@ from dkan_core import ConfigError, TrainConfig, TrainResult, train
 from dkan_core.data.format.manifest import read_manifest
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.model.tabular import TabularFastKAN
-from dkan_core.training.compute.flat_model import Replica
-from dkan_core.training.compute.gradient import code_rate, parameter_count
+from dkan_core.training.compute.flat_model import Replica, parameter_count
 from dkan_core.training.setup.initial_model import take_initial
-from dkan_core.training.setup.model_parts import learning_rate_factors, part_names
-from dkan_core.training.state.adamw import AdamState, FlatAdamW
+from dkan_core.training.setup.parameter_groups import code_rate, learning_rate_factors, part_names
+from dkan_core.training.state.adamw import AdamState, FlatAdamW, ParameterGroups
 from dkan_core.training.state.checkpoint_store import load_checkpoint
 from tests.command import check, dkan
 from tests.model.architectures import CONFIG as ARCHITECTURE
@@ -71,20 +70,20 @@ def test_a_factor_of_the_rate_is_that_of_the_steps() -> None:
     """Each stretch is stepped as if it were alone with its own rate, and decays by it."""
     rng = np.random.default_rng(0)
     values_P, gradient_P = rng.standard_normal((2, 40_000), np.float32)
-    decayed = [(100, 30_000, 0.5)]
+    decayed = ParameterGroups(((100, 30_000, 0.5),))
     whole, parts = AdamState.starting_at(values_P.copy()), AdamState.starting_at(values_P.copy())
-    optimizer = FlatAdamW([(100, 20_000, 0.5), (20_000, 30_000, 0.5)], [(20_000, 40_000, 0.25)])
+    optimizer = FlatAdamW(ParameterGroups(((100, 20_000, 0.5), (20_000, 30_000, 0.5)), ((20_000, 40_000, 0.25),)))
     for count in (1, 2, 3):
         assert optimizer.step(parts, parts, gradient_P, lr=0.1, count=count)
         assert FlatAdamW(decayed).step(whole, whole, gradient_P, lr=0.1, count=count)
     assert np.array_equal(parts.values_P[:20_000], whole.values_P[:20_000])
     slow = AdamState.starting_at(values_P[20_000:].copy())
     for count in (1, 2, 3):
-        FlatAdamW([(0, 10_000, 0.5)]).step(slow, slow, gradient_P[20_000:], lr=0.025, count=count)
+        FlatAdamW(ParameterGroups(((0, 10_000, 0.5),))).step(slow, slow, gradient_P[20_000:], lr=0.025, count=count)
     assert np.array_equal(parts.values_P[20_000:], slow.values_P)
     # All of the gradient counts, whose norm is known; beside a frozen part, what is learned from.
     assert optimizer.trained_norm(gradient_P, 1.5) == 1.5
-    frozen = FlatAdamW([], [(0, 10, 0.0)])
+    frozen = FlatAdamW(ParameterGroups(rates=((0, 10, 0.0),)))
     assert frozen.trained_norm(gradient_P, 1.5) == pytest.approx(np.linalg.norm(gradient_P[10:]), rel=1e-5)
 
 

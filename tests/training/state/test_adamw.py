@@ -8,7 +8,7 @@ import torch
 from torch.optim.adamw import adamw
 
 from dkan_core.training.state import adamw as adamw_module
-from dkan_core.training.state.adamw import BLOCK, AdamState, FlatAdamW
+from dkan_core.training.state.adamw import BLOCK, AdamState, FlatAdamW, ParameterGroups
 from tests.native import needs_native
 
 
@@ -23,7 +23,7 @@ def test_optimizer_equals_torch(native: bool, monkeypatch: pytest.MonkeyPatch) -
     steps = [torch.tensor(0.0) for _ in groups]
     defaults = inspect.signature(torch.optim.AdamW).parameters
     beta1, beta2 = defaults["betas"].default
-    ours = FlatAdamW([(0, 60, 0.1)])
+    ours = FlatAdamW(ParameterGroups(((0, 60, 0.1),)))
     state, updated = (AdamState.starting_at(start.copy()) for _ in range(2))
     for step in range(50):
         gradient = rng.normal(size=100).astype(np.float32)
@@ -63,7 +63,7 @@ def test_native_step_has_the_bits_of_numpy(size: int, in_place: bool, monkeypatc
     for native in (True, False):
         if not native:
             monkeypatch.setattr(adamw_module, "native_library", lambda: None)
-        optimizer, state = FlatAdamW(decayed, threads=3), AdamState.starting_at(start.copy())
+        optimizer, state = FlatAdamW(ParameterGroups(tuple(decayed)), threads=3), AdamState.starting_at(start.copy())
         other = state if in_place else AdamState.starting_at(np.empty_like(start))
         for count, kept in enumerate(gradients, start=1):
             gradient, rules = kept.copy(), {"lr": 0.01 / count, "scale": 0.3 ** (count % 2)}
@@ -79,6 +79,6 @@ def test_native_step_has_the_bits_of_numpy(size: int, in_place: bool, monkeypatc
 @pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
 def test_native_step_tells_what_is_not_finite(wrong: float) -> None:
     state, gradient = AdamState.starting_at(np.ones(1000, np.float32)), np.ones(1000, np.float32)
-    assert FlatAdamW([]).step(state, state, gradient, lr=0.1, count=1)
+    assert FlatAdamW(ParameterGroups()).step(state, state, gradient, lr=0.1, count=1)
     gradient[777] = wrong
-    assert not FlatAdamW([]).step(state, state, gradient, lr=0.1, count=2)
+    assert not FlatAdamW(ParameterGroups()).step(state, state, gradient, lr=0.1, count=2)

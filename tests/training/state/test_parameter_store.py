@@ -10,7 +10,7 @@ import pytest
 
 from dkan_core import TrainingError
 from dkan_core.config import ResolvedTrainConfig
-from dkan_core.training.state.adamw import FlatAdamW
+from dkan_core.training.state.adamw import FlatAdamW, ParameterGroups
 from dkan_core.training.state.aggregation import WorkerUpdate
 from dkan_core.training.state.parameter_store import (
     MAX_BACKOFFS,
@@ -31,7 +31,7 @@ def store_of(config: ResolvedTrainConfig = CONFIG) -> ParameterStore:
     memory = create_memory(MemoryShape(parameters=P, workers=2, average=config.ema_decay > 0))
     os.close(memory.handle)
     initialize_store(memory, np.linspace(-1, 1, P, dtype=np.float32))
-    return ParameterStore(memory, UpdateRules.from_config(config, 1000, []))
+    return ParameterStore(memory, UpdateRules.from_config(config, 1000, ParameterGroups()))
 
 
 def push(index: int, values: float | npt.NDArray[np.float32], **facts: float) -> WorkerUpdate:
@@ -99,7 +99,7 @@ def test_weights_that_are_set_are_named_where_the_loss_is_not_finite() -> None:
 
 def test_step_whose_result_overflows_is_refused() -> None:
     store = store_of(replace(CONFIG, learning_rate=1e3, weight_decay=1e3))
-    store.optimizer = FlatAdamW([(0, P, 1e37)])
+    store.optimizer = FlatAdamW(ParameterGroups(((0, P, 1e37),)))
     store.apply_updates(gradients(0, 1.0, 1.0))
     assert store.ledger.refused == 1 and np.isfinite(store.state_KP).all()
 

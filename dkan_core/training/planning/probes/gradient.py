@@ -21,7 +21,8 @@ from dkan_core.data.loading.prefetching import PREFETCH
 from dkan_core.model.kernels.choice import captured
 from dkan_core.training.communication.messages import inherited
 from dkan_core.training.compute.flat_model import Replica
-from dkan_core.training.compute.gradient import add_gradient, add_part_gradient, to_tensors
+from dkan_core.training.compute.gradient import add_gradient, add_part_gradient
+from dkan_core.training.compute.pinned_memory import to_tensors
 from dkan_core.training.planning.probes.processes import MEASURED
 from dkan_core.training.roles.process_spec import ProcessSpec
 from dkan_core.training.roles.startup import open_train_split, use_device
@@ -104,7 +105,7 @@ class Probe:
         self.memory = create_memory(MemoryShape(parameters=len(self.values_P), workers=1))
         os.close(self.memory.handle)
         initialize_store(self.memory, self.values_P)
-        self.store = ParameterStore(self.memory, UpdateRules.from_config(spec.config, spec.train_rows, spec.decayed))
+        self.store = ParameterStore(self.memory, UpdateRules.from_config(spec.config, spec.train_rows, spec.groups))
         self.replica = Replica.from_architecture(spec.model, device, spec.config.kernel)
         self.replica.bind_gradient_array(self.memory.pushes_WN[0])
         self.replica.load(self.values_P)

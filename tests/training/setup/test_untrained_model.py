@@ -6,7 +6,8 @@ import torch
 
 from dkan_core.data.format.manifest import read_manifest
 from dkan_core.data.format.split_info import SplitInfo
-from dkan_core.training.compute.gradient import flatten, untrained_model
+from dkan_core.training.compute.flat_model import flatten
+from dkan_core.training.setup.untrained_model import untrained_model
 from tests.model.architectures import CONFIG
 from tests.settings import resolved
 

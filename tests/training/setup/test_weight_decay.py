@@ -3,8 +3,8 @@
 import torch
 
 from dkan_core.model.tabular import TabularFastKAN
-from dkan_core.training.compute.flat_model import Replica
-from dkan_core.training.compute.gradient import code_decay, decayed_ranges, parameter_count
+from dkan_core.training.compute.flat_model import Replica, parameter_count
+from dkan_core.training.setup.parameter_groups import code_decay, decayed_ranges
 from tests.model.architectures import CONFIG
 from tests.settings import resolved
 
