@@ -8,11 +8,12 @@ Shape suffixes: B rows, H the first layer's outputs over all members.
 import numpy as np
 import torch
 
+from dkan_core.config import TrainConfig
 from dkan_core.model.base import TabularModel
 from dkan_core.model.decoding import decode_scores
 from dkan_core.model.kernels.native_step import StepCall, divisor_of
 from dkan_core.model.tabular import TabularFastKAN
-from dkan_core.model.training_step import Layers, LossTerms, find_layers, step_arguments
+from dkan_core.model.training_step import Layers, find_layers, step_arguments
 from dkan_core.utils.arrays import Arrays
 
 TYPES = {
@@ -35,27 +36,15 @@ class PreparedStep:
         model: The model, in training mode.
         layers: Its layers.
         arrays: Rows like those to come, of the same arrays and types.
-        pos_weight: What positives count in the loss.
-        label_weights: What each label counts; nothing where all count 1.
-        bf16: Whether matrix products may be those of bfloat16 numbers.
+        config: Settings of the loss, and the precision.
     """
 
-    def __init__(
-        self,
-        model: TabularFastKAN,
-        layers: Layers,
-        arrays: Arrays,
-        pos_weight: float,
-        label_weights: tuple[float, ...],
-        *,
-        bf16: bool,
-    ) -> None:
+    def __init__(self, model: TabularFastKAN, layers: Layers, arrays: Arrays, config: TrainConfig) -> None:
         self._first_BH = torch.empty(len(arrays["labels"]), model.first_width)
         rows = {name: torch.from_numpy(array) for name, array in arrays.items()}
-        weights = torch.tensor(label_weights, dtype=torch.float32) if label_weights else None
-        terms = LossTerms(pos_weight, weights, torch.ones(()))
+        bf16 = config.precision == "bf16"
         with torch.no_grad():
-            first_arguments = step_arguments(model, layers, rows, terms)
+            first_arguments = step_arguments(model, layers, rows, config, torch.ones(()))
             self._call = StepCall(*first_arguments, layers.gradients, self._first_BH, shifted=False, bf16=bf16)
 
     def add_gradient(self, arrays: Arrays, total: float) -> float:
@@ -93,21 +82,17 @@ class PreparedStep:
         return float(np.float32(self._call.run()))
 
 
-def prepare_step(
-    model: TabularModel, arrays: Arrays, pos_weight: float, label_weights: tuple[float, ...], *, bf16: bool = False
-) -> PreparedStep | None:
-    """Return the steps of a model on its present buffers; None where rows or layers are not of the kind that it takes.
+def prepare_step(model: TabularModel, arrays: Arrays, config: TrainConfig) -> PreparedStep | None:
+    """Return the steps of a model on its present buffers; None if one call cannot compute such rows or layers.
 
     Args:
         model: The model, in training mode.
         arrays: Rows like those to come, at least one.
-        pos_weight: What positives count in the loss.
-        label_weights: What each label counts; nothing where all count 1.
-        bf16: Whether matrix products may be those of bfloat16 numbers.
+        config: Settings of the loss, and the precision.
     """
     usual = all(array.dtype in TYPES.get(name, ()) and array.flags.c_contiguous for name, array in arrays.items())
     # The weights of binary features are multiplied by torch, beside the call.
     if not usual or not isinstance(model, TabularFastKAN) or model.encoder.binary_linear is not None:
         return None
-    layers = find_layers(model, bf16=bf16)
-    return None if layers is None else PreparedStep(model, layers, arrays, pos_weight, label_weights, bf16=bf16)
+    layers = find_layers(model, config)
+    return None if layers is None else PreparedStep(model, layers, arrays, config)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from dkan_core.config import TrainConfig
 from dkan_core.model.base import TabularModel
 from dkan_core.model.dropout import RowDropout
 from dkan_core.model.encoder import stored_scores
@@ -18,17 +19,6 @@ from dkan_core.model.kernels import can_compute_step
 from dkan_core.model.kernels.native_input import kept_gradients
 from dkan_core.model.kernels.native_step import Gradients, Loss, training_step
 from dkan_core.model.tabular import TabularFastKAN
-
-
-class LossTerms(NamedTuple):
-    """What the loss of a batch depends on, beside its rows."""
-
-    pos_weight: float
-    label_weights: Tensor | None
-    """``(L,)``."""
-
-    total: Tensor
-    """Sum of the weights of the whole batch; a scalar."""
 
 
 class _Hidden(NamedTuple):
@@ -42,15 +32,15 @@ class _Hidden(NamedTuple):
 
 
 def add_step_gradient(
-    model: TabularModel, rows: Mapping[str, Tensor], terms: LossTerms, *, bf16: bool = False
+    model: TabularModel, rows: Mapping[str, Tensor], config: TrainConfig, total: Tensor
 ) -> Tensor | None:
     """Add the gradient of the loss of prepared rows to the parameters' ``grad``; return that loss, a scalar.
 
     Args:
         model: The model.
         rows: Labels, maybe weights, features, and keys for dropout.
-        terms: Of the loss.
-        bf16: Whether matrix products may be those of bfloat16 numbers.
+        config: Settings of the loss, and the precision.
+        total: Sum of the weights of the batch that the rows are a part of; a scalar.
 
     Returns:
         None where autograd has to do it, and nothing is changed: on a GPU, for instance, or with several hidden layers.
@@ -60,11 +50,11 @@ def add_step_gradient(
     """
     if not isinstance(model, TabularFastKAN):
         return None
-    found = find_layers(model, bf16=bf16)
+    found = find_layers(model, config)
     if found is None:
         return None
     with torch.no_grad():
-        return _step(model, found, rows, terms, bf16=bf16)
+        return _step(model, found, rows, config, total)
 
 
 class Layers(NamedTuple):
@@ -77,14 +67,14 @@ class Layers(NamedTuple):
     """Of the weights of binary features."""
 
 
-def find_layers(model: TabularFastKAN, *, bf16: bool) -> Layers | None:
+def find_layers(model: TabularFastKAN, config: TrainConfig) -> Layers | None:
     """Return the layers of a model whose steps one call computes; None for others."""
     first, hidden = model.first_layer, _only_hidden(model)
     if first is None or hidden is None or first.layernorm is not None or model.encoder.sparse is not None:
         return None
     members, outputs = model.config.members, len(model.bias)
     shape = (members, model.first_width // members, outputs, len(hidden.basis.grid))
-    if not can_compute_step(first.spline_linear.weight, shape, first.kernel, bf16=bf16):
+    if not can_compute_step(first.spline_linear.weight, shape, first.kernel, bf16=config.precision == "bf16"):
         return None
     weights, binary = model.encoder.input_weights(first), model.encoder.binary_linear
     binary_weight = None if binary is None else binary.weight
@@ -110,15 +100,17 @@ def _only_hidden(model: TabularFastKAN) -> _Hidden | None:
     return None if parameters is None else _Hidden(parameters, layer.rbf, dropout)
 
 
-def _step(model: TabularFastKAN, layers: Layers, rows: Mapping[str, Tensor], terms: LossTerms, *, bf16: bool) -> Tensor:
+def _step(
+    model: TabularFastKAN, layers: Layers, rows: Mapping[str, Tensor], config: TrainConfig, total: Tensor
+) -> Tensor:
     encoder = model.encoder
     binary_BF = encoder.binary_inputs(rows.get("numeric"), rows.get("dropout_key"))
     if binary_BF is None or encoder.binary_linear is None:
         first_BH = model.bias.new_empty(len(rows["labels"]), model.first_width)
     else:
         first_BH = encoder.binary_linear(binary_BF)
-    arguments = step_arguments(model, layers, rows, terms)
-    value = training_step(*arguments, layers.gradients, first_BH, shifted=binary_BF is not None, bf16=bf16)
+    arguments = (*step_arguments(model, layers, rows, config, total), layers.gradients, first_BH)
+    value = training_step(*arguments, shifted=binary_BF is not None, bf16=config.precision == "bf16")
     if layers.binary_gradient is not None and binary_BF is not None:
         # `first_BH` holds the gradient of the first layer's outputs by now.
         layers.binary_gradient.addmm_(first_BH.T, binary_BF)
@@ -126,7 +118,7 @@ def _step(model: TabularFastKAN, layers: Layers, rows: Mapping[str, Tensor], ter
 
 
 def step_arguments(
-    model: TabularFastKAN, layers: Layers, rows: Mapping[str, Tensor], terms: LossTerms
+    model: TabularFastKAN, layers: Layers, rows: Mapping[str, Tensor], config: TrainConfig, total: Tensor
 ) -> tuple[Sequence[Any], Sequence[Any], Loss]:
     """Return the first arguments of ``native_step.training_step``: those of both layers, and the loss."""
     encoder, first, hidden = model.encoder, layers.first, layers.hidden
@@ -135,5 +127,6 @@ def step_arguments(
     networks = [each if isinstance(model.network, FastKANEnsemble) else each.unsqueeze(0) for each in hidden.parameters]
     dropout = hidden.dropout.hashed(rows.get("dropout_key"))
     of_hidden = (*networks, hidden.basis.grid, hidden.basis.width, *dropout)
-    loss = Loss(rows["labels"], rows.get("weight"), terms.label_weights, model.bias, terms.pos_weight, terms.total)
+    label_weight_L = torch.tensor(config.label_weights, dtype=torch.float32) if config.label_weights else None
+    loss = Loss(rows["labels"], rows.get("weight"), label_weight_L, model.bias, config.pos_weight, total)
     return of_input, of_hidden, loss

@@ -14,7 +14,7 @@ from dkan_core.model.base import TabularModel
 from dkan_core.training.collectives.base import RoundInputs, RoundTotals, Strategy
 from dkan_core.training.communication.process_group import ProcessGroup
 from dkan_core.training.compute.flat_model import Replica
-from dkan_core.training.compute.loss import cell_weights, part_loss
+from dkan_core.training.compute.loss import part_loss, total_weight
 from dkan_core.training.compute.pinned_memory import to_tensors
 
 
@@ -32,7 +32,7 @@ class DistributedDataParallelism(Strategy):
         self.replica.load(inputs.state_KP[0])
         self.replica.gradients_P.zero_()
         batch = to_tensors(arrays, self.replica.device)
-        weight = cell_weights(batch["labels"], batch.get("weight"), self.config.label_weights).sum()
+        weight = total_weight(batch, self.config)
         mean, _ = self.model.backward(batch, weight)
         self.write_tail(RoundTotals.for_round(inputs, mean.item(), weight.item(), len(arrays["labels"])))
         self.process_group.all_reduce(self._tail)

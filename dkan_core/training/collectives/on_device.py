@@ -21,7 +21,7 @@ from dkan_core.training.collectives.allreduce import ring_all_reduce
 from dkan_core.training.collectives.ddp import DdpModel
 from dkan_core.training.communication.process_group import ProcessGroup
 from dkan_core.training.compute.flat_model import Replica
-from dkan_core.training.compute.loss import cell_weights
+from dkan_core.training.compute.loss import total_weight
 from dkan_core.training.compute.step_exchange import StepExchange
 from dkan_core.training.state.parameter_store import UpdateRules
 
@@ -128,7 +128,7 @@ class DdpExchange(DeviceExchange):
     def gradient(self, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         """Compute the loss as this rank's share of that of all, and let DDP average its gradient."""
         self.replica.gradients_P.zero_()
-        weight = cell_weights(batch["labels"], batch.get("weight"), self.config.label_weights).sum()
+        weight = total_weight(batch, self.config)
         loss, total = self.model.backward(batch, weight)
         return loss, weight, total
 

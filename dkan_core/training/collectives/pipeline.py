@@ -17,7 +17,7 @@ from dkan_core.model.base import TabularModel
 from dkan_core.model.fastkan import FastKAN
 from dkan_core.model.tabular import TabularFastKAN
 from dkan_core.training.collectives.model_parallel import ModelParallelism
-from dkan_core.training.compute.loss import cell_weights, masked_loss
+from dkan_core.training.compute.loss import masked_loss, total_weight
 from dkan_core.training.compute.pinned_memory import to_tensors
 from dkan_core.training.state.aggregation import LossTotals
 from dkan_core.utils.arrays import Arrays
@@ -52,7 +52,7 @@ class Pipeline(ModelParallelism):
         losses: list[Tensor] = []
         weight_B = batch.get("weight", torch.ones_like(batch["dropout_key"], dtype=torch.float32))
         self._steps.step(**given, target=torch.cat([batch["labels"], weight_B.unsqueeze(1)], dim=1), losses=losses)
-        weight = cell_weights(batch["labels"], batch.get("weight"), self.config.label_weights).sum().item()
+        weight = total_weight(batch, self.config).item()
         loss = torch.stack(losses).sum().item() / weight if weight else 0.0
         return LossTotals(loss, weight, len(arrays["labels"]))
 
@@ -82,15 +82,9 @@ class Pipeline(ModelParallelism):
 
     def _loss(self, logits_BML: Tensor, target_BC: Tensor) -> Tensor:
         """Return the loss of a micro-batch, summed over its labels; the target's last column is the rows' weight."""
-        loss, _ = masked_loss(
-            logits_BML.transpose(0, 1),
-            target_BC[:, :-1],
-            target_BC[:, -1],
-            pos_weight=self.config.pos_weight,
-            label_weights=self.config.label_weights,
-            total=torch.ones((), device=logits_BML.device),
-        )
-        return loss
+        total = torch.ones((), device=logits_BML.device)
+        rows = {"labels": target_BC[:, :-1], "weight": target_BC[:, -1]}
+        return masked_loss(logits_BML.transpose(0, 1), rows, self.config, total)
 
 
 class Stage(nn.Module):

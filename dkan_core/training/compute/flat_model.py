@@ -14,7 +14,7 @@ from dkan_core.model.kernels import Kernel, use_kernel
 from dkan_core.model.prepared_step import PreparedStep, prepare_step
 from dkan_core.model.sketch import one_step, sketched_layers
 from dkan_core.training.compute.gradient import accumulate_gradient
-from dkan_core.training.compute.loss import total_weight
+from dkan_core.training.compute.loss import total_weight_on_host
 from dkan_core.training.compute.pinned_memory import to_tensors
 from dkan_core.training.state.aggregation import LossTotals
 from dkan_core.utils.arrays import Arrays, Float32
@@ -116,7 +116,7 @@ class Replica:
             if step is None:
                 loss, weight = accumulate_gradient(self.model, to_tensors(arrays, self.device), config)
                 return LossTotals(loss, weight, rows)
-            weight = total_weight(arrays, config)
+            weight = total_weight_on_host(arrays, config)
             return LossTotals(step.add_gradient(arrays, weight), weight, rows)
 
     def _prepared_step(self, arrays: Arrays, config: ResolvedTrainConfig) -> PreparedStep | None:
@@ -127,12 +127,12 @@ class Replica:
         of_rows = tuple(
             (name, array.dtype, array.flags.c_contiguous, *array.shape[1:]) for name, array in arrays.items()
         )
-        bf16 = config.precision == "bf16"
-        key = (*buffers, *of_rows, self.model.training, config.pos_weight, config.label_weights, bf16)
+        settings = (config.pos_weight, config.label_weights, config.precision)
+        key = (*buffers, *of_rows, self.model.training, *settings)
         if key not in self._steps:
             if len(self._steps) == KEPT_BUFFERS:
                 self._steps.clear()
-            self._steps[key] = prepare_step(self.model, arrays, config.pos_weight, config.label_weights, bf16=bf16)
+            self._steps[key] = prepare_step(self.model, arrays, config)
         return self._steps[key]
 
     def _values(self) -> list[Tensor]:

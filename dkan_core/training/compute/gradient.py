@@ -8,8 +8,8 @@ from torch import Tensor
 from dkan_core.config.resolved import ResolvedTrainConfig
 from dkan_core.model.base import TabularModel
 from dkan_core.model.kernels.native_input import gradients_in_place
-from dkan_core.model.training_step import LossTerms, add_step_gradient
-from dkan_core.training.compute.loss import Logits, cell_weights, constants, part_loss
+from dkan_core.model.training_step import add_step_gradient
+from dkan_core.training.compute.loss import Logits, part_loss, total_weight
 
 
 def accumulate_gradient(
@@ -43,7 +43,7 @@ def add_in_parts(
     """
     rows = len(batch["labels"])
     # The weight of the whole slice: the losses of its parts then add up to its mean.
-    weight = cell_weights(batch["labels"], batch.get("weight"), config.label_weights).sum()
+    weight = total_weight(batch, config)
     size = -(-rows // config.accumulate)
     losses = []
     for start in range(0, rows, size):
@@ -54,12 +54,8 @@ def add_in_parts(
 
 def _add_part(model: TabularModel, part: dict[str, Tensor], config: ResolvedTrainConfig, total: Tensor) -> Tensor:
     """Add the gradient of some rows of a batch; return what they add to its mean loss."""
-    label_weights = constants(config.label_weights, total.device) if config.label_weights else None
-    terms = LossTerms(config.pos_weight, label_weights, total)
-    done = add_step_gradient(model, part, terms, bf16=config.precision == "bf16")
-    if done is not None:
-        return done
-    return add_part_gradient(model.member_logits, part, config, total)
+    loss = add_step_gradient(model, part, config, total)
+    return add_part_gradient(model.member_logits, part, config, total) if loss is None else loss
 
 
 def add_part_gradient(

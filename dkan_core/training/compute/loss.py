@@ -4,14 +4,14 @@ Shape suffixes: M members, B rows, L labels.
 """
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dkan_core.config.resolved import ResolvedTrainConfig
+from dkan_core.config import TrainConfig
 from dkan_core.data.labels import NOT_MEASURED
 from dkan_core.training.compute.pinned_memory import to_tensors
 from dkan_core.utils.arrays import Arrays
@@ -20,25 +20,29 @@ Logits = Callable[[Tensor | None, Tensor | None, Tensor, Tensor | None], Tensor]
 """From numeric and categorical columns, the rows' keys for dropout, and sparse columns to the logits ``(M, B, L)``."""
 
 
-def cell_weights(labels_BL: Tensor, weight_B: Tensor | None, label_weights: Sequence[float]) -> Tensor:
-    """Return what each label of each row counts in the loss: 0 where it is not measured.
+def cell_weights(rows: Mapping[str, Tensor], config: TrainConfig) -> Tensor:
+    """Return the weight in the loss of each label of each row, 0 if it is not measured.
 
     Shape:
-        - Input: ``(B, L)`` uint8, ``(B,)``; ``label_weights`` L numbers or none
+        - Input: labels ``(B, L)`` uint8, and maybe the rows' weight ``(B,)``
         - Output: ``(B, L)`` float32
     """
-    weight_BL = (labels_BL != NOT_MEASURED).float()
-    if weight_B is not None:
-        weight_BL = weight_BL * weight_B.unsqueeze(1)
-    return weight_BL * constants(tuple(label_weights), weight_BL.device) if label_weights else weight_BL
+    weight_BL = (rows["labels"] != NOT_MEASURED).float()
+    if "weight" in rows:
+        weight_BL = weight_BL * rows["weight"].unsqueeze(1)
+    return weight_BL * constants(config.label_weights, weight_BL.device) if config.label_weights else weight_BL
 
 
-def total_weight(arrays: Arrays, config: ResolvedTrainConfig) -> float:
-    """Return the sum of what all labels of some rows count in the loss."""
+def total_weight(rows: Mapping[str, Tensor], config: TrainConfig) -> Tensor:
+    """Return the sum of ``cell_weights``, a scalar: the loss of a batch is the mean over it."""
+    return cell_weights(rows, config).sum()
+
+
+def total_weight_on_host(arrays: Arrays, config: TrainConfig) -> float:
+    """Return the same for rows on the host, in less time where all labels have equal weights."""
     if "weight" not in arrays and not config.label_weights:
         return float(np.count_nonzero(arrays["labels"] != NOT_MEASURED))
-    rows = to_tensors(arrays, torch.device("cpu"))
-    return cell_weights(rows["labels"], rows.get("weight"), config.label_weights).sum().item()
+    return total_weight(to_tensors(arrays, torch.device("cpu")), config).item()
 
 
 @functools.cache
@@ -48,48 +52,29 @@ def constants(values: tuple[float, ...], device: torch.device) -> Tensor:
     return torch.tensor(values, dtype=torch.float32, device=device)
 
 
-def masked_loss(
-    logits_MBL: Tensor,
-    labels_BL: Tensor,
-    weight_B: Tensor | None,
-    *,
-    pos_weight: float = 1.0,
-    label_weights: Sequence[float] = (),
-    total: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Return the weighted mean binary cross-entropy over members and measured labels, and the sum of their weights.
+def masked_loss(logits_MBL: Tensor, rows: Mapping[str, Tensor], config: TrainConfig, total: Tensor) -> Tensor:
+    """Return the contribution of some rows to the weighted mean binary cross-entropy of their batch, a scalar.
 
-    Where the rows are a part of some batch, ``total`` is that batch's sum of weights: the losses of its parts then add
-    up to the mean of the whole.
+    It is the mean over members, and over the measured labels of the whole batch, whose ``total_weight`` is ``total``:
+    the losses of a batch's parts add up to its loss.
 
     Shape:
-        - Input: ``(M, B, L)``, ``(B, L)`` uint8, ``(B,)``; ``label_weights`` L numbers or none; ``total`` a scalar
-        - Output: two scalars
+        - Input: ``(M, B, L)``; labels ``(B, L)`` uint8, and maybe the rows' weight ``(B,)``; ``total`` a scalar
     """
-    weight_BL = cell_weights(labels_BL, weight_B, label_weights)
     loss_MBL = F.binary_cross_entropy_with_logits(
         logits_MBL,
-        labels_BL.to(logits_MBL.dtype).expand_as(logits_MBL),
+        rows["labels"].to(logits_MBL.dtype).expand_as(logits_MBL),
         reduction="none",
-        pos_weight=None if pos_weight == 1 else logits_MBL.new_full((), pos_weight),
+        pos_weight=None if config.pos_weight == 1 else logits_MBL.new_full((), config.pos_weight),
     )
-    total = weight_BL.sum() if total is None else total
     # A batch may have no measured label; its loss is 0, not NaN.
-    return (loss_MBL.mean(0) * weight_BL).sum() / total.clamp(min=torch.finfo(total.dtype).tiny), total
+    return (loss_MBL.mean(0) * cell_weights(rows, config)).sum() / total.clamp(min=torch.finfo(total.dtype).tiny)
 
 
-def part_loss(member_logits: Logits, part: dict[str, Tensor], config: ResolvedTrainConfig, total: Tensor) -> Tensor:
+def part_loss(member_logits: Logits, part: dict[str, Tensor], config: TrainConfig, total: Tensor) -> Tensor:
     """Return what some rows of a batch add to its mean loss, in float32; ``total`` is the batch's weight."""
     # The loss is computed outside, in float32: bfloat16 has three digits.
     with torch.autocast(total.device.type, torch.bfloat16, enabled=config.precision == "bf16"):
         arguments = part.get("numeric"), part.get("categorical"), part["dropout_key"], part.get("sparse")
         logits_MBL = member_logits(*arguments)
-    loss, _ = masked_loss(
-        logits_MBL.float(),
-        part["labels"],
-        part.get("weight"),
-        pos_weight=config.pos_weight,
-        label_weights=config.label_weights,
-        total=total,
-    )
-    return loss
+    return masked_loss(logits_MBL.float(), part, config, total)

@@ -151,7 +151,7 @@ def mean_weight(rows: Arrays, config: ResolvedTrainConfig) -> float:
 def _weights_of(rows: Arrays, config: ResolvedTrainConfig) -> Tensor:
     """Return what each label of each row counts in the loss, ``(N, L)``: positives ``pos_weight`` times."""
     tensors = to_tensors({name: rows[name] for name in ("labels", "weight") if name in rows}, CPU)
-    weight_NL = cell_weights(tensors["labels"], tensors.get("weight"), config.label_weights)
+    weight_NL = cell_weights(tensors, config)
     return torch.where(tensors["labels"] == 1, config.pos_weight * weight_NL, weight_NL)
 
 

@@ -20,7 +20,7 @@ from dkan_core.model.kernels import use_kernel
 from dkan_core.model.tabular import TabularFastKAN
 from dkan_core.training.compute.flat_model import trained_parameters
 from dkan_core.training.compute.gradient import accumulate_gradient
-from dkan_core.training.compute.loss import masked_loss
+from dkan_core.training.compute.loss import masked_loss, total_weight
 from dkan_core.training.roles.in_process import train_single
 from dkan_core.training.setup.defaults import resolve
 from tests.model.architectures import CONFIG, PLAIN, changed
@@ -107,9 +107,9 @@ def test_parts_add_up_to_the_whole(parts: int, weighted: bool) -> None:
 
 def test_one_part_is_one_backward_of_the_mean_loss_to_the_bit() -> None:
     model, batch = model_of(CONFIG), batch_of(CONFIG)
-    loss, weight = masked_loss(
-        model.member_logits(batch["numeric"], batch["categorical"]), batch["labels"], batch["weight"]
-    )
+    config = resolved(labels=2)
+    weight = total_weight(batch, config)
+    loss = masked_loss(model.member_logits(batch["numeric"], batch["categorical"]), batch, config, weight)
     expected = torch.autograd.grad(loss, trained_parameters(model))
     found, *scalars = gradient(model, batch, accumulate=1)
     assert torch.equal(found, torch.cat([part.flatten() for part in expected]))
