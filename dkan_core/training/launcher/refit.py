@@ -19,12 +19,11 @@ from dkan_core.training.launcher.fork_server_client import ForkServer
 from dkan_core.training.launcher.resuming import ending_of
 from dkan_core.training.launcher.run import Outcome, RunStart, architecture_of_run, open_run
 from dkan_core.training.launcher.run_folder import REFIT, make_logs_ready, make_ready
-from dkan_core.training.launcher.run_log import Ending
+from dkan_core.training.launcher.run_log import EndLogger
 from dkan_core.training.setup.architecture import settled
 from dkan_core.training.setup.initial_model import InitialModel
 from dkan_core.training.state.checkpoint_file import Checkpoint
 from dkan_core.training.state.checkpoint_store import OWN_CHECKPOINTS, clear_checkpoints
-from dkan_core.training.state.ledger import ENDINGS
 from dkan_core.training.state.refit_choices import RefitChoices
 from dkan_core.utils.file_names import MODEL_FOLDER
 from dkan_core.utils.hints import counted
@@ -62,10 +61,10 @@ def refit(start: RunStart, first: Outcome, fork_server: Callable[[], ForkServer]
     make_ready(folder, checkpoint)
     if checkpoint is None or ending_of(checkpoint, config, second.train_rows) != "epochs":
         # The end that is logged and tracked is that of the whole run.
-        ending = Ending(str(folder), folder / MODEL_FOLDER, "", "")
+        end = EndLogger(str(folder), folder / MODEL_FOLDER, "", "")
         with open_run(second, architecture_of_run(second)) as execution:
-            done = execution.execute(fork_server(), ending, Trackers([]))
-        if ENDINGS[done.ledger.ended] == "interrupt":
+            done = execution.execute(fork_server(), end, Trackers([]))
+        if done.ledger.ending == "interrupt":
             logger.warning("refit interrupted; the saved model was trained on the train split only")
             return replace(first, ledger=replace(first.ledger, ended=done.ledger.ended))
     write_model_files(start.folder / MODEL_FOLDER, read_files(folder / MODEL_FOLDER, MODEL_FILES))

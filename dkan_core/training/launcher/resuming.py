@@ -14,7 +14,8 @@ from dkan_core.model.architecture import ModelConfig, ignoring
 from dkan_core.model.parameter_count import count_trained
 from dkan_core.training.setup.sizing import SEARCHED_SETTINGS, possible_findings
 from dkan_core.training.state.checkpoint_file import STORED_NAMES, Checkpoint
-from dkan_core.training.state.ledger import ENDINGS, Ledger, add_to_digest
+from dkan_core.training.state.endings import ENDINGS
+from dkan_core.training.state.ledger import Ledger, add_to_digest
 from dkan_core.training.state.schedule import Schedule, plan_work, rows_after_units
 from dkan_core.training.state.shared_memory import MemoryShape
 from dkan_core.training.state.snapshots import StateSnapshot
@@ -154,7 +155,7 @@ def ending_of(checkpoint: Checkpoint, config: ResolvedTrainConfig, rows: int) ->
         return "epochs"
     if early_stopping.exhausted:
         return "patience"
-    return "time" if ENDINGS[ledger.ended] == "time" and has_no_time_left(checkpoint, config) else ""
+    return "time" if ledger.ending == "time" and has_no_time_left(checkpoint, config) else ""
 
 
 def with_ending(ledger: Ledger, config: ResolvedTrainConfig, history: Sequence[Mapping[str, Any]]) -> Ledger:
@@ -164,7 +165,7 @@ def with_ending(ledger: Ledger, config: ResolvedTrainConfig, history: Sequence[M
     """
     early_stopping = EarlyStopping(config.patience)
     early_stopping.replay(history)
-    if ENDINGS[ledger.ended] == "epochs" and early_stopping.exhausted and history[-1]["step"] < ledger.step:
+    if ledger.ending == "epochs" and early_stopping.exhausted and history[-1]["step"] < ledger.step:
         return replace(ledger, ended=ENDINGS.index("patience"))
     return ledger
 
@@ -217,7 +218,7 @@ def waiting_snapshots(checkpoint: Checkpoint, schedule: Schedule) -> list[StateS
     the start there would be none, unless an evaluation was due there.
     """
     pending = checkpoint.pending
-    if not pending or ENDINGS[checkpoint.ledger.ended] != "patience":
+    if not pending or checkpoint.ledger.ending != "patience":
         return pending
     before = [entry["step"] for entry in checkpoint.history] + [each.snapshot.step for each in pending[:-1]]
     due = schedule.evaluations_due

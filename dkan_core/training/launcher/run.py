@@ -23,7 +23,7 @@ from dkan_core.training.launcher.checkpoint_writer import CheckpointWriter
 from dkan_core.training.launcher.fork_server_client import ForkServer
 from dkan_core.training.launcher.reporting import Reporter, TimeReader
 from dkan_core.training.launcher.resuming import check_architecture, waiting_snapshots, with_ending
-from dkan_core.training.launcher.run_log import Ending
+from dkan_core.training.launcher.run_log import EndLogger
 from dkan_core.training.launcher.supervisor import Supervisor, process_names
 from dkan_core.training.launcher.torchrun import Ranks
 from dkan_core.training.roles.process_spec import ProcessSpec
@@ -206,7 +206,7 @@ class Run:
     history: Sequence[dict[str, Any]]
     """Evaluations before a resumption."""
 
-    def execute(self, fork_server: ForkServer, ending: Ending, tracker: Tracker) -> Outcome:
+    def execute(self, fork_server: ForkServer, end: EndLogger, tracker: Tracker) -> Outcome:
         """Run to the end."""
         config = self.template.config
         folder = Path(self.template.run)
@@ -231,8 +231,8 @@ class Run:
                 supervisor.run()
                 checkpoint_writer.write_now()
             finally:
-                ending.checkpoint = checkpoint_writer.newest or ending.checkpoint
-                ending.has_unsaved_best = reporter.has_unsaved_best
+                end.checkpoint = checkpoint_writer.newest or end.checkpoint
+                end.has_unsaved_best = reporter.has_unsaved_best
             ledger = self.memory.ledger.read()
             # A run that was stopped early has work units left; what it did is checked when it is resumed.
             if ledger.step == schedule.steps:

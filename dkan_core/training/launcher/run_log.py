@@ -12,19 +12,10 @@ from pathlib import Path
 from typing import Any, Self
 
 from dkan_core.errors import redact
+from dkan_core.training.state.endings import STOP_CRITERIA
 from dkan_core.utils.hints import counted
 
 LOG = "train.log"
-# Keys are the ledger's endings; anything else that ends a run is an exception.
-REASONS = {
-    "epochs": "all epochs done",
-    "patience": "early stopping: --patience evaluations without a better one",
-    "time": "--max-seconds reached",
-    "interrupt": "Ctrl-C",
-}
-
-# The limit that has to be raised to continue a run that ended so.
-LARGER = {"epochs": "--epochs", "patience": "--patience", "time": "--max-seconds"}
 # What there is to say instead of a fitted model. What gradients learn could still win on validation, though with so
 # many rows it has on no set tried.
 FITTED = "a larger limit would not help, as all terms are fitted again after training"
@@ -33,8 +24,8 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass
-class Ending:
-    """Logs how a block that runs to the end, or not, has ended.
+class EndLogger:
+    """A context manager that logs how its block, a run, has ended: in order or by an exception.
 
     Args:
         run: Path or URI of the run.
@@ -51,7 +42,7 @@ class Ending:
     _: KW_ONLY
     is_fitted: bool = False
     reason: str = ""
-    """A key of ``REASONS``, set by the one that knows."""
+    """The stop criterion, one of ``ENDINGS``, which the block sets."""
 
     has_unsaved_best: bool = False
     """Whether the best model is in the checkpoint alone."""
@@ -63,7 +54,7 @@ class Ending:
         return self
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        why = REASONS[self.reason] if error is None else describe(error)
+        why = STOP_CRITERIA[self.reason].log if error is None else describe(error)
         if error is None and self.reason == "patience":
             why = describe_patience(self.history)
         where = f"{self.run}/{self.model.name}"
@@ -75,7 +66,7 @@ class Ending:
 
     def next_step(self) -> str:
         """Return how to continue the run, or to start it again."""
-        limit = LARGER.get(self.reason)
+        limit = STOP_CRITERIA[self.reason].option if self.reason else ""
         if limit and self.is_fitted:
             return FITTED
         how = f"continue with {self.options}" if self.checkpoint else "start again with --resume auto or --overwrite"

@@ -36,7 +36,7 @@ from dkan_core.training.launcher.run_folder import (
     make_ready,
     replaced_processes,
 )
-from dkan_core.training.launcher.run_log import FITTED, LOG, Ending, capture_log
+from dkan_core.training.launcher.run_log import FITTED, LOG, EndLogger, capture_log
 from dkan_core.training.launcher.torchrun import Ranks, run_following_rank
 from dkan_core.training.setup.architecture import settled
 from dkan_core.training.setup.defaults import log_choices, resolve_for
@@ -50,7 +50,7 @@ from dkan_core.training.state.checkpoint_store import (
     copy_best,
     save_checkpoint,
 )
-from dkan_core.training.state.ledger import ENDINGS
+from dkan_core.training.state.endings import ENDINGS, STOP_CRITERIA
 from dkan_core.training.state.refit_choices import may_refit
 from dkan_core.training.state.schedule import Schedule
 from dkan_core.utils.file_names import METRICS, MODEL_FOLDER
@@ -59,13 +59,6 @@ from dkan_core.utils.storage.paths import is_remote, lies_in, local_path
 from dkan_core.utils.storage.staging import output_lock
 
 LEDGER_FIELDS = ("units_done", "rows", "refused", "backoffs", "late", "reassigned")
-
-# How to continue a run, by what ended it.
-HOW_TO_CONTINUE = {
-    "epochs": "raise --epochs to continue",
-    "patience": "it stopped early; raise --patience to continue",
-    "time": "its time was up; raise --max-seconds to continue",
-}
 
 logger = logging.getLogger(__name__)
 
@@ -167,7 +160,7 @@ def train(
 
 def _train_in_folder(
     run: str, start: RunStart, given: TrainConfig, fork_server: Callable[[], ForkServer], *, clears_checkpoints: bool
-) -> tuple[dict[str, Any], Outcome, Ending]:
+) -> tuple[dict[str, Any], Outcome, EndLogger]:
     """Train in a local folder; return the metrics, what the run ended with, and how.
 
     Args:
@@ -184,7 +177,7 @@ def _train_in_folder(
     fitted = needs_no_gradients(config, start.manifest)
     source, options = checkpoint.source if checkpoint else "", resume_options(config, start.checkpoints)
     with ExitStack() as stack:
-        with Ending(run, folder / MODEL_FOLDER, source, options, is_fitted=fitted) as end:
+        with EndLogger(run, folder / MODEL_FOLDER, source, options, is_fitted=fitted) as end:
             if not ending:
                 fork_server()  # it imports torch meanwhile
             architecture = architecture_of_run(start)
@@ -202,10 +195,10 @@ def _train_in_folder(
                     assert checkpoint is not None, "nothing else has an ending"
                     outcome = _take_over(folder, checkpoint, ending, start.ranks, replaced, is_fitted=fitted)
             metrics = _write_metrics(folder, found, outcome)
-            if config.refit and may_refit(ENDINGS[outcome.ledger.ended]):
+            if config.refit and may_refit(outcome.ledger.ending):
                 outcome = refit(start, outcome, fork_server)
                 metrics = _write_metrics(folder, found, outcome)
-            end.reason = ENDINGS[outcome.ledger.ended]
+            end.reason = outcome.ledger.ending
             end.history = outcome.history
         status: Literal["interrupted", "finished"] = "interrupted" if end.reason == "interrupt" else "finished"
         tracker.finished(RunEnd(status=status, metrics=metrics))
@@ -270,7 +263,7 @@ def _take_over(
     is_fitted: bool,
 ) -> Outcome:
     """Write what a finished run has left in its checkpoint; nothing is trained."""
-    how = FITTED if is_fitted else HOW_TO_CONTINUE[ending]
+    how = FITTED if is_fitted else STOP_CRITERIA[ending].advice
     logger.info("%s is from a finished run: nothing to train; %s", checkpoint.source, how)
     if ranks is not None:
         ranks.publish_value("plan", None)
@@ -289,7 +282,7 @@ def _write_metrics(folder: Path, config: ResolvedTrainConfig, outcome: Outcome) 
     return metrics
 
 
-def _result(run: str | Path, metrics: dict[str, Any], outcome: Outcome, end: Ending) -> TrainResult:
+def _result(run: str | Path, metrics: dict[str, Any], outcome: Outcome, end: EndLogger) -> TrainResult:
     best = float(metrics["average_precision"])
     model = f"{run}/{MODEL_FOLDER}"
     logger.info("best validation average precision %.4f; model in %s", best, model)
@@ -337,7 +330,7 @@ def _training_facts(config: ResolvedTrainConfig, outcome: Outcome) -> dict[str, 
         "seconds": last["seconds"],
         "seed": config.seed,
         "init_from": config.init_from,
-        "ended": ENDINGS[ledger.ended],
+        "ended": ledger.ending,
         "ledger": {name: getattr(ledger, name) for name in LEDGER_FIELDS},
         "replaced": outcome.replaced,
     }

@@ -28,7 +28,7 @@ from dkan_core.training.roles.training_loop import TrainingLoop
 from dkan_core.training.setup.code_factors import start_at_factors
 from dkan_core.training.setup.initial_model import InitialModel, initial_model, starting_architecture
 from dkan_core.training.setup.parameter_groups import parameter_groups
-from dkan_core.training.state.ledger import ENDINGS, Ledger
+from dkan_core.training.state.ledger import Ledger
 from dkan_core.training.state.parameter_store import ParameterStore, UpdateRules, initialize_store
 from dkan_core.training.state.refit_choices import RefitChoices
 from dkan_core.training.state.shared_memory import EvaluatorProgress, MemoryShape, create_memory
@@ -165,6 +165,6 @@ class _Single:
             architecture=architecture,
             metrics=metrics,
             history=self.history,
-            ended=ENDINGS[self.store.ledger.ended],
+            ended=self.store.ledger.ending,
             refused=self.store.ledger.refused,
         )

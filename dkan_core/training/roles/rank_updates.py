@@ -18,7 +18,8 @@ from dkan_core.training.roles.own_updates import MAX_SECONDS, MAX_STEPS, rounds_
 from dkan_core.training.roles.training_loop import UpdateSource
 from dkan_core.training.state.adamw import AdamState
 from dkan_core.training.state.aggregation import WorkerUpdate
-from dkan_core.training.state.ledger import ENDINGS, Ledger
+from dkan_core.training.state.endings import ENDINGS
+from dkan_core.training.state.ledger import Ledger
 from dkan_core.training.state.parameter_store import ParameterStore
 from dkan_core.training.state.shared_memory import SharedMemory
 from dkan_core.training.state.stopwatch import Stopwatch

@@ -21,7 +21,8 @@ from dkan_core.config import TrainConfig
 from dkan_core.errors import DataError, redact
 from dkan_core.model.model_folder import MODEL_FILES
 from dkan_core.training.history import Amount, Count, HistoryEntry
-from dkan_core.training.state.ledger import ENDINGS, Ledger
+from dkan_core.training.state.endings import ENDINGS
+from dkan_core.training.state.ledger import Ledger
 from dkan_core.training.state.parameter_store import MAX_BACKOFFS, checksum
 from dkan_core.training.state.shared_memory import MAX_SLOTS, Snapshot
 from dkan_core.training.state.snapshots import StateSnapshot

@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Self
 
+from dkan_core.training.state.endings import ENDINGS
+
 
 @dataclass(frozen=True, kw_only=True)
 class Ledger:
@@ -104,6 +106,11 @@ class Ledger:
         """Return the ledger with its clock standing still: what a checkpoint holds."""
         return replace(self, used=self.seconds, started=0.0, since=0.0)
 
+    @property
+    def ending(self) -> str:
+        """Why no further step follows, one of ``ENDINGS``."""
+        return ENDINGS[self.ended]
+
     def with_end(self, ending: str) -> Self:
         """Return the ledger of a run that ends now: what the last evaluation takes is no time of training.
 
@@ -121,9 +128,6 @@ class Ledger:
             "loss": self.since_loss / max(self.since_weight, 1e-30),
             "rows_per_second": self.since_rows / max(1e-9, time.monotonic() - self.since) if self.since else 0.0,
         }
-
-
-ENDINGS = ("", "epochs", "patience", "time", "interrupt")
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ import numpy as np
 from dkan_core.config import ResolvedTrainConfig
 from dkan_core.errors import ConfigError
 from dkan_core.model.calibration import Calibration
+from dkan_core.training.state.endings import STOP_CRITERIA
 from dkan_core.utils.arrays import Float32
 
 logger = logging.getLogger(__name__)
@@ -99,4 +100,4 @@ def may_refit(ending: str) -> bool:
     """
     if ending == "time":
         logger.warning("no refit: max_seconds is used up; the saved model was trained on the train split only")
-    return ending in ("epochs", "patience")
+    return STOP_CRITERIA[ending].allows_refit

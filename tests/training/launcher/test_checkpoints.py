@@ -29,7 +29,7 @@ from dkan_core.training.state.checkpoint_store import (
     write_checkpoint,
     write_parts,
 )
-from dkan_core.training.state.ledger import ENDINGS
+from dkan_core.training.state.endings import ENDINGS
 from dkan_core.training.state.schedule import Schedule
 from dkan_core.utils.retry import RetryPolicy
 from tests.training.launcher.made_checkpoints import CONFIG, DATA, ROWS, checkpoint_of, evaluation, waiting_at
@@ -124,7 +124,7 @@ def test_patience_that_runs_out_in_the_last_epoch_is_what_ended_the_run(last_sco
     history = [evaluation(step, value) for step, value in ((1980, 0.7), (last_score, 0.6))]
     ledger = replace(checkpoint_of(5).ledger, step=2000, ended=ENDINGS.index("epochs"))
     config = replace(CONFIG, patience=1)
-    assert ENDINGS[with_ending(ledger, config, history).ended] == ending
+    assert with_ending(ledger, config, history).ending == ending
     pending = [] if ending == "epochs" else [waiting_at(2000)]
     assert ending_of(checkpoint_of(5, ledger=ledger, history=history, pending=pending), config, ROWS) == ending
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dkan_core.training.launcher.run_log import Ending, capture_log
+from dkan_core.training.launcher.run_log import EndLogger, capture_log
 
 SCRIPT = """
 import logging, sys
@@ -62,7 +62,7 @@ def test_log_on_a_full_disk_is_closed_without_an_error() -> None:
 
 def test_start_of_a_finished_run_without_a_checkpoint_needs_a_larger_limit(tmp_path: Path) -> None:
     """As where a bucket for checkpoints could not be reached: the model is complete."""
-    ending = Ending("run", tmp_path / "model", "", "--resume auto")
+    ending = EndLogger("run", tmp_path / "model", "", "--resume auto")
     assert ending.next_step() == "start again with --resume auto or --overwrite"
     ending.reason = "epochs"
     assert ending.next_step() == "start again with --resume auto or --overwrite and a larger --epochs"
