@@ -71,7 +71,7 @@ def describe_training(prepared: str, out: str, config: "TrainConfig", *, overwri
     Raises:
         UserError: It would be refused.
     """
-    from dkan_core.training.launcher.checkpoints import find_starting_point
+    from dkan_core.training.launcher.resuming import find_starting_point
     from dkan_core.training.state.schedule import Schedule
 
     manifest, found = resolve_training(prepared, out, config, overwrite=overwrite)

@@ -84,7 +84,7 @@ def _check(prepared: str, out: str, config: TrainConfig, count: int, *, overwrit
     """Refuse here what every rank would refuse: torchrun shows the errors of all, each with a traceback of its own."""
     from dkan_core.cli.dry_run import resolve_training
     from dkan_core.training.communication.rendezvous import TorchRun
-    from dkan_core.training.launcher.checkpoints import find_starting_point
+    from dkan_core.training.launcher.resuming import find_starting_point
     from dkan_core.training.launcher.run_log import quiet
 
     torchrun = TorchRun.read(

@@ -14,9 +14,9 @@ from dkan_core.model.architecture import ModelConfig
 from dkan_core.model.model_folder import MODEL_FILES, read_files
 from dkan_core.model.saved_model import SavedModel, write_model_files
 from dkan_core.tracking.tracker import Trackers
-from dkan_core.training.launcher.checkpoints import find_checkpoint
 from dkan_core.training.launcher.fork_server_client import ForkServer
-from dkan_core.training.launcher.resuming import ending_of
+from dkan_core.training.launcher.remaining_work import ending_of
+from dkan_core.training.launcher.resuming import find_checkpoint
 from dkan_core.training.launcher.run import Outcome, RunStart, architecture_of_run, open_run
 from dkan_core.training.launcher.run_folder import REFIT, make_logs_ready, make_ready
 from dkan_core.training.launcher.run_log import EndLogger

@@ -1,225 +1,111 @@
-"""Whether a run can resume from a checkpoint, and whether anything is left for it to do."""
+"""Where the checkpoints of a run are, and which one it resumes from."""
 
+import hashlib
 import json
 import logging
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from dkan_core.config import EXECUTION_SETTINGS, ResolvedTrainConfig, TrainConfig
 from dkan_core.data.format.manifest import PreparedData
-from dkan_core.errors import ConfigError, DataError
-from dkan_core.model.architecture import ModelConfig, ignoring
-from dkan_core.model.parameter_count import count_trained
-from dkan_core.training.setup.sizing import SEARCHED_SETTINGS, possible_findings
-from dkan_core.training.state.checkpoint_file import STORED_NAMES, Checkpoint
-from dkan_core.training.state.endings import ENDINGS
-from dkan_core.training.state.ledger import Ledger, add_to_digest
-from dkan_core.training.state.schedule import Schedule, plan_work, rows_after_units
-from dkan_core.training.state.shared_memory import MemoryShape
-from dkan_core.training.state.snapshots import StateSnapshot
-from dkan_core.training.validation.early_stopping import EarlyStopping
-
-EXTENDING_SETTINGS = ("epochs", "patience", "evaluations_per_epoch")
-"""When a run ends and what it looks at: what was done stays as it is, and only what follows may be another."""
-
-CHANGEABLE_ON_RESUME = (*EXECUTION_SETTINGS, *EXTENDING_SETTINGS)
-"""Settings that may differ in a resumed run; any other would have changed what it has done so far."""
+from dkan_core.errors import ConfigError
+from dkan_core.model.model_folder import REFIT_ROWS
+from dkan_core.training.launcher.checkpoint_checks import (
+    EXTENDING_SETTINGS,
+    check_architecture,
+    check_resumable,
+    comparable_settings,
+)
+from dkan_core.training.launcher.remaining_work import has_no_time_left
+from dkan_core.training.launcher.run_folder import replaces_checkpoints
+from dkan_core.training.state.checkpoint_file import Checkpoint
+from dkan_core.training.state.checkpoint_store import CHECKPOINTS, OWN_CHECKPOINTS, load_source, source_of
+from dkan_core.utils.file_names import METRICS
+from dkan_core.utils.hints import flag
+from dkan_core.utils.storage.files import read_if_there
 
 logger = logging.getLogger(__name__)
 
 
-def check_resumable(checkpoint: Checkpoint, config: ResolvedTrainConfig, data: str, rows: int) -> None:
-    """Raise an error unless a run with these settings, of data with this fingerprint, can resume from a checkpoint.
+def checkpoint_folder(config: TrainConfig, data: str) -> str:
+    """Return the folder or URI that the settings name for checkpoints, with ``{run}`` filled in; empty for none.
 
-    Raises:
-        ConfigError: It is of other data or settings, or has done more than there is to do.
-        DataError: Its ledger contradicts itself.
-    """
-    where = checkpoint.source
-    if checkpoint.data != data:
-        raise ConfigError(
-            f"{where}: belongs to other data (fingerprint {checkpoint.data[:12]}, here {data[:12]}); "
-            "train with that data, or without --resume; to continue with other data, start from that run's model with "
-            "--init-from"
-        )
-    # One that did not exist when the checkpoint was written had its default; what was found then stays as it is.
-    defaults = {"init_from": None, **_plain(TrainConfig())}  # that one is compared first, as others follow from it
-    theirs = {**defaults, "architecture_search": config.architecture_search, **checkpoint.settings}
-    if theirs["architecture_search"] and not config.architecture_search:
-        # Who names what the search has found has the same course.
-        theirs |= {
-            "architecture_search": False,
-            **{name: checkpoint.architecture.get(name) for name in SEARCHED_SETTINGS},
-        }
-    ours = _plain(config)
-    unknown = [name for name in theirs if name not in ours]
-    if unknown:
-        raise ConfigError(
-            f"{where}: was trained with {unknown[0]} {theirs[unknown[0]]}, a setting that this version does not have; "
-            "resume with the version that wrote it, or train without --resume"
-        )
-    expected = comparable_settings(ours)
-    for name, value in comparable_settings(theirs).items():
-        if name not in CHANGEABLE_ON_RESUME and expected.get(name) != value:
-            raise ConfigError(
-                f"{where}: was trained with {name} {theirs[name]}, not {ours.get(name)}; "
-                "resume with the same, or train without --resume"
-            )
-    _check_epochs(checkpoint.ledger, config, rows, where)
-    before = Ledger()
-    for index, each in enumerate(checkpoint.pending):
-        _check_ledger(each.ledger, config, rows, f"{where}: pending.{index}", before)
-        before = each.ledger
-    _check_ledger(checkpoint.ledger, config, rows, where, before)
-
-
-def comparable_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings in which strategies that take the same steps are one: a run may go on without its GPU.
-
-    >>> comparable_settings({"strategy": "single"}), comparable_settings({"strategy": "ring"})
-    ({'strategy': 'parameter-server'}, {'strategy': 'ring'})
-    """
-    # The one on a GPU by default, and the one elsewhere; with more workers or another mode, those settings differ.
-    strategy = settings["strategy"]
-    return {**settings, "strategy": "parameter-server" if strategy == "single" else strategy}
-
-
-def _plain(config: TrainConfig) -> dict[str, Any]:
-    plain: dict[str, Any] = json.loads(json.dumps(asdict(config)))
-    return plain
-
-
-def _check_epochs(ledger: Ledger, config: ResolvedTrainConfig, rows: int, where: str) -> None:
-    """Raise ConfigError where more is done than there is to do."""
-    plan = plan_work(config, rows)
-    if ledger.step > plan.epochs * plan.steps_per_epoch:
-        done = math.ceil(ledger.step / plan.steps_per_epoch)
-        raise ConfigError(
-            f"epochs {config.epochs}: {where} has done {ledger.step} steps, which is into epoch {done}; "
-            f"give --epochs {done} or more, or train without --resume"
-        )
-
-
-def _check_ledger(ledger: Ledger, config: ResolvedTrainConfig, rows: int, where: str, before: Ledger) -> None:
-    """Check that a ledger is that of a run of these settings: all that it counts follows from the work units done.
+    A run that is started again with the same data and settings finds its own checkpoints there, and no other does.
+    Epochs and patience are among these settings, though a finished run may be given more of them: those of a sweep are
+    different runs, which must not write into one folder.
 
     Args:
-        ledger: To be checked.
         config: Resolved settings.
-        rows: Rows of the train split.
-        where: What messages call it.
-        before: An earlier one of the run, which was checked.
+        data: Fingerprint of the prepared data.
     """
-    plan = plan_work(config, rows)
-    if not before.units_done <= ledger.units_done <= plan.count:
-        raise DataError(
-            f"{where}: ledger.ranges: expected {before.units_done} to {plan.count}, got {ledger.units_done}"
-        )
-    expected = {
-        "step": plan.step_after_units(ledger.units_done),
-        "next_unit": ledger.units_done,
-        "rows": rows_after_units(
-            plan, ledger.units_done, rows=rows, batch_size=config.batch_size, weights=config.slice_weights
-        ),
-        "digest": add_to_digest(before.digest, range(before.units_done, ledger.units_done)),
-    }
-    for name, value in expected.items():
-        found = getattr(ledger, name)
-        if found != value:
-            raise DataError(
-                f"{where}: ledger.{STORED_NAMES.get(name, name)}: expected {value} after {ledger.units_done} "
-                f"work units, got {found}"
+    settings = comparable_settings(asdict(config))
+    fixed = {name: value for name, value in settings.items() if name not in EXECUTION_SETTINGS}
+    run = hashlib.sha256(json.dumps([data, fixed]).encode()).hexdigest()[:16]
+    return (config.checkpoint_uri or "").replace("{run}", run).rstrip("/")
+
+
+def resume_options(config: TrainConfig, folder: str) -> str:
+    """Return the options that resume a run, also with more epochs or patience: ``{run}`` would be another folder then.
+
+    >>> resume_options(TrainConfig(checkpoint_uri="s3://bucket/{run}"), "s3://bucket/0123")
+    '--resume auto --checkpoint-uri s3://bucket/0123'
+    """
+    uri = f" {flag('checkpoint-uri', folder)}" if "{run}" in (config.checkpoint_uri or "") else ""
+    return f"--resume auto{uri}{' --refit' if config.refit else ''}"
+
+
+def find_starting_point(
+    run: str | Path, config: ResolvedTrainConfig, manifest: PreparedData, *, overwrite: bool
+) -> tuple[str, Checkpoint | None, bool]:
+    """Return where a run's checkpoints go, the one it resumes from, and whether those that are there are removed.
+
+    Raises:
+        ConfigError: The checkpoint that was asked for is not there, or is of other data or settings.
+        DataError: It cannot be read.
+        OutputError: There is a finished run, or checkpoints of another one, that may not be replaced.
+    """
+    where = checkpoint_folder(config, manifest.fingerprint) or f"{run}/{CHECKPOINTS}"
+    checkpoint = find_checkpoint(where, config, manifest.fingerprint, manifest.splits["train"].rows)
+    if checkpoint is not None:
+        check_architecture(checkpoint, manifest, config)
+        if not config.refit and f'"{REFIT_ROWS}"' in (read_if_there(f"{run}/{METRICS}") or ""):
+            logger.warning(
+                "this run used --refit; resuming without it replaces its model with one trained on the train split only"
             )
+        if has_no_time_left(checkpoint, config):
+            used = checkpoint.ledger.used
+            limit = config.max_seconds
+            logger.warning("no time left: %.1f s of --max-seconds %g already used; no further steps", used, limit)
+    replaces = checkpoint is None or config.resume not in OWN_CHECKPOINTS
+    return where, checkpoint, replaces and replaces_checkpoints(run, where, config, overwrite=overwrite)
 
 
-def log_changes(before: Mapping[str, Any], config: ResolvedTrainConfig) -> None:
+def find_checkpoint(where: str, config: ResolvedTrainConfig, data: str, rows: int) -> Checkpoint | None:
+    """Return the checkpoint that a run of data with this fingerprint is to resume from, if it is to and there is one.
+
+    Raises:
+        ConfigError: The one that was asked for is not there, or is of other data or settings.
+        DataError: It cannot be read.
+    """
+    if config.resume == "never":
+        return None
+    found = load_source(config.resume, where)
+    if found is None:
+        if config.resume != "auto":
+            raise ConfigError(f"resume {config.resume}: there is no checkpoint at {source_of(config.resume, where)}")
+        logger.info("no checkpoint in %s: training from the start", where)
+        return None
+    uri, checkpoint = found
+    check_resumable(checkpoint, config, data, rows)
+    _log_changes(checkpoint.settings, config)
+    logger.info("resuming from %s", uri)
+    return checkpoint
+
+
+def _log_changes(before: Mapping[str, Any], config: ResolvedTrainConfig) -> None:
     """Log which settings of a resumed run differ from before."""
     for name in EXTENDING_SETTINGS:
         if name in before and before[name] != getattr(config, name):
             logger.info("%s: %s from here on, %s before", name, getattr(config, name), before[name])
-
-
-def ending_of(checkpoint: Checkpoint, config: ResolvedTrainConfig, rows: int) -> str:
-    """Return why nothing is left to do, one of ``ENDINGS``: empty where something is.
-
-    What an interrupt or a limit of time ended can be resumed; so can what patience ended, with more of it.
-    """
-    # With the patience that is asked for now, which may be more than the run had.
-    early_stopping = EarlyStopping(config.patience)
-    early_stopping.replay(checkpoint.history)
-    plan = plan_work(config, rows)
-    ledger = checkpoint.ledger
-    if ledger.step == plan.epochs * plan.steps_per_epoch and checkpoint.history and not checkpoint.pending:
-        return "epochs"
-    if early_stopping.exhausted:
-        return "patience"
-    return "time" if ledger.ending == "time" and has_no_time_left(checkpoint, config) else ""
-
-
-def with_ending(ledger: Ledger, config: ResolvedTrainConfig, history: Sequence[Mapping[str, Any]]) -> Ledger:
-    """Return the last ledger of a run with the reason that a resumed run would give, as ``ending_of`` does.
-
-    Patience may run out while the last steps are taken: their state is scored no more, and more epochs do not help.
-    """
-    early_stopping = EarlyStopping(config.patience)
-    early_stopping.replay(history)
-    if ledger.ending == "epochs" and early_stopping.exhausted and history[-1]["step"] < ledger.step:
-        return replace(ledger, ended=ENDINGS.index("patience"))
-    return ledger
-
-
-def has_no_time_left(checkpoint: Checkpoint, config: ResolvedTrainConfig) -> bool:
-    """Return whether no further step may be taken."""
-    return config.max_seconds is not None and checkpoint.ledger.used >= config.max_seconds
-
-
-def check_architecture(checkpoint: Checkpoint, prepared: PreparedData, config: ResolvedTrainConfig) -> ModelConfig:
-    """Return the architecture of a checkpoint, once its state is known to have that size.
-
-    Raises:
-        DataError: It is no architecture for the data, or another than that of the checkpoint's state.
-    """
-    where = f"{checkpoint.source}: architecture"
-    architecture = ModelConfig.from_dict(checkpoint.architecture, where)
-    # All but what was chosen by a look at the rows follows from data and settings.
-    chosen = architecture.hidden, architecture.num_centers
-    found = (each for each in possible_findings(config) if (each.hidden, each.num_centers) == chosen)
-    whole = ModelConfig.for_data(
-        prepared,
-        next(found, config),
-        one_hot_groups=architecture.one_hot_groups,
-        missing=architecture.missing,
-        additive=architecture.additive,
-        sketch_seed=architecture.sketch_seed,
-    )
-    expected = ignoring(whole, architecture.ignored_features).to_dict()
-    for name, value in architecture.to_dict().items():
-        if value != expected[name]:
-            raise DataError(f"{where}.{name}: expected {expected[name]} for this data and settings, got {value}")
-    parameters = count_trained(architecture)
-    shape = MemoryShape.from_config(config, parameters)
-    size = (shape.whole_state, parameters)
-    arrays = {"state": checkpoint.state_KP}
-    arrays |= {f"pending.{index}": each.state_KP for index, each in enumerate(checkpoint.pending)}
-    for name, array in arrays.items():
-        if array.shape != size:
-            raise DataError(f"{checkpoint.source}: tensor {name}: expected shape {size}, got {array.shape}")
-    if len(checkpoint.pending) > shape.snapshot_slots:
-        raise DataError(f"{checkpoint.source}: pending: expected at most {shape.snapshot_slots} snapshots")
-    return architecture
-
-
-def waiting_snapshots(checkpoint: Checkpoint, schedule: Schedule) -> list[StateSnapshot]:
-    """Return the snapshots of a checkpoint that are to be scored, in order.
-
-    A run that stops early takes a last snapshot where it happens to be, which is not scored; with more patience from
-    the start there would be none, unless an evaluation was due there.
-    """
-    pending = checkpoint.pending
-    if not pending or checkpoint.ledger.ending != "patience":
-        return pending
-    before = [entry["step"] for entry in checkpoint.history] + [each.snapshot.step for each in pending[:-1]]
-    due = schedule.evaluations_due
-    return pending if due(pending[-1].snapshot.step) > due(max(before, default=0)) else pending[:-1]

@@ -19,10 +19,11 @@ from dkan_core.tracking.tracker import Tracker
 from dkan_core.training.communication.process_group import local_rendezvous, serve_loopback_store
 from dkan_core.training.communication.wakeup import Wakeup
 from dkan_core.training.compute.flat_model import flatten
+from dkan_core.training.launcher.checkpoint_checks import check_architecture
 from dkan_core.training.launcher.checkpoint_writer import CheckpointWriter
 from dkan_core.training.launcher.fork_server_client import ForkServer
+from dkan_core.training.launcher.remaining_work import waiting_snapshots, with_ending
 from dkan_core.training.launcher.reporting import Reporter, TimeReader
-from dkan_core.training.launcher.resuming import check_architecture, waiting_snapshots, with_ending
 from dkan_core.training.launcher.run_log import EndLogger
 from dkan_core.training.launcher.supervisor import Supervisor, process_names
 from dkan_core.training.launcher.torchrun import Ranks

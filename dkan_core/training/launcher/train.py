@@ -22,10 +22,10 @@ from dkan_core.tracking.choice import follow_run
 from dkan_core.tracking.tracker import RunEnd, TrackedRun
 from dkan_core.training.communication.rendezvous import TorchRun
 from dkan_core.training.history import HISTORY
-from dkan_core.training.launcher.checkpoints import find_starting_point, resume_options
 from dkan_core.training.launcher.fork_server_client import ForkServer, one_fork_server
 from dkan_core.training.launcher.refit import check_initial, refit
-from dkan_core.training.launcher.resuming import ending_of
+from dkan_core.training.launcher.remaining_work import ending_of
+from dkan_core.training.launcher.resuming import find_starting_point, resume_options
 from dkan_core.training.launcher.run import LOGS, Outcome, RunStart, architecture_of_run, open_run
 from dkan_core.training.launcher.run_folder import (
     SETTINGS,

@@ -13,8 +13,9 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from dkan_core import ConfigError, DataError, OutputError, TrainConfig, TrainResult, train
 from dkan_core.config import ResolvedTrainConfig
-from dkan_core.training.launcher.checkpoints import checkpoint_folder, find_checkpoint
-from dkan_core.training.launcher.resuming import check_resumable, ending_of, waiting_snapshots, with_ending
+from dkan_core.training.launcher.checkpoint_checks import check_resumable
+from dkan_core.training.launcher.remaining_work import ending_of, waiting_snapshots, with_ending
+from dkan_core.training.launcher.resuming import checkpoint_folder, find_checkpoint
 from dkan_core.training.state import checkpoint_store
 from dkan_core.training.state.checkpoint_file import encode, run_facts
 from dkan_core.training.state.checkpoint_store import (

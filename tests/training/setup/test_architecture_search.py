@@ -24,7 +24,7 @@ from dkan_core.model.architecture import ModelConfig
 from dkan_core.model.base import TabularModel
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.scoring.probabilities import score
-from dkan_core.training.launcher.checkpoints import checkpoint_folder
+from dkan_core.training.launcher.resuming import checkpoint_folder
 from dkan_core.training.planning.lr_sweep import tune_learning_rate
 from dkan_core.training.setup import architecture, architecture_search, sizing, trials
 from dkan_core.training.setup.architecture import choose_architecture

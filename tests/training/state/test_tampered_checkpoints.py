@@ -14,7 +14,7 @@ import pytest
 
 from dkan_core import DataError, TrainConfig, TrainResult, train
 from dkan_core.model.model_folder import MODEL_FILES
-from dkan_core.training.launcher.checkpoints import find_checkpoint
+from dkan_core.training.launcher.resuming import find_checkpoint
 from dkan_core.training.state.checkpoint_file import (
     Checkpoint,
     LedgerSchema,
