@@ -4,10 +4,8 @@ from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 
 from dkan_core.config.schema import STRICT, reports_config_errors
-from dkan_core.config.train import ResolvedStrategy, TrainConfig
-
-MODEL_PARALLEL = ("tensor-parallel", "hybrid", "pipeline")
-"""Strategies that divide the model among workers."""
+from dkan_core.config.strategies import MODEL_PARALLEL, ResolvedStrategy
+from dkan_core.config.train import TrainConfig
 
 EXECUTION_SETTINGS = (
     "device",

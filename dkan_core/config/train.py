@@ -7,20 +7,8 @@ from pydantic import BeforeValidator, Field
 from pydantic.dataclasses import dataclass
 
 from dkan_core.config.schema import INITIAL_MODEL, STRICT, Expected, Form, reports_config_errors, setting
+from dkan_core.config.strategies import Strategy
 from dkan_core.errors import ConfigError
-
-ResolvedStrategy = Literal[
-    "parameter-server",
-    "allreduce",
-    "ddp",
-    "ring",
-    "local-sgd",
-    "single",
-    "tensor-parallel",
-    "hybrid",
-    "pipeline",
-]
-Strategy = Literal["auto", ResolvedStrategy]
 
 # Far beyond what trains: so that a file cannot ask for millions of layers, whose modules alone would take minutes.
 MAX_HIDDEN_LAYERS = 64

@@ -9,9 +9,10 @@ import hashlib
 import json
 import re
 from dataclasses import asdict, fields, replace
-from typing import Any
+from typing import Any, get_args
 
-from dkan_core.config import MODEL_PARALLEL, NodesConfig, TrainConfig
+from dkan_core.config import NodesConfig, ResolvedStrategy, TrainConfig
+from dkan_core.config.strategies import ONE_NODE
 from dkan_core.errors import ConfigError
 from dkan_core.training.setup.early_checks import check_workers
 from dkan_core.utils.kubernetes_api import OWN_LABELS
@@ -40,8 +41,7 @@ NAME_LENGTH = 40
 # As the schema of TrainJobs has it.
 MAX_ARGUMENTS = 128
 
-# The others are those of one node: a parameter server in its memory, and no exchange at all.
-STRATEGIES = ("auto", "allreduce", "ddp", "ring", "local-sgd", *MODEL_PARALLEL)
+STRATEGIES = [name for name in ("auto", *get_args(ResolvedStrategy)) if name not in ONE_NODE]
 
 
 def settle(config: TrainConfig, nodes: NodesConfig) -> TrainConfig:

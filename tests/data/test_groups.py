@@ -12,7 +12,7 @@ import pytest
 from dkan_core import DataError, PrepareConfig, TrainConfig, append_rows, prepare, train
 from dkan_core.config import ResolvedStrategy
 from dkan_core.config.prepare import SPLITS
-from dkan_core.config.resolved import MODEL_PARALLEL
+from dkan_core.config.strategies import MODEL_PARALLEL
 from dkan_core.data.format.manifest import read_manifest
 from dkan_core.data.preparation import task
 from dkan_core.data.source.time_split import STRETCHES

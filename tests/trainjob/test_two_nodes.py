@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dkan_core import NodesConfig, PrepareConfig, TrainConfig, TrainResult, prepare, train, train_on_nodes
-from dkan_core.config.train import Strategy
+from dkan_core.config.strategies import Strategy
 from dkan_core.trainjob.body import arguments
 from examples.flights import ExampleError, flights_table, package_data
 from tests.training.processes import wait_until

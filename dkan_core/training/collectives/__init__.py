@@ -4,10 +4,17 @@ from dkan_core.training.collectives.allreduce import AllReduce, Ring
 from dkan_core.training.collectives.base import Strategy
 from dkan_core.training.collectives.ddp import DistributedDataParallelism
 from dkan_core.training.collectives.local_sgd import LocalSGD
+from dkan_core.training.collectives.on_device import (
+    AveragingExchange,
+    DdpExchange,
+    DeviceExchange,
+    GradientExchange,
+    RingExchange,
+)
 from dkan_core.training.collectives.pipeline import Pipeline
 from dkan_core.training.collectives.tensor_parallel import TensorParallelism
 
-STRATEGIES: dict[str, type[Strategy]] = {
+HOST_STRATEGIES: dict[str, type[Strategy]] = {
     "allreduce": AllReduce,
     "ddp": DistributedDataParallelism,
     "ring": Ring,
@@ -16,3 +23,12 @@ STRATEGIES: dict[str, type[Strategy]] = {
     "hybrid": TensorParallelism,
     "pipeline": Pipeline,
 }
+"""With the state and the optimizer on the host."""
+
+DEVICE_STRATEGIES: dict[str, type[DeviceExchange]] = {
+    "allreduce": GradientExchange,
+    "ring": RingExchange,
+    "ddp": DdpExchange,
+    "local-sgd": AveragingExchange,
+}
+"""With both on the GPUs (``ResolvedTrainConfig.steps_on_devices``)."""

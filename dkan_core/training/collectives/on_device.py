@@ -159,11 +159,3 @@ class AveragingExchange(DeviceExchange):
         self.buffer_N[-1].fill_(rows)
         self.sum_over_ranks(self.buffer_N)
         torch.div(self.buffer_N[:-1], self.buffer_N[-1], out=state_3P.view(-1))
-
-
-EXCHANGES: dict[str, type[DeviceExchange]] = {
-    "allreduce": GradientExchange,
-    "ring": RingExchange,
-    "ddp": DdpExchange,
-    "local-sgd": AveragingExchange,
-}

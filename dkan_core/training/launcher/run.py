@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dkan_core.config import ResolvedTrainConfig
+from dkan_core.config.strategies import ONE_NODE
 from dkan_core.data.format.manifest import PreparedData
 from dkan_core.data.loading.loader import open_split
 from dkan_core.errors import ConfigError
@@ -45,8 +46,6 @@ from dkan_core.utils.resources import available_memory
 from dkan_core.utils.torch_resources import torch_threads
 
 LOGS = "logs"
-# Their processes need no rendezvous: workers meet their server in shared memory.
-WITHOUT_PROCESS_GROUP = ("parameter-server", "single")
 
 logger = logging.getLogger(__name__)
 
@@ -117,7 +116,7 @@ def open_run(start: RunStart, architecture: ModelConfig) -> Iterator["Run"]:
     with ExitStack() as stack:
         memory = _filled_memory(stack, model, config, rows, checkpoint, initial)
         rendezvous = ranks.rendezvous(config) if ranks else None
-        if ranks is None and config.strategy not in WITHOUT_PROCESS_GROUP:
+        if ranks is None and config.strategy not in ONE_NODE:
             store = serve_loopback_store(config.exchange_timeout)  # it is there until this block ends
             rendezvous = local_rendezvous(store, config)
         template = ProcessSpec(

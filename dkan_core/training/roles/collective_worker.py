@@ -8,8 +8,7 @@ begin again from its last commit.
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from dkan_core.training.collectives import STRATEGIES
-from dkan_core.training.collectives.on_device import EXCHANGES
+from dkan_core.training.collectives import DEVICE_STRATEGIES, HOST_STRATEGIES
 from dkan_core.training.communication.flight_recorder import FlightRecorder
 from dkan_core.training.communication.process_group import ProcessGroup
 from dkan_core.training.compute.device_steps import DeviceSteps, make_local_steps
@@ -52,11 +51,11 @@ def _update_source(spec: ProcessSpec, process: ComputeProcess) -> "Iterator[OwnS
     store = ParameterStore(memory, process.rules, spec.threads)
     on_step = process.heartbeat.record_activity
     if spec.config.steps_on_devices:
-        exchange = EXCHANGES[spec.config.strategy](process_group, process.replica, process.rules)
+        exchange = DEVICE_STRATEGIES[spec.config.strategy](process_group, process.replica, process.rules)
         steps = DeviceSteps(process.replica, process.batches, process.rules, on_step, exchange)
         yield DeviceRounds(steps, process_group, store, process.stopwatch)
     else:
-        make = STRATEGIES[spec.config.strategy]
+        make = HOST_STRATEGIES[spec.config.strategy]
         strategy = make(process_group, process.replica, process.batches, process.rules, on_step)
         yield ReducedUpdates(strategy, store, process.stopwatch)
     # Not after an error: the others would be waited for, and one of them may be what is gone.

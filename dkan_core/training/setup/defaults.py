@@ -4,6 +4,7 @@ import logging
 from collections.abc import Sequence
 
 from dkan_core.config import ResolvedStrategy, ResolvedTrainConfig, TrainConfig
+from dkan_core.config.strategies import DESCRIPTIONS, ONE_NODE, averages_parameters
 from dkan_core.data.format.manifest import PreparedData
 from dkan_core.data.loading.order import slice_of
 from dkan_core.errors import ConfigError
@@ -11,7 +12,7 @@ from dkan_core.model.kernels import check_kernel, describe_kernel
 from dkan_core.tracking.mlflow.client import check_mlflow
 from dkan_core.training.communication.process_group import backend_for_devices
 from dkan_core.training.communication.rendezvous import TorchRun
-from dkan_core.training.setup.early_checks import averages_parameters, check_label_weights, check_workers
+from dkan_core.training.setup.early_checks import check_label_weights, check_workers
 from dkan_core.training.setup.model_parallel_checks import (
     check_model_parallel_sizes,
     check_no_sparse_columns,
@@ -51,25 +52,6 @@ EXPONENTS = {"none": 0.0, "sqrt": 0.5, "linear": 1.0}
 DEFAULT_INTERVAL = 8
 # Each process is handed two descriptors for every other one, and a message takes 253.
 MAX_WORKERS = 100
-
-STRATEGY_REASONS = {
-    ("parameter-server", "sync"): (
-        "gradients aggregated every step, equal to one process with the global batch; one node, survives the death of "
-        "any process"
-    ),
-    ("parameter-server", "average"): "parameters aggregated every sync interval, weighted by rows",
-    ("parameter-server", "async"): (
-        "differences aggregated as they come, the stale ones less: no worker waits for another"
-    ),
-    ("allreduce", "sync"): "gradients summed by torch.distributed every step; several nodes",
-    ("ddp", "sync"): "torch's DistributedDataParallel, for reference",
-    ("ring", "sync"): "gradients summed around a ring of workers, for comparison",
-    ("local-sgd", "sync"): "parameters averaged by torch.distributed every sync interval",
-    ("single", "sync"): "one worker, nothing to aggregate",
-    ("tensor-parallel", "sync"): "workers divide the units of each hidden layer, and take the same rows",
-    ("hybrid", "sync"): "groups of workers divide the rows, the workers of a group the units of each hidden layer",
-    ("pipeline", "sync"): "workers divide the layers, and take the same rows in turn",
-}
 
 logger = logging.getLogger(__name__)
 
@@ -179,7 +161,8 @@ def resolve(
         "grid_min": grid_min,
         "grid_max": grid_max,
         "strategy": strategy,
-        "sync_interval": config.sync_interval or (DEFAULT_INTERVAL if averages_parameters(config, strategy) else 1),
+        "sync_interval": config.sync_interval
+        or (DEFAULT_INTERVAL if averages_parameters(strategy, config.mode) else 1),
         "tensor_parallel_size": tensor_parallel_size(config, strategy),
         "device": ",".join(devices),
         "eval_device": choose_eval_device(config, devices),
@@ -201,7 +184,7 @@ def resolve(
 
 def log_choices(asked: TrainConfig, config: ResolvedTrainConfig) -> None:
     """Log what resolved settings come to, why this strategy, and whether the learning rate's limit was reached."""
-    logger.info("strategy %s: %s", config.strategy, STRATEGY_REASONS[config.strategy, config.mode])
+    logger.info("strategy %s: %s", config.strategy, DESCRIPTIONS[config.strategy, config.mode])
     logger.info(
         "training: device %s, workers %d, batch size %d, learning rate %.2g, epochs %d",
         ", ".join(dict.fromkeys(config.devices)),
@@ -281,7 +264,7 @@ def _default_strategy(config: TrainConfig, devices: Sequence[str]) -> ResolvedSt
 def _strategy(config: TrainConfig, devices: Sequence[str], torchrun: TorchRun | None) -> ResolvedStrategy:
     if torchrun is None:
         return _default_strategy(config, devices) if config.strategy == "auto" else config.strategy
-    if config.strategy in ("parameter-server", "single"):
+    if config.strategy in ONE_NODE:
         raise ConfigError(
             f"strategy {config.strategy}: torchrun has started {torchrun.size} ranks; choose allreduce, ring, ddp or "
             "local-sgd, or start one process without torchrun"

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from dkan_core.config import PrepareConfig, ResolvedStrategy, TrainConfig
 from dkan_core.config.loading import separated
+from dkan_core.config.strategies import averages_parameters
 from dkan_core.data.source.column_requirements import ColumnRequirements
 from dkan_core.data.source.column_types import is_number
 from dkan_core.data.source.files import split_sources
@@ -76,18 +77,13 @@ def check_workers(config: TrainConfig, strategy: ResolvedStrategy, workers: int 
         raise ConfigError(f"workers {workers}: strategy single has one worker; choose another one, such as allreduce")
     if strategy != "parameter-server" and config.mode != "sync":
         raise ConfigError(f"mode {config.mode}: only strategy parameter-server has modes, not {strategy}")
-    if config.sync_interval not in (None, 1) and not averages_parameters(config, strategy):
+    if config.sync_interval not in (None, 1) and not averages_parameters(strategy, config.mode):
         raise ConfigError(
             f"sync_interval {config.sync_interval}: gradients are aggregated every step; choose mode average"
         )
     check_model_parallel_settings(config, strategy, workers)
     if workers is not None and len(config.slice_weights) not in (0, workers):
         raise ConfigError(f"slice_weights: {len(config.slice_weights)} numbers; there are {workers} workers")
-
-
-def averages_parameters(config: TrainConfig, strategy: ResolvedStrategy) -> bool:
-    """Return whether workers step by themselves between two exchanges."""
-    return config.mode != "sync" or strategy == "local-sgd"
 
 
 def check_label_weights(config: TrainConfig, labels: int) -> None:

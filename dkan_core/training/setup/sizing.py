@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from dkan_core.config import ResolvedTrainConfig, TrainConfig
-from dkan_core.config.resolved import MODEL_PARALLEL
+from dkan_core.config.strategies import MODEL_PARALLEL
 from dkan_core.data.format.manifest import PreparedData
 from dkan_core.data.format.split_info import SplitInfo
 

@@ -16,10 +16,10 @@ import torch
 import torch.distributed as dist
 
 from dkan_core import TrainConfig
-from dkan_core.config.train import Strategy
+from dkan_core.config.strategies import Strategy
 from dkan_core.data.format.manifest import read_manifest
 from dkan_core.data.loading.loader import SliceBatches, open_split
-from dkan_core.training.collectives.on_device import EXCHANGES
+from dkan_core.training.collectives import DEVICE_STRATEGIES
 from dkan_core.training.communication.process_group import ProcessGroup
 from dkan_core.training.communication.rendezvous import Rendezvous
 from dkan_core.training.compute import device_steps
@@ -81,7 +81,7 @@ def last_state(prepared: Path, strategy: Strategy, rank: int, port: int, way: st
         initialize_store(memory, values_P)
         group = ProcessGroup(Rendezvous(port=port, prefix=f"{strategy} {way}"), rank, 2, CPU, config.exchange_timeout)
         replica, batches = Replica.from_architecture(architecture.to_dict(), CPU), SliceBatches(reader, config, rank)
-        exchange = EXCHANGES[strategy](group, replica, rules)
+        exchange = DEVICE_STRATEGIES[strategy](group, replica, rules)
         store = ParameterStore(memory, rules)
         source = DeviceRounds(DeviceSteps(replica, batches, rules, exchange=exchange), group, store, Stopwatch())
         TrainingLoop(store, source, PostStepHooks(store, None), Stopwatch()).run()

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dkan_core import PrepareConfig, TrainConfig, prepare, train
-from dkan_core.config.train import Strategy
+from dkan_core.config.strategies import Strategy
 from dkan_core.model.architecture import ModelConfig
 from dkan_core.model.build import build_model
 from dkan_core.model.tabular import TabularFastKAN

@@ -16,10 +16,10 @@ from dkan_core.config import ResolvedTrainConfig
 from dkan_core.data.format.manifest import read_manifest
 from dkan_core.data.loading.loader import SliceBatches, open_split
 from dkan_core.model.tabular import TabularFastKAN
+from dkan_core.training.collectives import DEVICE_STRATEGIES
 from dkan_core.training.collectives.allreduce import AllReduce, ring_all_reduce
 from dkan_core.training.collectives.base import RoundInputs, RoundTotals, Strategy
 from dkan_core.training.collectives.local_sgd import LocalSGD
-from dkan_core.training.collectives.on_device import EXCHANGES
 from dkan_core.training.communication.process_group import ProcessGroup
 from dkan_core.training.compute import flat_model, gradient, step_exchange
 from dkan_core.training.compute.device_steps import DeviceSteps
@@ -150,7 +150,7 @@ def reduced(kind: type[Strategy]) -> Source:
 
 def on_device(group: ThreadGroup, replica: Replica, batches: SliceBatches, store: ParameterStore) -> RankUpdates:
     """Take a rank's steps as on a GPU."""
-    exchange = EXCHANGES[store.rules.config.strategy](group, replica, store.rules)
+    exchange = DEVICE_STRATEGIES[store.rules.config.strategy](group, replica, store.rules)
     return DeviceRounds(DeviceSteps(replica, batches, store.rules, exchange=exchange), group, store, Stopwatch())
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from dkan_core import TrainConfig, TrainResult, train
-from dkan_core.config.train import Strategy
+from dkan_core.config.strategies import Strategy
 from dkan_core.model.additive import AdditiveFastKAN
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.training.state.checkpoint_file import Checkpoint

@@ -10,8 +10,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 
 from dkan_core.data.loading.loader import SliceBatches
 from dkan_core.model.kernels import choice
-from dkan_core.training.collectives import ddp
-from dkan_core.training.collectives.on_device import EXCHANGES
+from dkan_core.training.collectives import DEVICE_STRATEGIES, ddp
 from dkan_core.training.communication.process_group import ProcessGroup
 from dkan_core.training.compute import resident_rows
 from dkan_core.training.compute.device_steps import DeviceSteps
@@ -117,7 +116,7 @@ def test_step_of_several_gpus_needs_nothing_of_the_host(
     monkeypatch.setattr(ddp, "DistributedDataParallel", FakeDdp)
     with steps_on_gpu({"clip_norm": 1.0, "accumulate": 2}, monkeypatch) as alone, fused_kernels(monkeypatch):
         group = FakeGroup()
-        exchange = EXCHANGES[strategy](group, alone.replica, alone.rules)
+        exchange = DEVICE_STRATEGIES[strategy](group, alone.replica, alone.rules)
         steps = DeviceSteps(alone.replica, alone.batches, alone.rules, exchange=exchange)
         assert bool(exchange.why_not_captured) == (strategy == "ddp")
         # As in a run, the first step is not the one that is captured: it makes constants.

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from dkan_core import ConfigError, TrainConfig
-from dkan_core.config.train import Strategy
+from dkan_core.config.strategies import Strategy
 from dkan_core.training.setup import placement
 from dkan_core.training.setup.defaults import resolve
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from dkan_core import DataError, TrainConfig, TrainResult, evaluate, train
-from dkan_core.config.train import Strategy
+from dkan_core.config.strategies import Strategy
 from dkan_core.training.breakdown import PARTS, total
 from dkan_core.training.launcher.reporting import TimeReader
 from dkan_core.training.state.shared_memory import MemoryShape, TimeSpent, create_memory
