@@ -23,11 +23,12 @@ import torch
 from benchmarks.timing import in_turns
 from dkan_core import PrepareConfig, TrainConfig, prepare
 from dkan_core.config.resolved import ResolvedTrainConfig
+from dkan_core.config.train import Kernel
 from dkan_core.data.format.manifest import read_manifest
 from dkan_core.data.loading.loader import open_split, run_batches
 from dkan_core.model.architecture import ModelConfig
 from dkan_core.model.base import TabularModel
-from dkan_core.model.kernels import Kernel, describe_kernel
+from dkan_core.model.kernels import describe_kernel
 from dkan_core.model.tabular import TabularFastKAN
 from dkan_core.training.compute.flat_model import Replica, flatten, parameter_count
 from dkan_core.training.setup.architecture import choose_architecture

@@ -26,8 +26,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
+from dkan_core.config.train import Kernel
 from dkan_core.data.format.manifest import read_manifest
-from dkan_core.model.kernels import Kernel, use_kernel
+from dkan_core.model.kernels import use_kernel
 from dkan_core.model.kernels.native_input import gradients_in_place
 from dkan_core.model.sparse_weights import SparseWeights
 from dkan_core.training.state.adamw import AdamState, FlatAdamW, ParameterGroups

@@ -22,9 +22,10 @@ import typer
 
 from benchmarks.timing import cpu_seconds, in_turns
 from dkan_core import FastKAN, PrepareConfig, TrainConfig, prepare, train
+from dkan_core.config.train import Kernel
 from dkan_core.data.format.manifest import read_manifest
 from dkan_core.data.loading.loader import open_split, train_batches
-from dkan_core.model.kernels import Kernel, use_kernel
+from dkan_core.model.kernels import use_kernel
 from dkan_core.utils.hints import counted
 
 TURNS = 7

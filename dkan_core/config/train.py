@@ -22,6 +22,9 @@ MAX_SEED = 2**63 - 1
 # The bound of the learning rate itself.
 MAX_LR_MULTIPLIER = 1e3
 
+Kernel = Literal["auto", "eager", "recompute", "native"]
+"""Implementations of the layers: ``dkan_core.model.kernels``."""
+
 DEVICE = r"(cpu|cuda(:[0-9]+)?)"
 
 
@@ -184,7 +187,7 @@ class TrainConfig:
     On a CPU it helps with many numeric columns: with AMX, and with AVX-512 BF16 if they are not stored as uint8.
     """
 
-    kernel: Literal["auto", "eager", "recompute", "native"] = setting("auto", "Training", advanced=True)
+    kernel: Kernel = setting("auto", "Training", advanced=True)
     """Implementation of the layers; "auto" is the fastest correct one on the device: native C++ on a CPU, if built."""
 
     accumulate: Annotated[int, Field(ge=1, le=10**6)] = setting(1, "Training", advanced=True)

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from dkan_core.explanation.columns import Column
-from dkan_core.model.first_layer import FirstLayerTerms
+from dkan_core.model.first_layer_terms import FirstLayerTerms
 from dkan_core.model.tabular import TabularFastKAN
 from dkan_core.utils.arrays import Array, Arrays
 

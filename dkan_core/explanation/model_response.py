@@ -14,7 +14,7 @@ from torch import Tensor
 from dkan_core.explanation.columns import Rows, Settings, changed_rows, listed_codes
 from dkan_core.explanation.response import Change, Response, cut, first_rows, row_count
 from dkan_core.model.base import TabularModel
-from dkan_core.model.first_layer import Feature, FirstLayerTerms, Stored
+from dkan_core.model.first_layer_terms import Feature, FirstLayerTerms, Stored
 from dkan_core.model.tabular import TabularFastKAN
 from dkan_core.scoring import probabilities
 from dkan_core.scoring.probabilities import CHUNK_OUTPUTS, INPUTS, chunks_of

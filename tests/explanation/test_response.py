@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 import torch
 
+from dkan_core.config.train import Kernel
 from dkan_core.explanation import model_response
 from dkan_core.explanation.columns import Cells, Column, Settings
 from dkan_core.explanation.model_response import ModelResponse
 from dkan_core.explanation.response import Response, respond
 from dkan_core.model.build import build_model
-from dkan_core.model.kernels import Kernel, use_kernel
+from dkan_core.model.kernels import use_kernel
 from dkan_core.model.tabular import TabularFastKAN
 from dkan_core.scoring import probabilities
 from dkan_core.utils.arrays import Arrays

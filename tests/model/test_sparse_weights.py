@@ -9,13 +9,14 @@ import pytest
 import torch
 
 from dkan_core import ConfigError, PrepareConfig, PreparedData, TrainConfig, prepare
+from dkan_core.config.train import Kernel
 from dkan_core.data.loading.loader import open_split
 from dkan_core.model.architecture import ModelConfig
 from dkan_core.model.base import TabularModel
 from dkan_core.model.build import build_model
 from dkan_core.model.decoding import decode_scores
 from dkan_core.model.encoder import BINARY_SCALE
-from dkan_core.model.kernels import Kernel, use_kernel
+from dkan_core.model.kernels import use_kernel
 from dkan_core.model.kernels.native_input import gradients_in_place
 from dkan_core.model.parameter_count import count_parameters
 from dkan_core.model.sparse_weights import SparseWeights

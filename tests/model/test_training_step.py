@@ -12,9 +12,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from dkan_core.config.train import Kernel
 from dkan_core.model import training_step
 from dkan_core.model.architecture import ModelConfig
-from dkan_core.model.kernels import Kernel, native_step, use_kernel, verified_native
+from dkan_core.model.kernels import native_step, use_kernel, verified_native
 from dkan_core.model.tabular import TabularFastKAN
 from dkan_core.training.compute import gradient as gradient_module
 from dkan_core.training.compute.flat_model import trained_parameters

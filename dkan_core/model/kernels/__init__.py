@@ -1,14 +1,15 @@
-"""Backends of the one hot operation, ``radial_linear``: a linear map of Gaussian basis functions of each feature.
+"""Which backend computes an operation of a model: layers call the functions here.
 
-Each backend is one file with one function of the same signature. The native one computes a whole hidden layer in one
-pass, too.
+The operation that takes most of the time is ``radial_linear``, a linear map of Gaussian basis functions of each
+feature. Some backends also compute whole layers or steps. A backend is added in three places: its function in a file
+of its own, with the signature of ``eager.radial_linear``; its selection here, or, if it is for a GPU, among the
+candidates of ``choice.RADIAL_LINEAR``; and, if users may name it, in ``config.train.Kernel``.
 """
-
-from typing import Literal
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from dkan_core.config.train import Kernel
 from dkan_core.errors import ConfigError
 from dkan_core.model.dropout import RowDropout
 from dkan_core.model.kernels import (
@@ -22,9 +23,6 @@ from dkan_core.model.kernels import (
 )
 from dkan_core.model.kernels.choice import RadialLinear
 from dkan_core.native.library import MAX_CENTERS, MAX_OUTPUTS, native_library, variant_names
-
-Kernel = Literal["auto", "eager", "recompute", "native"]
-"""What users choose; "auto" is the best one for the device that is right there."""
 
 PLAIN: dict[str, RadialLinear] = {"eager": eager.radial_linear, "recompute": recompute.radial_linear}
 """Those made of operations of torch: where one of them is chosen, no other kernel computes any part of a model."""

@@ -7,10 +7,11 @@ import torch
 from torch import Tensor, nn
 
 from dkan_core.config.resolved import ResolvedTrainConfig
+from dkan_core.config.train import Kernel
 from dkan_core.model.architecture import ModelConfig
 from dkan_core.model.base import TabularModel
 from dkan_core.model.build import build_model
-from dkan_core.model.kernels import Kernel, use_kernel
+from dkan_core.model.kernels import use_kernel
 from dkan_core.model.prepared_step import PreparedStep, prepare_step
 from dkan_core.model.sketch import one_step, sketched_layers
 from dkan_core.training.compute.gradient import accumulate_gradient

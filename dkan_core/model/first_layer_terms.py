@@ -1,7 +1,7 @@
-"""The first layer as a sum over columns, and what changes in it with some of them.
+"""The terms that columns add to the output of a trained model's first layer, for explanations.
 
-Unless the layer normalizes its rows, each score and each embedding adds a term of its own to its output, and so does
-each one-hot group: rows that differ in a column differ in the terms that read it alone.
+Unless the layer normalizes its rows, its output is a sum with one term per score, per embedding and per one-hot group.
+If a column changes, only the terms that read it change. ``model.encoder`` computes the sum itself.
 
 Shape suffixes: M rows, P values, H the first layer's outputs over all members.
 """
