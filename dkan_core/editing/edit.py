@@ -25,7 +25,7 @@ from dkan_core.model.model_folder import ESTIMATOR, SCORES, check_model_replacea
 from dkan_core.model.saved_model import SavedModel, save_model
 from dkan_core.scoring.prepared import ScoredSplit, check_match, known_split, score_split
 from dkan_core.scoring.probabilities import to_probability
-from dkan_core.training.validation.early_stopping import describe_probabilities
+from dkan_core.training.validation.model_metrics import describe_probabilities
 from dkan_core.utils.storage.paths import is_remote, local_path
 from dkan_core.utils.storage.remote import local_copy
 from dkan_core.utils.torch_resources import best_device

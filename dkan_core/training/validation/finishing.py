@@ -24,7 +24,7 @@ from dkan_core.scoring.probabilities import to_probability
 from dkan_core.training.additive_fit.additive_tables import TABLE_CHOICES, TableMaker
 from dkan_core.training.state.refit_choices import ID_PENALTY, RefitChoices
 from dkan_core.training.validation.blending import Blender
-from dkan_core.training.validation.early_stopping import describe_best, score_distribution
+from dkan_core.training.validation.model_metrics import describe_best, score_distribution
 from dkan_core.training.validation.scorer import BestParameters
 
 Described = tuple[Calibration, dict[str, Any]]
