@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -160,7 +160,7 @@ class Reporter:
             return
         self._shown = ledger.step
         self._bar.update(self._task, completed=ledger.step, total=self.schedule.steps)
-        facts = ledger.facts(self.schedule.steps_per_epoch)
+        facts = asdict(ledger.figures(self.schedule.steps_per_epoch))
         # The first step starts the clock, and so does the first one after a resumption: there is no speed before.
         if not (ledger.since_weight and facts["rows_per_second"]):
             return

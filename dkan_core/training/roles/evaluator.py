@@ -8,7 +8,7 @@ the run's time is up, does the newest snapshot win and the stale ones are skippe
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -29,7 +29,6 @@ from dkan_core.training.state.schedule import Schedule
 from dkan_core.training.state.shared_memory import EvaluatorProgress, SharedMemory, Snapshot
 from dkan_core.training.state.snapshots import StateSnapshot, newest_snapshot, scored_values, snapshots_beyond
 from dkan_core.training.state.stopwatch import Stopwatch
-from dkan_core.training.validation.early_stopping import EarlyStopping
 from dkan_core.training.validation.finishing import Finisher
 from dkan_core.training.validation.scorer import BestParameters, ValidationScorer
 from dkan_core.utils.file_names import MODEL_FOLDER
@@ -44,8 +43,6 @@ MAX_SAVING_SHARE = 0.05
 RETRY_SECONDS = 5.0
 # How often to look for a snapshot that no wake-up has told of: the server may have died before it notified.
 POLL_SECONDS = 0.5
-
-FACTS = ("epoch", "step", "seconds", "loss", "rows_per_second")
 
 logger = logging.getLogger(__name__)
 
@@ -108,16 +105,14 @@ class Evaluator:
         self.stopwatch = stopwatch
         self.prepared = read_data(spec)
         self.architecture = ModelConfig.from_dict(spec.model)
-        early_stopping = EarlyStopping(spec.config.patience)
-        if spec.choices is None:
-            # An earlier evaluator may have died: patience counts over both.
-            early_stopping.replay(spec.history)
         self.history = list(spec.history)
         self._schedule = Schedule.from_config(spec.config, spec.train_rows)
         reader = open_split(folder, self.prepared, "valid")
-        self.scorer = ValidationScorer(
-            Replica.from_architecture(spec.model, device, spec.config.kernel), reader, early_stopping
-        )
+        replica = Replica.from_architecture(spec.model, device, spec.config.kernel)
+        self.scorer = ValidationScorer(replica, reader, spec.config.patience, spec.choices)
+        if spec.choices is None:
+            # An earlier evaluator may have died: patience counts over both.
+            self.scorer.early_stopping.replay(spec.history)
         self.finisher = Finisher(
             lambda: open_split(folder, self.prepared, "train"),
             reader,
@@ -147,21 +142,13 @@ class Evaluator:
         """Score a snapshot, unless an earlier process has, and save the best one if it is time for that."""
         snapshot = each.snapshot
         reported = self.history[-1]["step"] if self.history else -1
-        if snapshot.step <= reported or self.scorer.early_stopping.exhausted:
-            return
-        choices = self.spec.choices
-        if choices is not None and not snapshot.final:
-            # A refit's model is its last: by validation, whose rows it is trained on, nothing can be chosen.
+        if snapshot.step <= reported or self.scorer.skips(final=bool(snapshot.final)):
             return
         if not each.is_whole:
             logger.warning("the snapshot of step %d is damaged and is skipped", snapshot.step)
             return
-        plain = asdict(snapshot)
         values_VP = scored_values(each.state_KP, self.spec.shape)
-        if choices is not None:
-            values_VP = choices.parameters(values_VP)
-        facts = {name: plain[name] for name in FACTS}
-        entry, best = self.scorer.score_parameters(values_VP, facts, is_due=self._is_due(snapshot.step))
+        entry, best = self.scorer.score_parameters(values_VP, snapshot.figures(), is_due=self._is_due(snapshot.step))
         self.stopwatch.lap("score")
         if best is not None:
             self.best = best

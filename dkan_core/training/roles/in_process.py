@@ -32,8 +32,8 @@ from dkan_core.training.state.ledger import Ledger
 from dkan_core.training.state.parameter_store import ParameterStore, UpdateRules, initialize_store
 from dkan_core.training.state.refit_choices import RefitChoices
 from dkan_core.training.state.shared_memory import EvaluatorProgress, MemoryShape, create_memory
+from dkan_core.training.state.snapshots import scored_values
 from dkan_core.training.state.stopwatch import Stopwatch
-from dkan_core.training.validation.early_stopping import EarlyStopping
 from dkan_core.training.validation.finishing import Finisher
 from dkan_core.training.validation.scorer import BestParameters, ValidationScorer
 
@@ -116,7 +116,7 @@ class _Single:
         rules = UpdateRules.from_config(config, train.rows, parameter_groups(model, config, train.rows))
         self.store = ParameterStore(memory, rules, torch.get_num_threads())
         self.replica = Replica(model, torch.device(config.device), config.kernel)
-        self.scorer = ValidationScorer(self.replica, self.valid, EarlyStopping(config.patience))
+        self.scorer = ValidationScorer(self.replica, self.valid, config.patience, self.choices)
         self.best: BestParameters | None = None
         self.history: list[dict[str, Any]] = []
 
@@ -130,15 +130,11 @@ class _Single:
 
     def _evaluate(self, ledger: Ledger, _: bool) -> bool:
         """Score the committed state and keep it if it is the best, unless patience is used up already."""
-        early_stopping = self.scorer.early_stopping
-        # A refit's model is its last.
-        if early_stopping.exhausted or (self.choices is not None and not ledger.ended):
+        if self.scorer.skips(final=bool(ledger.ended)):
             return True
-        facts = ledger.facts(self.store.rules.schedule.steps_per_epoch)
-        values_VP = self.store.state_KP[::3]
-        if self.choices is not None:
-            values_VP = self.choices.parameters(values_VP)
-        entry, best = self.scorer.score_parameters(values_VP, facts)
+        values_VP = scored_values(self.store.state_KP, self.store.memory.shape)
+        figures = ledger.figures(self.store.rules.schedule.steps_per_epoch)
+        entry, best = self.scorer.score_parameters(values_VP, figures)
         self.best = best or self.best
         self.history.append(entry)
         if self.on_evaluation is not None:
@@ -150,7 +146,7 @@ class _Single:
             entry["average_precision"],
             entry["best_average_precision"],
         )
-        self.store.memory.evaluated.write(EvaluatorProgress(exhausted=int(early_stopping.exhausted)))
+        self.store.memory.evaluated.write(EvaluatorProgress(exhausted=int(self.scorer.early_stopping.exhausted)))
         return True
 
     def _result(self) -> SingleResult:

@@ -14,6 +14,18 @@ from dkan_core.training.state.endings import ENDINGS
 
 
 @dataclass(frozen=True, kw_only=True)
+class TrainingFigures:
+    """What training itself contributes to an evaluation in the history: ``HistoryEntry`` describes the fields."""
+
+    # A line of the history begins with it (``history.BEGINNING``).
+    epoch: float = 0.0
+    step: int = 0
+    seconds: float = 0.0
+    loss: float = 0.0
+    rows_per_second: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
 class Ledger:
     """One commit of the parameter server; it stands in shared memory and names the active buffer of the state."""
 
@@ -119,15 +131,15 @@ class Ledger:
         """
         return replace(self, ended=ENDINGS.index(ending), used=self.seconds, started=0.0)
 
-    def facts(self, steps_per_epoch: int) -> dict[str, float]:
-        """Return how far the run is, its mean loss and rows per second since these began to be counted."""
-        return {
-            "step": self.step,
-            "epoch": self.step / steps_per_epoch,
-            "seconds": self.seconds,
-            "loss": self.since_loss / max(self.since_weight, 1e-30),
-            "rows_per_second": self.since_rows / max(1e-9, time.monotonic() - self.since) if self.since else 0.0,
-        }
+    def figures(self, steps_per_epoch: int) -> TrainingFigures:
+        """Return how far the run is, and how training has gone since the last snapshot."""
+        return TrainingFigures(
+            epoch=self.step / steps_per_epoch,
+            step=self.step,
+            seconds=self.seconds,
+            loss=self.since_loss / max(self.since_weight, 1e-30),
+            rows_per_second=self.since_rows / max(1e-9, time.monotonic() - self.since) if self.since else 0.0,
+        )
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ import numpy as np
 
 from dkan_core.config.resolved import ResolvedTrainConfig
 from dkan_core.errors import ConfigError
-from dkan_core.training.state.ledger import Ledger
+from dkan_core.training.state.ledger import Ledger, TrainingFigures
 from dkan_core.utils.arrays import Float32, Int64
 
 # Size of all slots, beyond the minimum: the evaluator may fall behind by that much before snapshots are skipped.
@@ -107,20 +107,19 @@ class Push:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Snapshot:
+class Snapshot(TrainingFigures):
     """What the evaluator needs to know about a snapshot."""
 
     number: int = 0
     """Counted from 1."""
 
-    step: int = 0
-    epoch: float = 0.0
-    seconds: float = 0.0
-    loss: float = 0.0
-    rows_per_second: float = 0.0
     final: int = 0
     time_is_up: int = 0
     checksum: int = 0
+
+    def figures(self) -> TrainingFigures:
+        """Return those of the step of the snapshot."""
+        return TrainingFigures(**{field.name: getattr(self, field.name) for field in fields(TrainingFigures)})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ raw, and their moving average where there is one.
 
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 from dkan_core.training.state.ledger import Ledger
 from dkan_core.training.state.parameter_store import checksum, copy_state
@@ -34,7 +34,7 @@ class StateSnapshot:
 
 
 def scored_values(state_KP: Float32, shape: MemoryShape) -> Float32:
-    """Return what of a state the evaluator scores, ``(V, P)``: a view of its first array, and its fourth."""
+    """Return the parameters of a state that are scored, ``(V, P)``: a view of its first array, and its fourth."""
     return state_KP[: shape.state : 3]
 
 
@@ -62,15 +62,10 @@ def publish_snapshot(memory: SharedMemory, ledger: Ledger, *, steps_per_epoch: i
     copy_state(memory, ledger, memory.snapshots_SKP[slot])
     # Before the record with its number, by which the evaluator finds it.
     memory.snapshot_ledgers[slot].write(replace(ledger.with_reset_counters(), published=ledger.step))
-    facts = ledger.facts(steps_per_epoch)
     memory.snapshots[slot].write(
         Snapshot(
+            **asdict(ledger.figures(steps_per_epoch)),
             number=number,
-            step=ledger.step,
-            epoch=facts["epoch"],
-            seconds=facts["seconds"],
-            loss=facts["loss"],
-            rows_per_second=facts["rows_per_second"],
             final=int(ledger.ended > 0),
             time_is_up=int(time_is_up),
             checksum=checksum(memory.snapshots_SKP[slot]),

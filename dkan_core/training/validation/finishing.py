@@ -105,7 +105,7 @@ class Finisher:
         return score_split(terms.to_model(), self.valid, torch.device("cpu"))
 
     def _describe(self, scored: ScoredSplit, best: BestParameters) -> Described:
-        epoch, step = best.facts["epoch"], best.facts["step"]
+        epoch, step = best.figures.epoch, best.figures.step
         return describe_best(scored, self.prepared.labels, self.config, epoch=epoch, step=step)
 
     def _as_chosen(self, choices: RefitChoices, scored: ScoredSplit, best: BestParameters) -> Described:
@@ -114,7 +114,7 @@ class Finisher:
         probabilities_NL = to_probability(scored.log_odds_NL * scale_L + shift_L)
         labels = zip(choices.metrics["labels"].items(), probabilities_NL.T, strict=True)
         found = {name: {**facts, SCORES: score_distribution(scores_N)} for (name, facts), scores_N in labels}
-        extent = {REFIT_ROWS: self.prepared.splits["train"].rows, "refit_epochs": best.facts["epoch"]}
+        extent = {REFIT_ROWS: self.prepared.splits["train"].rows, "refit_epochs": best.figures.epoch}
         return choices.calibration, {**choices.metrics, **extent, "labels": found}
 
     @property

@@ -5,7 +5,7 @@ Shape suffixes: V parameters side by side (the second are the moving average), P
 
 import logging
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,6 +14,8 @@ from dkan_core.data.loading.loader import RowReader
 from dkan_core.evaluation.metrics import macro_average_precision, mean_log_loss
 from dkan_core.scoring.prepared import ScoredSplit, score_split
 from dkan_core.training.compute.flat_model import Replica
+from dkan_core.training.state.ledger import TrainingFigures
+from dkan_core.training.state.refit_choices import RefitChoices
 from dkan_core.training.validation.early_stopping import EarlyStopping
 from dkan_core.utils.arrays import Float32
 
@@ -26,7 +28,7 @@ class BestParameters:
 
     values_P: Float32
     scored: ScoredSplit
-    facts: dict[str, Any]
+    figures: TrainingFigures
 
 
 class _Score(NamedTuple):
@@ -38,23 +40,39 @@ class _Score(NamedTuple):
 
 
 class ValidationScorer:
-    """Scores parameters and remembers the best value."""
+    """Scores parameters and remembers the best value.
 
-    def __init__(self, replica: Replica, reader: RowReader, early_stopping: EarlyStopping) -> None:
+    Args:
+        replica: The model, whose parameters are replaced.
+        reader: The validation split.
+        patience: Of early stopping.
+        choices: Those of the first training, if this one is a refit.
+    """
+
+    def __init__(self, replica: Replica, reader: RowReader, patience: int, choices: RefitChoices | None = None) -> None:
         self.replica = replica
         self.reader = reader
-        self.early_stopping = early_stopping
+        self.early_stopping = EarlyStopping(patience)
+        self.choices = choices
+
+    def skips(self, *, final: bool) -> bool:
+        """Return whether a state of the run, its final one or not, need not be scored."""
+        # A refit is trained on the validation rows, by which nothing can be chosen then: its model is its last state.
+        return self.early_stopping.exhausted or (self.choices is not None and not final)
 
     def score_parameters(
-        self, values_VP: Float32, facts: dict[str, Any], *, is_due: bool = True
+        self, values_VP: Float32, figures: TrainingFigures, *, is_due: bool = True
     ) -> tuple[dict[str, Any], BestParameters | None]:
         """Score parameters; return a line of history, and the best of them if they are better than all before.
 
         Args:
-            values_VP: The parameters, and their moving average where there is one.
-            facts: How far the run is.
+            values_VP: The parameters, and their moving average where there is one; of a refit, only those are scored
+                that its first training has chosen.
+            figures: How far the run is.
             is_due: Whether the evaluation counts for patience.
         """
+        if self.choices is not None:
+            values_VP = self.choices.parameters(values_VP)
         scores = [self._score(values_P) for values_P in values_VP]
         # The first of equals: the parameters themselves rather than their average.
         winner = max(range(len(scores)), key=lambda index: (scores[index].average_precision, -scores[index].loss))
@@ -64,12 +82,12 @@ class ValidationScorer:
         if len(scores) > 1:
             raw, ema = scores
             named |= {"average_precision_raw": raw.average_precision, "average_precision_ema": ema.average_precision}
-        entry = {**facts, **{name: max(0.0, value) for name, value in named.items()}, "best": better}
+        entry = {**asdict(figures), **{name: max(0.0, value) for name, value in named.items()}, "best": better}
         if not is_due:
             entry["due"] = False
         if math.isfinite(best.loss):
             entry["validation_loss"] = best.loss
-        return entry, BestParameters(values_VP[winner].copy(), best.scored, facts) if better else None
+        return entry, BestParameters(values_VP[winner].copy(), best.scored, figures) if better else None
 
     def _score(self, values_P: Float32) -> _Score:
         self.replica.load(values_P)

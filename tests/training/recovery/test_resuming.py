@@ -362,7 +362,7 @@ def test_clock_of_a_checkpoint_stands_still() -> None:
     kept = Ledger(
         used=3.0, started=now - 5, since=now - 2, since_rows=100, since_loss=1.0, since_weight=4.0
     ).with_stopped_clock()
-    assert 8 <= kept.seconds == kept.seconds and kept.facts(10)["rows_per_second"] == 0
+    assert 8 <= kept.seconds == kept.seconds and kept.figures(10).rows_per_second == 0
     # Loss goes on to be counted, speed begins again: its time was spent in another launch.
     going_on = kept.with_running_clock()
     assert (going_on.since_rows, going_on.since_loss, going_on.since_weight) == (0, 1.0, 4.0)

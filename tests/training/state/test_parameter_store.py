@@ -67,7 +67,7 @@ def test_update_that_is_not_finite_is_refused_and_counted(bad: float) -> None:
 def test_loss_that_is_not_finite_refuses_the_update_and_stays_out_of_the_mean() -> None:
     store = store_of()
     store.apply_updates(gradients(0, 1.0, 1.0, loss=float("nan")))
-    assert store.ledger.refused == 1 and store.ledger.facts(10)["loss"] == 0
+    assert store.ledger.refused == 1 and store.ledger.figures(10).loss == 0
 
 
 def test_refused_again_and_again_goes_back_and_halves_the_rate_then_ends() -> None:
