@@ -11,7 +11,8 @@ knobs = pytest.importorskip("triton.knobs", reason="needs a Triton that tells wh
 from dkan_core.model.kernels import fused, fused_bytes, fused_hidden  # noqa: E402
 from dkan_core.training.compute import fused_adamw, fused_lookup  # noqa: E402
 from dkan_core.training.compute.row_keys import KeyRule  # noqa: E402
-from dkan_core.training.setup.sizing import CENTERS, FINE_CENTERS  # noqa: E402
+from dkan_core.training.setup.search_space import FINE_CENTERS  # noqa: E402
+from dkan_core.training.setup.sizing import CENTERS  # noqa: E402
 from tests.model.compiled_kernels import compile_instead  # noqa: E402
 
 CAPABILITIES = {"sm_80": (8, 0), "sm_86": (8, 6), "sm_90": (9, 0), "sm_100": (10, 0), "sm_120": (12, 0)}

@@ -21,7 +21,7 @@ from dkan_core.model.calibration import sigmoid
 from dkan_core.scoring.prepared import score_split
 from dkan_core.training.additive_fit.fitted_tables import fitted_terms
 from dkan_core.training.additive_fit.roughness import lower_bands, pair_roughness_bands
-from dkan_core.training.setup.sizing import can_fit_tables
+from dkan_core.training.setup.additive_fit_limits import can_fit_tables
 from dkan_core.utils.arrays import Float64
 
 FITTED, SMOOTHED = "fitted", "smoothed"

@@ -12,7 +12,7 @@ from dkan_core.data.format.manifest import PreparedData
 from dkan_core.errors import ConfigError, DataError
 from dkan_core.model.architecture import ModelConfig, ignoring
 from dkan_core.model.parameter_count import count_trained
-from dkan_core.training.setup.sizing import SEARCHED_SETTINGS, possible_findings
+from dkan_core.training.setup.search_space import SEARCHED_SETTINGS, possible_findings
 from dkan_core.training.state.checkpoint_file import STORED_NAMES, Checkpoint
 from dkan_core.training.state.ledger import Ledger, add_to_digest
 from dkan_core.training.state.schedule import plan_work, rows_after_units

@@ -38,10 +38,10 @@ from dkan_core.training.launcher.run_folder import (
 )
 from dkan_core.training.launcher.run_log import FITTED, LOG, EndLogger, capture_log
 from dkan_core.training.launcher.torchrun import Ranks, run_following_rank
+from dkan_core.training.setup.additive_fit_limits import needs_no_gradients
 from dkan_core.training.setup.architecture import settled
 from dkan_core.training.setup.defaults import log_choices, resolve_for
 from dkan_core.training.setup.initial_model import take_initial
-from dkan_core.training.setup.sizing import needs_no_gradients
 from dkan_core.training.state.checkpoint_file import Checkpoint
 from dkan_core.training.state.checkpoint_store import (
     CHECKPOINTS,

@@ -27,12 +27,12 @@ from dkan_core.training.planning.formulas import (
 from dkan_core.training.planning.measuring import Measurements, measure
 from dkan_core.training.planning.model_parallel import ModelParallelPlan, model_parallel_plans, model_parallel_table
 from dkan_core.training.planning.sizes import parse_size, show_size
+from dkan_core.training.setup.additive_fit_limits import needs_no_gradients
 from dkan_core.training.setup.architecture import settle_architecture
 from dkan_core.training.setup.defaults import DEFAULT_INTERVAL, resolve_for
 from dkan_core.training.setup.initial_model import with_architecture
 from dkan_core.training.setup.model_parallel_checks import undivided
 from dkan_core.training.setup.placement import visible_gpus
-from dkan_core.training.setup.sizing import needs_no_gradients
 from dkan_core.utils.hints import counted
 from dkan_core.utils.resources import available_cores
 

@@ -8,12 +8,13 @@ from dkan_core.data.format.manifest import PreparedData
 from dkan_core.data.loading.loader import RowReader
 from dkan_core.model.architecture import ModelConfig
 from dkan_core.training.setup.additive_architecture import choose_additive
+from dkan_core.training.setup.additive_fit_limits import fitted_pairs
 from dkan_core.training.setup.architecture_search import search_architecture
 from dkan_core.training.setup.feature_crosses import choose_missing, choose_one_hot_groups, search_sample
 from dkan_core.training.setup.feature_selection import select_features
 from dkan_core.training.setup.parameter_groups import learning_rate_factors
 from dkan_core.training.setup.placement import threads_per_worker
-from dkan_core.training.setup.sizing import SEARCHED_SETTINGS, fitted_pairs, possible_findings
+from dkan_core.training.setup.search_space import SEARCHED_SETTINGS, possible_findings
 from dkan_core.training.setup.untrained_model import untrained_model
 from dkan_core.utils.hints import some_of
 from dkan_core.utils.torch_resources import torch_threads

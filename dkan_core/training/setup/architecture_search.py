@@ -16,7 +16,7 @@ from dkan_core.config import ResolvedTrainConfig
 from dkan_core.data.format.manifest import PreparedData
 from dkan_core.data.loading.loader import RowReader
 from dkan_core.model.architecture import ModelConfig
-from dkan_core.training.setup.sizing import DEPTH_SEARCH_ROWS, NO_DROPOUT, deepened, refined
+from dkan_core.training.setup.search_space import DEPTH_SEARCH_ROWS, NO_DROPOUT, deepened, refined
 from dkan_core.training.setup.trials import (
     HIDDEN,
     MinImprovement,

@@ -12,6 +12,7 @@ from dkan_core.model.kernels import check_kernel, describe_kernel
 from dkan_core.tracking.mlflow.client import check_mlflow
 from dkan_core.training.communication.process_group import backend_for_devices
 from dkan_core.training.communication.rendezvous import TorchRun
+from dkan_core.training.setup.additive_fit_limits import needs_no_gradients
 from dkan_core.training.setup.early_checks import check_label_weights, check_workers
 from dkan_core.training.setup.model_parallel_checks import (
     check_model_parallel_sizes,
@@ -20,16 +21,15 @@ from dkan_core.training.setup.model_parallel_checks import (
 )
 from dkan_core.training.setup.monotone import parse_monotone
 from dkan_core.training.setup.placement import choose_eval_device, rank_devices, worker_devices
+from dkan_core.training.setup.search_space import searches_architecture
 from dkan_core.training.setup.sizing import (
     CENTERS,
     DROPOUT,
     batch_rows,
     epoch_count,
     grid_range,
-    needs_no_gradients,
     network_size,
     rarer_class_rows,
-    searches_architecture,
 )
 from dkan_core.utils.extras import require
 from dkan_core.utils.hints import counted, flag

@@ -1,10 +1,8 @@
-"""Sizes of a network and of its training, chosen from the train split by rules that are written down here."""
+"""Default sizes of a network and of its training, as functions of the train split."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from dkan_core.config import ResolvedTrainConfig, TrainConfig
-from dkan_core.config.strategies import MODEL_PARALLEL
-from dkan_core.data.format.manifest import PreparedData
+from dkan_core.config import TrainConfig
 from dkan_core.data.format.split_info import SplitInfo
 
 # The numbers below were chosen on validation rows: docs/benchmarks/experiments.md says of which sets, and what some of
@@ -27,38 +25,11 @@ MAX_EPOCHS = 20
 SIZES = ((16_000, 4, 128), (128_000, 2, 128))
 # Members and hidden units for more rows, and for ``model="fastkan"``.
 LARGE, PLAIN = (1, 256), (1, 64)
-# Basis functions, and dropout of hidden units: by default, and where trials found that more can be learned. With a
-# second hidden layer and 280,000 to 1,400,000 rows, dropout lost 0.004 to 0.006 of AP.
-CENTERS, FINE_CENTERS = 8, 16
-DROPOUT, NO_DROPOUT = 0.2, 0.0
-# Rows from which on the architecture is searched, and from which on a second hidden layer is tried, as fewer do not
-# show what it is worth; and the units of a first hidden layer over those of a second one.
-SEARCH_ROWS, DEPTH_SEARCH_ROWS, WIDTH_PER_SECOND = 2_000, 50_000, 4
-# What a search for the architecture decides, where none of it is given.
-SEARCHED_SETTINGS = ("hidden", "num_centers", "dropout")
+# Basis functions, and dropout of hidden units; ``search_space`` has what a search may choose instead.
+CENTERS, DROPOUT = 8, 0.2
 
 # Members of an additive model: the fewer, the less certain is the band that their spread gives.
 ADDITIVE_MEMBERS = {"fast": 4, "default": 8, "best": 16}
-
-# Rows times terms times labels up to which the tables of an additive model are fitted again, by penalized likelihood:
-# about a minute on one core, and 400 MB, without what the sharpest pairs take. A step of a term costs as much as so
-# many rows, however few there are.
-MAX_FITTED_CELLS, MIN_FITTED_ROWS = 100_000_000, 25_000
-# Pairs of such tables with ``pairs="auto"``, as many as these cells allow: the penalty draws those that are noise to
-# nothing.
-MIN_FITTED_PAIRS, MAX_FITTED_PAIRS = 48, 96
-# Rows for each term from which on validation preferred that fit to gradients in every run that was tried. With four
-# rows a term (fingerprints of 1,024 bits) gradients may be better by far.
-MIN_ROWS_PER_TERM = 70
-
-# Rows times terms times labels that a network's additive partner is fitted to, at most: three seconds on one core,
-# and 150 MB, without what the sharpest pairs take. Of more rows it takes the first ones, which are shuffled, but no
-# fewer than the first number below. Of fewer rows in all than the second one, neither the fit nor what it should count
-# can be told.
-MAX_BLEND_CELLS = 30_000_000
-# Terms whose fit takes as long as that of one ID in each row.
-TERMS_PER_ID = 10
-MIN_SAMPLED_ROWS, MIN_BLEND_ROWS = 20_000, 100
 
 # Positions of the first and last basis function: those of the paper, and wider ones of broader functions, which fit
 # less noise. The wide grid gained 0.002 of AP, the mean of seven sets with fewer rows of the rarer class than this, and
@@ -113,80 +84,6 @@ def network_size(config: TrainConfig, rows: int) -> tuple[int, tuple[int, ...]]:
     # A plain network has one member, whatever the quality.
     members = 1 if config.model == "fastkan" else max(1, int(quality.members * members))
     return config.members or members, (width,) if config.hidden is None else config.hidden
-
-
-def searches_architecture(config: TrainConfig, rows: int) -> bool:
-    """Return whether trials decide about the architecture: unless the settings say what they would.
-
-    >>> searches_architecture(TrainConfig(), 5_000), searches_architecture(TrainConfig(hidden=(64,)), 5_000)
-    (True, False)
-    """
-    if isinstance(config, ResolvedTrainConfig):
-        return config.architecture_search
-    is_open = config.architecture_search and config.model == "auto" and rows >= SEARCH_ROWS
-    is_open = is_open and config.strategy not in MODEL_PARALLEL
-    return is_open and all(getattr(config, name) is None for name in SEARCHED_SETTINGS)
-
-
-def refined(config: ResolvedTrainConfig) -> ResolvedTrainConfig:
-    """Return the settings of a network with more basis functions, each of them narrower."""
-    return replace(config, num_centers=FINE_CENTERS, dropout=NO_DROPOUT)
-
-
-def deepened(config: ResolvedTrainConfig) -> ResolvedTrainConfig:
-    """Return the settings of a network with a second hidden layer."""
-    return replace(config, hidden=(*config.hidden, max(1, config.hidden[-1] // WIDTH_PER_SECOND)), dropout=NO_DROPOUT)
-
-
-def possible_findings(config: ResolvedTrainConfig) -> list[ResolvedTrainConfig]:
-    """Return the settings that a search may find; the first are those of a run without one."""
-    if not config.architecture_search:
-        return [config]
-    shallow = [config, refined(config)]
-    return [*shallow, *map(deepened, shallow)]
-
-
-def can_fit_tables(rows: int, terms: int, labels: int) -> bool:
-    """Return whether the tables of an additive model of so many terms are fitted again.
-
-    >>> can_fit_tables(2_000_000, 40, 1), can_fit_tables(2_000_000, 40, 12), can_fit_tables(5_000, 1_000, 12)
-    (True, False, False)
-    """
-    return max(rows, MIN_FITTED_ROWS) * terms * labels <= MAX_FITTED_CELLS
-
-
-def fitted_pairs(config: TrainConfig, columns: int, rows: int, labels: int) -> int | None:
-    """Return how many pairs a run from scratch has whose tables are fitted again; None: they are not.
-
-    >>> auto = TrainConfig(model="additive")
-    >>> [fitted_pairs(auto, columns=28, rows=rows, labels=1) for rows in (10_000, 1_000_000, 2_000_000)]
-    [96, 72, None]
-    """
-    if config.model != "additive" or config.init_from is not None:
-        return None
-    if config.pairs != "auto":
-        pairs = int(config.pairs)
-        return pairs if can_fit_tables(rows, columns + pairs, labels) else None
-    fitting = MAX_FITTED_CELLS // (max(rows, MIN_FITTED_ROWS) * labels) - columns
-    return min(fitting, MAX_FITTED_PAIRS) if fitting >= MIN_FITTED_PAIRS else None
-
-
-def needs_no_gradients(config: TrainConfig, prepared: PreparedData) -> bool:
-    """Return whether tables are fitted again, and to so many rows that they beat gradients on every set tried."""
-    encoding, rows, labels = prepared.preprocessor, prepared.splits["train"].rows, len(prepared.labels)
-    columns = len(encoding.numeric) + len(encoding.coded)
-    pairs = fitted_pairs(config, columns, rows, labels)
-    return pairs is not None and rows >= MIN_ROWS_PER_TERM * (columns + pairs)
-
-
-def blend_rows(rows: int, terms: int, labels: int) -> int:
-    """Return how many rows an additive model is fitted to that a network is to be blended with; 0: there is none.
-
-    >>> [blend_rows(rows, terms=100, labels=1) for rows in (90, 100_000, 10_000_000)], blend_rows(5_000, 1_000, 12)
-    ([0, 100000, 300000], 0)
-    """
-    fitted = min(rows, MAX_BLEND_CELLS // (terms * labels))
-    return fitted if rows >= MIN_BLEND_ROWS and fitted >= min(rows, MIN_SAMPLED_ROWS) else 0
 
 
 def batch_rows(config: TrainConfig, workers: int, rows: int) -> int:

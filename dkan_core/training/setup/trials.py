@@ -29,7 +29,7 @@ from dkan_core.training.compute.loss import cell_weights
 from dkan_core.training.compute.pinned_memory import to_tensors
 from dkan_core.training.setup.defaults import resolve
 from dkan_core.training.setup.parameter_groups import parameter_groups
-from dkan_core.training.setup.sizing import SEARCH_ROWS
+from dkan_core.training.setup.search_space import SEARCH_ROWS
 from dkan_core.training.setup.untrained_model import untrained_model
 from dkan_core.training.state.adamw import AdamState
 from dkan_core.training.state.parameter_store import UpdateRules

@@ -28,8 +28,8 @@ from dkan_core.scoring.probabilities import SCORING_ROWS
 from dkan_core.training.additive_fit.fitted_tables import fitted_terms
 from dkan_core.training.additive_fit.id_effects import fitted_ids
 from dkan_core.training.setup.additive_architecture import choose_additive
+from dkan_core.training.setup.additive_fit_limits import MAX_FITTED_PAIRS, TERMS_PER_ID, blend_rows
 from dkan_core.training.setup.feature_crosses import search_sample
-from dkan_core.training.setup.sizing import MAX_FITTED_PAIRS, TERMS_PER_ID, blend_rows
 
 # To choose from by validation AP: more of them would fit its noise.
 WEIGHTS = (0.2, 0.4, 0.6, 0.8)

@@ -29,9 +29,9 @@ from dkan_core.training.additive_fit.fitted_tables import (
     fitted_terms,
     without_idle_pairs,
 )
+from dkan_core.training.setup.additive_fit_limits import MAX_FITTED_CELLS
 from dkan_core.training.setup.architecture import choose_architecture
 from dkan_core.training.setup.defaults import resolve_for
-from dkan_core.training.setup.sizing import MAX_FITTED_CELLS
 from tests.additive_data import QUICK, ROWS, make_rows, prepare_rows
 
 
@@ -191,13 +191,13 @@ def test_gradients_take_one_epoch_where_what_they_learn_is_forgotten(
     assert usual > 1
     assert resolve_for(replace(asked, init_from="model"), prepared).epochs == usual
     assert resolve_for(replace(asked, pairs="48"), prepared).epochs == usual, "few rows a term"
-    monkeypatch.setattr("dkan_core.training.setup.sizing.MAX_FITTED_CELLS", setting.train.rows)
+    monkeypatch.setattr("dkan_core.training.setup.additive_fit_limits.MAX_FITTED_CELLS", setting.train.rows)
     assert resolve_for(asked, prepared).epochs == usual
 
 
 def test_more_cells_than_are_fitted_anew_are_left_as_trained(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
     assert setting.train.rows < MAX_FITTED_CELLS
-    monkeypatch.setattr("dkan_core.training.setup.sizing.MAX_FITTED_CELLS", setting.train.rows)
+    monkeypatch.setattr("dkan_core.training.setup.additive_fit_limits.MAX_FITTED_CELLS", setting.train.rows)
     config = setting.config()
     model = setting.untrained(config)
     assert len(model.layout.pairs) < 5, "only those that pay on unseen rows"

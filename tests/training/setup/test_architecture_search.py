@@ -26,7 +26,7 @@ from dkan_core.model.saved_model import SavedModel
 from dkan_core.scoring.probabilities import score
 from dkan_core.training.launcher.resuming import checkpoint_folder
 from dkan_core.training.planning.lr_sweep import tune_learning_rate
-from dkan_core.training.setup import architecture, architecture_search, sizing, trials
+from dkan_core.training.setup import architecture, architecture_search, search_space, trials
 from dkan_core.training.setup.architecture import choose_architecture
 from dkan_core.training.setup.defaults import resolve_for
 from dkan_core.training.setup.model_parallel_checks import undivided
@@ -87,9 +87,9 @@ def always(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         reader: RowReader, prepared: PreparedData, architecture: ModelConfig, config: ResolvedTrainConfig
     ) -> ResolvedTrainConfig:
         searched.append(reader.rows)
-        return sizing.deepened(sizing.refined(config))
+        return search_space.deepened(search_space.refined(config))
 
-    monkeypatch.setattr(sizing, "SEARCH_ROWS", 100)
+    monkeypatch.setattr(search_space, "SEARCH_ROWS", 100)
     monkeypatch.setattr(architecture, "search_architecture", search)
     return searched
 
@@ -126,7 +126,7 @@ def test_parts_are_checked_before_a_search(prepared: Path, tmp_path: Path, alway
     assert always
 
 
-@pytest.mark.parametrize("change", [sizing.refined, sizing.deepened], ids=["fine", "deep"])
+@pytest.mark.parametrize("change", [search_space.refined, search_space.deepened], ids=["fine", "deep"])
 def test_run_resumes_with_what_was_found(
     change: Callable[[ResolvedTrainConfig], ResolvedTrainConfig],
     prepared: Path,
@@ -206,7 +206,7 @@ def test_nothing_is_searched_where_it_is_given(prepared: Path, always: list[int]
 @pytest.fixture
 def small_search(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have architectures compared on a hundred rows or more, and depth as well."""
-    for module in (sizing, trials):
+    for module in (search_space, trials):
         monkeypatch.setattr(module, "SEARCH_ROWS", 100)
     monkeypatch.setattr(architecture_search, "DEPTH_SEARCH_ROWS", 100)
 

@@ -31,7 +31,7 @@ from dkan_core.data.loading.loader import all_batches, open_split
 from dkan_core.model.architecture import ModelConfig, features_of, ignoring
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.model.tabular import TabularFastKAN
-from dkan_core.training.setup import architecture, feature_selection, sizing, trials
+from dkan_core.training.setup import architecture, feature_selection, search_space, trials
 from dkan_core.training.setup.architecture import choose_architecture
 from dkan_core.training.setup.defaults import resolve_for
 from dkan_core.training.setup.weight_transfer import reading_all
@@ -225,7 +225,7 @@ def test_estimator_ignores_them_in_both_trainings(monkeypatch: pytest.MonkeyPatc
         searched.append(reader.rows)
         return ignoring(whole, [1])
 
-    monkeypatch.setattr(sizing, "SEARCH_ROWS", 100)
+    monkeypatch.setattr(search_space, "SEARCH_ROWS", 100)
     monkeypatch.setattr(architecture, "search_architecture", lambda *args: args[-1])
     monkeypatch.setattr(architecture, "select_features", select)
     X = np.random.default_rng(0).normal(size=(400, 3))

@@ -24,7 +24,7 @@ from dkan_core.model.saved_model import SavedModel
 from dkan_core.scoring.prepared import ScoredSplit, score_split
 from dkan_core.training.additive_fit.fitted_tables import fitted_terms
 from dkan_core.training.roles.in_process import train_single
-from dkan_core.training.setup import sizing
+from dkan_core.training.setup import additive_fit_limits
 from dkan_core.training.setup.defaults import resolve_for
 from dkan_core.training.validation import blending
 from tests.additive_data import prepare_rows
@@ -164,9 +164,9 @@ def test_of_many_rows_the_first_ones_are_taken(
     data: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     encoding = read_manifest(data).preprocessor
-    terms = len(encoding.numeric) + len(encoding.coded) + sizing.MAX_FITTED_PAIRS
-    monkeypatch.setattr(sizing, "MIN_SAMPLED_ROWS", 500)
-    monkeypatch.setattr(sizing, "MAX_BLEND_CELLS", 600 * 2 * terms)
+    terms = len(encoding.numeric) + len(encoding.coded) + additive_fit_limits.MAX_FITTED_PAIRS
+    monkeypatch.setattr(additive_fit_limits, "MIN_SAMPLED_ROWS", 500)
+    monkeypatch.setattr(additive_fit_limits, "MAX_BLEND_CELLS", 600 * 2 * terms)
     with caplog.at_level(logging.INFO):
         found = architecture(data)
     assert found.blended is not None and "fitted to 600 rows" in caplog.text
@@ -175,7 +175,7 @@ def test_of_many_rows_the_first_ones_are_taken(
 def test_table_with_more_columns_than_its_rows_can_tell_apart_is_the_network_s_alone(
     data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sizing, "MAX_BLEND_CELLS", 1_000)
+    monkeypatch.setattr(additive_fit_limits, "MAX_BLEND_CELLS", 1_000)
     assert architecture(data).blended is None
 
 
@@ -252,7 +252,7 @@ def test_training_goes_on_from_a_blend_with_ids(listed: Path, tmp_path: Path) ->
 
 
 def test_more_ids_than_can_be_fitted_are_the_network_s_alone(listed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sizing, "MAX_BLEND_CELLS", 6_000 * (1 + sizing.MAX_FITTED_PAIRS))
+    monkeypatch.setattr(additive_fit_limits, "MAX_BLEND_CELLS", 6_000 * (1 + additive_fit_limits.MAX_FITTED_PAIRS))
     assert architecture(listed / "alone").blended is None
     mixed = architecture(listed / "mixed")
     assert mixed.blended is not None and not mixed.blended.ids
