@@ -1,16 +1,18 @@
-"""AdamW's step on the device of its parameters: in one pass on a GPU where that is right, else as torch's operations.
+"""AdamW on the device of its parameters: in one pass on a GPU where that is right, else as torch's operations.
 
-Shape suffixes: P trainable parameters.
+Shape suffixes: P trainable parameters, S steps planned at once.
 """
 
 import functools
+import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from dkan_core.model.kernels.verified import is_right, relative_error
-from dkan_core.training.state.adamw import BETA1, BETA2, EPSILON
+from dkan_core.training.state.adamw import BETA1, BETA2, EPSILON, ParameterGroups
 
 TOLERANCE = 1e-6
 """Norm of the error over that of the result."""
@@ -29,6 +31,51 @@ class Rates(NamedTuple):
 
     rate_P: Tensor | None
     """Factor of the learning rate of each parameter, 0 where it is frozen; None where it is 1 for all."""
+
+
+class DeviceAdamW:
+    """The optimizer of a run whose state is on a device; the host plans steps ahead, and does not wait for them.
+
+    Args:
+        groups: Which parameters decay, and which have another learning rate.
+        values_P: The parameters.
+        most_steps: How many steps are planned at once, at most.
+    """
+
+    def __init__(self, groups: ParameterGroups, values_P: Tensor, most_steps: int) -> None:
+        self._decay_P = torch.zeros_like(values_P)
+        for start, stop, decay in groups.decayed:
+            self._decay_P[start:stop] = decay
+        self._rate_P = torch.ones_like(values_P) if groups.rates else None
+        for start, stop, factor in groups.rates:
+            self._decay_P[start:stop] *= factor
+            if self._rate_P is not None:
+                self._rate_P[start:stop] = factor
+        self._factors_S3 = torch.zeros(most_steps, 3, device=values_P.device)
+
+    def plan(self, lrs: Sequence[float], counts: Sequence[int]) -> None:
+        """Set the learning rate of each of the next steps, and how many steps there are up to it."""
+        factors = [(lr, 1 - BETA1**count, math.sqrt(1 - BETA2**count)) for lr, count in zip(lrs, counts, strict=True)]
+        self._factors_S3[: len(factors)].copy_(torch.tensor(factors))
+
+    def step(self, index: Tensor, state_3P: Tensor, gradient_P: Tensor, share: Tensor, clip_norm: float | None) -> None:
+        """Take a planned step.
+
+        Args:
+            index: Of the step among those planned, ``(1,)``.
+            state_3P: Parameters and both moments, changed in place.
+            gradient_P: The gradient.
+            share: Of the step to take, a scalar; 0, for a batch without a measured label, changes nothing.
+            clip_norm: Norm to which the gradient is scaled down; None for no limit.
+        """
+        clip = None
+        if clip_norm is not None:
+            trained_P = gradient_P if self._rate_P is None else gradient_P * (self._rate_P > 0)
+            norm = torch.linalg.vector_norm(trained_P)
+            # What follows from an infinite one is to be refused; a factor of 0 would hide that.
+            clip = (clip_norm / norm).clamp(max=1.0).masked_fill(norm.isinf(), math.nan)
+        rates = Rates(self._factors_S3[index].squeeze(0), self._decay_P, self._rate_P)
+        take_step(state_3P, gradient_P, rates, share, clip)
 
 
 def take_step(state_3P: Tensor, gradient_P: Tensor, rates: Rates, share: Tensor, clip: Tensor | None) -> None:

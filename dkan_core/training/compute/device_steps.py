@@ -8,7 +8,6 @@ Shape suffixes: P trainable parameters, S steps that the device is told of at on
 
 import functools
 import logging
-import math
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -18,8 +17,7 @@ from torch import Tensor
 from dkan_core.data.loading.loader import SliceBatches
 from dkan_core.data.loading.order import slice_of
 from dkan_core.data.loading.tiers import place_on_host
-from dkan_core.training.compute import device_adamw
-from dkan_core.training.compute.device_adamw import Rates
+from dkan_core.training.compute.device_adamw import DeviceAdamW
 from dkan_core.training.compute.flat_model import Replica
 from dkan_core.training.compute.local_steps import HostSteps, LocalSteps
 from dkan_core.training.compute.pinned_memory import to_tensors
@@ -27,7 +25,7 @@ from dkan_core.training.compute.resident_rows import rows_on_device
 from dkan_core.training.compute.step_compilation import compile_step
 from dkan_core.training.compute.step_exchange import NoExchange, StepExchange
 from dkan_core.training.compute.step_graph import StepGraph
-from dkan_core.training.state.adamw import BETA1, BETA2, AdamState
+from dkan_core.training.state.adamw import AdamState
 from dkan_core.training.state.aggregation import LossTotals
 from dkan_core.training.state.parameter_store import UpdateRules
 
@@ -62,15 +60,7 @@ class DeviceSteps(LocalSteps):
         self.state_3P = torch.zeros(3, parameters, device=self.device)
         replica.bind_values(self.state_3P[0])
         self.moments_2P = self.state_3P[1:]
-        self.decay_P = torch.zeros_like(replica.values_P)
-        for start, stop, decay in rules.groups.decayed:
-            self.decay_P[start:stop] = decay
-        self.rate_P = torch.ones_like(replica.values_P) if rules.groups.rates else None
-        for start, stop, factor in rules.groups.rates:
-            self.decay_P[start:stop] *= factor
-            if self.rate_P is not None:
-                self.rate_P[start:stop] = factor
-        self.factors_S3 = torch.zeros(PLANNED_STEPS, 3, device=self.device)
+        self.optimizer = DeviceAdamW(rules.groups, replica.values_P, PLANNED_STEPS)
         self.positions_S = torch.zeros(PLANNED_STEPS, dtype=torch.int64, device=self.device)
         self.epoch = torch.zeros(1, dtype=torch.int64, device=self.device)
         self.cursor = torch.zeros(1, dtype=torch.int64, device=self.device)
@@ -190,12 +180,8 @@ class DeviceSteps(LocalSteps):
         epoch = steps.start // self.rules.work_plan.steps_per_epoch
         if self.resident is not None:
             self.resident.begin_epoch(epoch)
-        counts = [self.rules.optimizer_count(step) for step in steps]
-        factors = [
-            (schedule.learning_rate(step) * lr_scale, 1 - BETA1**count, math.sqrt(1 - BETA2**count))
-            for step, count in zip(steps, counts, strict=True)
-        ]
-        self.factors_S3[: len(steps)].copy_(torch.tensor(factors))
+        lrs = [schedule.learning_rate(step) * lr_scale for step in steps]
+        self.optimizer.plan(lrs, [self.rules.optimizer_count(step) for step in steps])
         self.positions_S[: len(steps)].copy_(torch.tensor(positions))
         self.epoch.fill_(epoch)
         self.cursor.zero_()
@@ -226,22 +212,10 @@ class DeviceSteps(LocalSteps):
     def _step(self, batch: dict[str, Tensor]) -> None:
         """Take a step as the host has set it; nothing here waits for the device."""
         loss, weight, total = self.exchange.gradient(batch)
-        self._update((total > 0).float())
+        share, limit = (total > 0).float(), self.rules.config.clip_norm
+        self.optimizer.step(self.cursor, self.state_3P, self.replica.gradients_P, share, limit)
         self.totals_2 += torch.stack([loss * weight, weight])
         self.cursor.add_(1)
-
-    def _update(self, share: Tensor) -> None:
-        """Take a step of AdamW; a share of 0, that of a batch without a measured label, changes nothing."""
-        gradient_P = self.replica.gradients_P
-        limit = self.rules.config.clip_norm
-        clip = None
-        if limit is not None:
-            trained_P = gradient_P if self.rate_P is None else gradient_P * (self.rate_P > 0)
-            norm = torch.linalg.vector_norm(trained_P)
-            # What follows from an infinite one is to be refused; a factor of 0 would hide that.
-            clip = (limit / norm).clamp(max=1.0).masked_fill(norm.isinf(), math.nan)
-        rates = Rates(self.factors_S3[self.cursor].squeeze(0), self.decay_P, self.rate_P)
-        device_adamw.take_step(self.state_3P, gradient_P, rates, share, clip)
 
     def _wait_for_steps(self, most: int) -> None:
         """Wait until at most so many are in flight of what the device has been told to do."""

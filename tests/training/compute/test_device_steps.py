@@ -202,7 +202,7 @@ class KeptSteps(DeviceSteps):
     def tensors(self) -> list[torch.Tensor]:
         """Return what stays where it is from step to step."""
         assert self.resident is not None
-        holders = (self, self.replica, self.resident)
+        holders = (self, self.optimizer, self.replica, self.resident)
         own = [each for holder in holders for each in vars(holder).values() if isinstance(each, torch.Tensor)]
         return [*own, *self.resident.arrays.values(), *self.replica.model.parameters(), *self.replica.model.buffers()]
 
