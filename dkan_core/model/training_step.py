@@ -43,7 +43,7 @@ def add_step_gradient(
         total: Sum of the weights of the batch that the rows are a part of; a scalar.
 
     Returns:
-        None where autograd has to do it, and nothing is changed: on a GPU, for instance, or with several hidden layers.
+        None, with nothing changed, if autograd has to compute it, as on a GPU or with several hidden layers.
 
     Raises:
         IndexError: A code has no row in a table.

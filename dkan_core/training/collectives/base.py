@@ -38,7 +38,7 @@ class RoundTotals:
     """Rows left over from that."""
 
     ending: float = 0.0
-    """Why the run is to end after this round, by the first rank's decision: an index of ``ENDINGS``."""
+    """Why the run ends after this round, as decided by the first rank: an index of ``ENDINGS``."""
 
     checksum: float = 0.0
     """Checksum of the state at the last restore point: the same in every rank unless they have diverged."""
@@ -115,7 +115,10 @@ class RoundInputs:
 
 @dataclass
 class Strategy(ABC):
-    """How the ranks of a run make their gradients, or their parameters, one."""
+    """How ranks combine their gradients or their parameters, with the state on the host.
+
+    ``on_device.DeviceExchange`` is the counterpart for GPUs, where a rank takes its steps without the host.
+    """
 
     process_group: ProcessGroup
     replica: Replica

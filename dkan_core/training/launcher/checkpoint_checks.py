@@ -1,7 +1,6 @@
 """Whether a checkpoint fits the data and settings of a run that is to resume from it."""
 
 import json
-import logging
 import math
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -19,19 +18,23 @@ from dkan_core.training.state.schedule import plan_work, rows_after_units
 from dkan_core.training.state.shared_memory import MemoryShape
 
 EXTENDING_SETTINGS = ("epochs", "patience", "evaluations_per_epoch")
-"""When a run ends and what it looks at: what was done stays as it is, and only what follows may be another."""
+"""Settings that decide when a run ends and when it is evaluated: a change affects only the steps that follow."""
 
 CHANGEABLE_ON_RESUME = (*EXECUTION_SETTINGS, *EXTENDING_SETTINGS)
-"""Settings that may differ in a resumed run; any other would have changed what it has done so far."""
-
-logger = logging.getLogger(__name__)
+"""Settings that may differ in a resumed run; a change of any other would have changed the steps already taken."""
 
 
 def check_resumable(checkpoint: Checkpoint, config: ResolvedTrainConfig, data: str, rows: int) -> None:
-    """Raise an error unless a run with these settings, of data with this fingerprint, can resume from a checkpoint.
+    """Check that a run can resume from a checkpoint.
+
+    Args:
+        checkpoint: The checkpoint.
+        config: Resolved settings of the run.
+        data: Fingerprint of its data.
+        rows: Rows of its train split.
 
     Raises:
-        ConfigError: It is of other data or settings, or has done more than there is to do.
+        ConfigError: The checkpoint has other data or settings, or more steps than the run.
         DataError: Its ledger contradicts itself.
     """
     where = checkpoint.source
@@ -41,11 +44,12 @@ def check_resumable(checkpoint: Checkpoint, config: ResolvedTrainConfig, data: s
             "train with that data, or without --resume; to continue with other data, start from that run's model with "
             "--init-from"
         )
-    # One that did not exist when the checkpoint was written had its default; what was found then stays as it is.
-    defaults = {"init_from": None, **_plain(TrainConfig())}  # that one is compared first, as others follow from it
+    # A setting that did not exist when the checkpoint was written had its default. ``init_from`` is compared first, as
+    # other settings follow from it.
+    defaults = {"init_from": None, **_plain(TrainConfig())}
     theirs = {**defaults, "architecture_search": config.architecture_search, **checkpoint.settings}
     if theirs["architecture_search"] and not config.architecture_search:
-        # Who names what the search has found has the same course.
+        # Settings that name what the search has found lead to the same steps.
         theirs |= {
             "architecture_search": False,
             **{name: checkpoint.architecture.get(name) for name in SEARCHED_SETTINGS},
@@ -73,12 +77,12 @@ def check_resumable(checkpoint: Checkpoint, config: ResolvedTrainConfig, data: s
 
 
 def comparable_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings in which strategies that take the same steps are one: a run may go on without its GPU.
+    """Return settings in which strategies with the same steps are the same: a run may continue without its GPU.
 
     >>> comparable_settings({"strategy": "single"}), comparable_settings({"strategy": "ring"})
     ({'strategy': 'parameter-server'}, {'strategy': 'ring'})
     """
-    # The one on a GPU by default, and the one elsewhere; with more workers or another mode, those settings differ.
+    # With one worker, both take the same steps; with more, or in another mode, those settings differ.
     strategy = settings["strategy"]
     return {**settings, "strategy": "parameter-server" if strategy == "single" else strategy}
 
@@ -89,7 +93,7 @@ def _plain(config: TrainConfig) -> dict[str, Any]:
 
 
 def _check_epochs(ledger: Ledger, config: ResolvedTrainConfig, rows: int, where: str) -> None:
-    """Raise ConfigError where more is done than there is to do."""
+    """Raise ConfigError if a checkpoint has more steps than the run."""
     plan = plan_work(config, rows)
     if ledger.step > plan.epochs * plan.steps_per_epoch:
         done = math.ceil(ledger.step / plan.steps_per_epoch)
@@ -100,14 +104,14 @@ def _check_epochs(ledger: Ledger, config: ResolvedTrainConfig, rows: int, where:
 
 
 def _check_ledger(ledger: Ledger, config: ResolvedTrainConfig, rows: int, where: str, before: Ledger) -> None:
-    """Check that a ledger is that of a run of these settings: all that it counts follows from the work units done.
+    """Check that a ledger belongs to a run with these settings: all its counts follow from the work units done.
 
     Args:
-        ledger: To be checked.
+        ledger: The ledger to check.
         config: Resolved settings.
         rows: Rows of the train split.
-        where: What messages call it.
-        before: An earlier one of the run, which was checked.
+        where: Name of the ledger in messages.
+        before: An earlier ledger of the run, already checked.
     """
     plan = plan_work(config, rows)
     if not before.units_done <= ledger.units_done <= plan.count:
@@ -132,14 +136,14 @@ def _check_ledger(ledger: Ledger, config: ResolvedTrainConfig, rows: int, where:
 
 
 def check_architecture(checkpoint: Checkpoint, prepared: PreparedData, config: ResolvedTrainConfig) -> ModelConfig:
-    """Return the architecture of a checkpoint, once its state is known to have that size.
+    """Return the architecture of a checkpoint, after a check that it fits the data and the checkpoint's state.
 
     Raises:
-        DataError: It is no architecture for the data, or another than that of the checkpoint's state.
+        DataError: It does not.
     """
     where = f"{checkpoint.source}: architecture"
     architecture = ModelConfig.from_dict(checkpoint.architecture, where)
-    # All but what was chosen by a look at the rows follows from data and settings.
+    # Everything follows from data and settings, except what was chosen from the rows.
     chosen = architecture.hidden, architecture.num_centers
     found = (each for each in possible_findings(config) if (each.hidden, each.num_centers) == chosen)
     whole = ModelConfig.for_data(

@@ -32,9 +32,9 @@ logger = logging.getLogger(__name__)
 def checkpoint_folder(config: TrainConfig, data: str) -> str:
     """Return the folder or URI that the settings name for checkpoints, with ``{run}`` filled in; empty for none.
 
-    A run that is started again with the same data and settings finds its own checkpoints there, and no other does.
-    Epochs and patience are among these settings, though a finished run may be given more of them: those of a sweep are
-    different runs, which must not write into one folder.
+    ``{run}`` is a digest of data and settings, so a run finds its own checkpoints when it is started again. It includes
+    epochs and patience, although a resumed run may have more of them: otherwise runs of a sweep that differ only in
+    these would share a folder.
 
     Args:
         config: Resolved settings.
@@ -47,7 +47,7 @@ def checkpoint_folder(config: TrainConfig, data: str) -> str:
 
 
 def resume_options(config: TrainConfig, folder: str) -> str:
-    """Return the options that resume a run, also with more epochs or patience: ``{run}`` would be another folder then.
+    """Return the options that resume a run. They name the folder, as ``{run}`` changes with more epochs or patience.
 
     >>> resume_options(TrainConfig(checkpoint_uri="s3://bucket/{run}"), "s3://bucket/0123")
     '--resume auto --checkpoint-uri s3://bucket/0123'
@@ -59,10 +59,10 @@ def resume_options(config: TrainConfig, folder: str) -> str:
 def find_starting_point(
     run: str | Path, config: ResolvedTrainConfig, manifest: PreparedData, *, overwrite: bool
 ) -> tuple[str, Checkpoint | None, bool]:
-    """Return where a run's checkpoints go, the one it resumes from, and whether those that are there are removed.
+    """Return the folder for a run's checkpoints, the checkpoint it resumes from, and whether to clear the folder first.
 
     Raises:
-        ConfigError: The checkpoint that was asked for is not there, or is of other data or settings.
+        ConfigError: The checkpoint that ``resume`` names does not exist, or has other data or settings.
         DataError: It cannot be read.
         OutputError: There is a finished run, or checkpoints of another one, that may not be replaced.
     """
@@ -83,10 +83,16 @@ def find_starting_point(
 
 
 def find_checkpoint(where: str, config: ResolvedTrainConfig, data: str, rows: int) -> Checkpoint | None:
-    """Return the checkpoint that a run of data with this fingerprint is to resume from, if it is to and there is one.
+    """Return the checkpoint that a run resumes from; None if it starts from the beginning.
+
+    Args:
+        where: Folder or URI of the run's own checkpoints.
+        config: Resolved settings.
+        data: Fingerprint of the data.
+        rows: Rows of the train split.
 
     Raises:
-        ConfigError: The one that was asked for is not there, or is of other data or settings.
+        ConfigError: The checkpoint that ``resume`` names does not exist, or has other data or settings.
         DataError: It cannot be read.
     """
     if config.resume == "never":

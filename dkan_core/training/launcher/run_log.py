@@ -1,4 +1,4 @@
-"""What a run leaves in the log: all that its launcher says, and at the end why it ended and how to continue."""
+"""The log of a run: it captures what the launcher logs, and ends with why the run ended and how to continue it."""
 
 import logging
 import math
@@ -16,8 +16,8 @@ from dkan_core.training.state.endings import STOP_CRITERIA
 from dkan_core.utils.hints import counted
 
 LOG = "train.log"
-# What there is to say instead of a fitted model. What gradients learn could still win on validation, though with so
-# many rows it has on no set tried.
+# The advice for a model whose tables are fitted after gradient training: with so many rows, gradients had the better
+# validation AP on no data set that was tried.
 FITTED = "a larger limit would not help, as all terms are fitted again after training"
 
 logger = logging.getLogger(__name__)
@@ -30,9 +30,9 @@ class EndLogger:
     Args:
         run: Path or URI of the run.
         model: Folder of the best model.
-        checkpoint: The one that the run resumes from; empty where there is none.
-        options: Those that resume it.
-        is_fitted: Whether the model is fitted after the gradients, so that more of them are not worth their time.
+        checkpoint: The checkpoint that the run resumes from, later the newest one; empty for none.
+        options: Options of ``dkan train`` that resume the run.
+        is_fitted: Whether the model is fitted after gradient training, so that more training is not worth its time.
     """
 
     run: str
@@ -45,10 +45,10 @@ class EndLogger:
     """The stop criterion, one of ``ENDINGS``, which the block sets."""
 
     has_unsaved_best: bool = False
-    """Whether the best model is in the checkpoint alone."""
+    """Whether the best model is only in the checkpoint."""
 
     history: Sequence[Mapping[str, Any]] = ()
-    """The evaluations, of which early stopping says what it stopped for."""
+    """The evaluations, for the message about early stopping."""
 
     def __enter__(self) -> Self:
         return self
@@ -74,7 +74,7 @@ class EndLogger:
 
 
 def describe_patience(history: Sequence[Mapping[str, Any]]) -> str:
-    """Return what early stopping stopped for.
+    """Return the message about a run that early stopping ended.
 
     >>> history = [{"epoch": 1.0, "average_precision": 0.4}, {"epoch": 1.5, "average_precision": 0.3}]
     >>> describe_patience(history)
@@ -102,7 +102,7 @@ def describe(error: BaseException) -> str:
 
 
 class _LogFile(logging.FileHandler):
-    """A log file without credentials, which a full disk does not turn into a traceback a line: others say that."""
+    """A log file without credentials. A full disk does not add a traceback per line: other messages report it."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""
@@ -113,7 +113,7 @@ class _LogFile(logging.FileHandler):
 
 
 class _Forward(logging.Handler):
-    """Hands records to the handlers that a logger had before, as many as these were to see."""
+    """Passes records on to the handlers that a logger had before, from the level on that they showed."""
 
     def __init__(self, package: logging.Logger) -> None:
         shown = package.getEffectiveLevel()
@@ -124,18 +124,18 @@ class _Forward(logging.Handler):
         self._before.parent = package.parent
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Hand a record on; where there is no handler at all, Python shows a warning by itself."""
+        """Pass a record on; without any handler, Python itself shows warnings."""
         self._before.callHandlers(record)
 
 
 @contextmanager
 def capture_log() -> Iterator[Callable[[Path], None]]:
-    """Keep what dkan logs inside the block; the function that is yielded says in which file, once there is one.
+    """Capture what dkan logs inside the block; call the yielded function with the path of the file to write it to.
 
-    A script that has not set up logging has the same file, and sees no more than without it.
+    A script that has not set up logging gets the same file, and sees nothing more on its terminal.
     """
     package = logging.getLogger("dkan_core")
-    # The file comes into being only once the folder has been checked; what is logged before is kept till then.
+    # The file is created once the folder has been checked; what is logged before that is buffered.
     buffer = MemoryHandler(sys.maxsize, flushLevel=sys.maxsize)
     files: list[logging.Handler] = []
 
@@ -160,14 +160,14 @@ def capture_log() -> Iterator[Callable[[Path], None]]:
         package.propagate = propagate
         package.setLevel(level)
         for handler in (buffer, *files):
-            # Of a full disk, whose last lines are lost.
+            # If the disk is full, the last lines are lost.
             with suppress(OSError):
                 handler.close()
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Leave out what runs tell about themselves."""
+    """Suppress the log of runs, except for warnings."""
     runs = logging.getLogger("dkan_core.training")
     before = runs.level
     runs.setLevel(logging.WARNING)

@@ -1,8 +1,8 @@
 """The evaluator process: scores snapshots on the validation split and keeps the best model on disk.
 
-It works through the snapshots in the order they were taken and stops looking once patience is used up. So what
-it calls the best does not depend on how fast it is, or on how often it was killed. Only where it falls far behind, or
-the run's time is up, does the newest snapshot win and the stale ones are skipped.
+It scores the snapshots in the order in which they were taken, until patience is used up. So the best model does not
+depend on how fast the evaluator is, or how often it was killed. Only if it is far behind, or if the run's time is up,
+it skips to the newest snapshot.
 """
 
 import logging
@@ -33,15 +33,15 @@ from dkan_core.training.validation.finishing import Finisher
 from dkan_core.training.validation.scorer import BestParameters, ValidationScorer
 from dkan_core.utils.file_names import MODEL_FOLDER
 
-# Snapshots that may wait; half of ``MAX_SLOTS``, so that stale ones are skipped before the slots run out. More than the
-# evaluations of a run by default: in one that takes less time than this process to start, none is skipped, and the best
-# model is the same each time.
+# Snapshots that may wait. Half of ``MAX_SLOTS``, so that stale ones are skipped before the slots run out; more than a
+# run has evaluations by default, so that none is skipped in a run that ends before this process has started, and its
+# best model is the same each time.
 MAX_BACKLOG = 32
-# Largest share of the time for saving between evaluations: in a short run nearly each is the best so far.
+# Largest share of the time spent on saving: in a short run nearly every evaluation is the best so far.
 MAX_SAVING_SHARE = 0.05
 # Shortest wait after a failure to save.
 RETRY_SECONDS = 5.0
-# How often to look for a snapshot that no wake-up has told of: the server may have died before it notified.
+# How often to look for a snapshot without a wake-up: the server may have died before it sent one.
 POLL_SECONDS = 0.5
 
 logger = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ def main(spec: ProcessSpec) -> None:
     heartbeat = Heartbeat(memory, spec.role)
     stopwatch = Stopwatch(memory.evaluator_time)
     evaluator = Evaluator(spec, device, inherited(spec.launcher), stopwatch)
-    # A split is scored in many parts.
+    # Scoring a split takes many calls of the model, each of which shows activity.
     evaluator.scorer.replica.model.register_forward_hook(lambda *_: heartbeat.record_activity())
     stopwatch.lap("other")
     dealt_with = memory.evaluated.read().number
@@ -63,13 +63,13 @@ def main(spec: ProcessSpec) -> None:
         heartbeat.record_activity()
         waiting = list(snapshots_beyond(memory, dealt_with))
         if not waiting:
-            # There is time for what the first model that is saved will need.
+            # While waiting, prepare what saving the first model needs.
             evaluator.finisher.make_ready()
             evaluator.save_again()
             wakeup.wait(POLL_SECONDS)
             stopwatch.lap("wait")
             continue
-        # What an interruption has left was waited for before: all of it is scored.
+        # Snapshots from the checkpoint are never skipped: the interrupted run would have scored them all.
         behind = waiting[0].snapshot.number > spec.republished and is_behind([each.snapshot for each in waiting])
         if behind:
             logger.warning("evaluation lags behind: %d snapshots are skipped", len(waiting) - 1)
@@ -123,23 +123,23 @@ class Evaluator:
         )
         self.best: BestParameters | None = None
         self.unsaved: StateSnapshot | None = None
-        """What ``best`` was made of, while that is not on disk."""
+        """The snapshot of ``best``, until that is on disk."""
 
         self._has_failed = False
-        """Whether it could not be saved; ``unsaved`` is a copy then, and no longer in a slot."""
+        """Whether saving failed; ``unsaved`` is then a copy, and no longer in a slot."""
 
         self._next_save = time.monotonic()
 
     @property
     def held(self) -> int | None:
-        """Number of the snapshot that is the best but not on disk, to be scored again should this process die.
+        """Number of the best snapshot if it is not on disk; if this process dies, the next one scores it again.
 
-        None after a failure to save, too: a disk may be full for longer than the slots behind it last.
+        None after a failure to save: the disk may be full for longer than the slots of later snapshots last.
         """
         return None if self.unsaved is None or self._has_failed else self.unsaved.snapshot.number
 
     def take(self, each: StateSnapshot) -> None:
-        """Score a snapshot, unless an earlier process has, and save the best one if it is time for that."""
+        """Score a snapshot, unless an earlier process has, and save the best one if saving is due."""
         snapshot = each.snapshot
         reported = self.history[-1]["step"] if self.history else -1
         if snapshot.step <= reported or self.scorer.skips(final=bool(snapshot.final)):
@@ -162,17 +162,17 @@ class Evaluator:
         self.launcher.send(kind="evaluation", saved=self.unsaved is None, **entry)
 
     def _is_due(self, step: int) -> bool:
-        """Return whether an evaluation is due by a step, and not because a run was interrupted there."""
+        """Return whether an evaluation is due at a step; none is where a run was interrupted in between."""
         before = self.history[-1]["step"] if self.history else 0
         return self._schedule.evaluations_due(step) > self._schedule.evaluations_due(before)
 
     def _may_save(self, newest: Snapshot) -> bool:
-        """Return whether saving takes little of the time, or what waits for it takes a quarter of the slots."""
+        """Return whether saving has taken a small enough share of the time, or holds a quarter of the slots."""
         waiting = 0 if self.held is None else 1 + newest.number - self.held
         return time.monotonic() >= self._next_save or 4 * waiting >= self.spec.shape.snapshot_slots
 
     def _try_to_save(self) -> None:
-        """Write the best model; where that fails, keep it in memory, since training does not depend on it."""
+        """Write the best model; if that fails, keep it in memory, as training does not depend on it."""
         began = time.monotonic()
         try:
             self.save()
@@ -186,7 +186,7 @@ class Evaluator:
             self.launcher.send(kind="warning", text=text)
 
     def save_again(self) -> None:
-        """Write the best model if that has failed before and some time has passed, and tell the launcher."""
+        """Write the best model, if an earlier attempt has failed some time ago, and tell the launcher."""
         if self._has_failed and time.monotonic() >= self._next_save:
             self._try_to_save()
             if self.unsaved is None:
@@ -194,7 +194,7 @@ class Evaluator:
             self.stopwatch.lap("save")
 
     def save_last(self) -> None:
-        """Write the best model of a run that is over, and tell the launcher, unless it is written.
+        """Write the best model at the end of a run, unless it is on disk, and tell the launcher.
 
         Raises:
             OutputError: It cannot be written; an earlier one stays.
@@ -204,7 +204,7 @@ class Evaluator:
             self.launcher.send(kind="saved")
 
     def save(self) -> None:
-        """Write the best model, unless it is written.
+        """Write the best model, unless it is on disk.
 
         Raises:
             OutputError: It cannot be written; an earlier one stays.
@@ -212,13 +212,13 @@ class Evaluator:
         best = self.best
         if best is None or self.unsaved is None:
             return
-        # Once in a run, and so no part of what saving takes each time.
+        # It takes time only once in a run, so that it does not count as time of saving.
         self.finisher.make_ready()
         began = time.monotonic()
         replica = self.scorer.replica
         replica.load(best.values_P)
         model, architecture, metrics = self.finisher.finish(replica.model, best)
-        # A refit's are those of the first training, whose splits were apart.
+        # A refit keeps the metrics of its first training, whose splits were separate.
         metrics.setdefault("data", self.prepared.fingerprint)
         metrics.setdefault("origin", origin_of(self.prepared).model_dump())
         if self.spec.earlier_origins:

@@ -1,7 +1,7 @@
-"""Training in the calling process alone, for small data: it starts no worker, server or evaluator.
+"""Training in the calling process, for small data: without worker, server and evaluator processes.
 
-Steps, their order, evaluations and the choice of the best model are those of ``train`` with one worker: with the same
-rows in the same order and as many threads of torch, the result is the same to the bit.
+Steps, evaluations and the choice of the best model are those of ``train`` with one worker: with the same rows in the
+same order, and the same number of torch threads, the result is bit-identical.
 
 Shape suffixes: P trainable parameters of the model.
 """
@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class SingleResult:
-    """What ``train_single`` ended with."""
+    """Result of ``train_single``."""
 
     model: TabularModel
     """The best model by validation AP, on the CPU, ready to score."""
@@ -101,7 +101,7 @@ class _Single:
     choices: RefitChoices | None
 
     def __post_init__(self) -> None:
-        # Whatever strategy the settings name: there is no other process to exchange anything with.
+        # There is no other process to synchronize with, whatever strategy the settings name.
         config = self.config = replace(self.config, strategy="single", mode="sync", sync_interval=1)
         train, prepared, initial = self.train, self.prepared, self.initial
         architecture = starting_architecture(train, prepared, config, initial, self.choices)
@@ -110,7 +110,7 @@ class _Single:
             start_at_factors(model, train, prepared)
         values_P = flatten(model).numpy()
         memory = create_memory(MemoryShape(parameters=len(values_P), workers=1, average=config.ema_decay > 0))
-        # The mapping stays, and no other process is to open it.
+        # The mapping stays valid, and no other process opens the file.
         os.close(memory.handle)
         initialize_store(memory, values_P, initial.moments_2P if initial else None)
         rules = UpdateRules.from_config(config, train.rows, parameter_groups(model, config, train.rows))
@@ -150,7 +150,7 @@ class _Single:
         return True
 
     def _result(self) -> SingleResult:
-        """Return the best model in memory of its own."""
+        """Return the finished copy of the best model."""
         assert self.best is not None, "no evaluation gave an average precision"
         self.replica.load(self.best.values_P)
         is_new = self.initial is None

@@ -1,4 +1,4 @@
-"""The settings a user leaves open, chosen from the number of rows by rules that are written down here."""
+"""Defaults of the settings that are None, chosen from the data and the machine."""
 
 import logging
 from collections.abc import Sequence
@@ -183,7 +183,7 @@ def resolve(
 
 
 def log_choices(asked: TrainConfig, config: ResolvedTrainConfig) -> None:
-    """Log what resolved settings come to, why this strategy, and whether the learning rate's limit was reached."""
+    """Log the main settings, the reason for the strategy, and whether the learning rate reached its limit."""
     logger.info("strategy %s: %s", config.strategy, DESCRIPTIONS[config.strategy, config.mode])
     logger.info(
         "training: device %s, workers %d, batch size %d, learning rate %.2g, epochs %d",
@@ -207,7 +207,7 @@ def log_choices(asked: TrainConfig, config: ResolvedTrainConfig) -> None:
 
 
 def scaled_learning_rate(batch_size: int, lr_scaling: str) -> float:
-    """Return the learning rate that a batch size has by a rule, before its limit.
+    """Return the learning rate for a batch size by a scaling rule, before it is limited to ``MAX_LR``.
 
     >>> [round(scaled_learning_rate(8192, rule), 3) for rule in ("none", "sqrt", "linear")]
     [0.004, 0.016, 0.064]

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from dkan_core.config import TrainConfig
 from dkan_core.data.format.split_info import SplitInfo
 
-# The numbers below were chosen on validation rows: docs/benchmarks/experiments.md says of which sets, and what some of
-# them are worth.
+# The numbers below were chosen on validation rows: docs/benchmarks/experiments.md names the data sets, and what some of
+# the numbers gain.
 
 # Rows of a batch over the root of the train split's rows.
 BATCH_PER_ROOT = 2.8
@@ -19,21 +19,21 @@ STEPS_TO_TAKE = 800
 MIN_EPOCHS = 3
 MAX_EPOCHS = 20
 
-# Rows below which there are so many members of so many hidden units. Several members instead of one that is as wide are
-# worth 0.029 of AP on tox21, 0.005 on bank_marketing and nothing on adult. On the flights, which have the most rows,
-# width is worth more: 128 units instead of 64 gained 0.010 of AP, 256 another 0.005.
+# Upper limit of the rows, members, and hidden units of each. Several members instead of one of the same total width
+# gained 0.029 of AP on tox21, 0.005 on bank_marketing and nothing on adult. On the flights, which have the most rows,
+# width gains more: 128 units instead of 64 gained 0.010 of AP, 256 another 0.005.
 SIZES = ((16_000, 4, 128), (128_000, 2, 128))
 # Members and hidden units for more rows, and for ``model="fastkan"``.
 LARGE, PLAIN = (1, 256), (1, 64)
 # Basis functions, and dropout of hidden units; ``search_space`` has what a search may choose instead.
 CENTERS, DROPOUT = 8, 0.2
 
-# Members of an additive model: the fewer, the less certain is the band that their spread gives.
+# Members of an additive model: with fewer, the band given by their spread is less certain.
 ADDITIVE_MEMBERS = {"fast": 4, "default": 8, "best": 16}
 
-# Positions of the first and last basis function: those of the paper, and wider ones of broader functions, which fit
-# less noise. The wide grid gained 0.002 of AP, the mean of seven sets with fewer rows of the rarer class than this, and
-# lost 0.001, that of three with more.
+# Positions of the first and last basis function: those of the paper, and a wider grid, whose broader functions fit less
+# noise. Used below this number of rows of the rarer class, the wide grid gained 0.002 of AP (mean of seven data sets);
+# above, it lost 0.001 (mean of three).
 PAPER_GRID, WIDE_GRID = (-2.0, 2.0), (-3.0, 3.0)
 WIDE_GRID_ROWS = 8_000
 
@@ -57,7 +57,7 @@ QUALITIES = {
 
 
 def rarer_class_rows(split: SplitInfo) -> float:
-    """Return the rows of a label's rarer class, the mean over labels.
+    """Return the rows of the rarer class of a label, averaged over the labels.
 
     >>> classes = {"bought": {"0": 90, "1": 10, "null": 0}, "returned": {"0": 4, "1": 6, "null": 90}}
     >>> rarer_class_rows(SplitInfo(rows=100, classes=classes, shards=[]))
