@@ -23,8 +23,7 @@ from benchmarks.training.schemes import Handed, Seat, process_cpu, seated
 from benchmarks.training.watch import NEVER
 from dkan_core import FastKAN, TrainConfig
 from dkan_core.training.compute.flat_model import flatten, parameter_count
-from dkan_core.training.launcher.supervisor import process_names
-from dkan_core.training.roles.process_spec import ProcessSpec
+from dkan_core.training.roles.process_spec import ProcessSpec, process_names
 from dkan_core.training.setup.defaults import resolve
 from dkan_core.training.state.adamw import ParameterGroups
 from dkan_core.training.state.parameter_store import initialize_store

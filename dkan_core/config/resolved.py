@@ -63,25 +63,30 @@ class ResolvedTrainConfig(TrainConfig):
         return self.model == "additive"
 
     @property
+    def has_server(self) -> bool:
+        """Whether a parameter server has the state and the workers push to it; else collective workers have it."""
+        return self.strategy == "parameter-server"
+
+    @property
     def takes_local_steps(self) -> bool:
-        """Whether ranks without a server step the optimizer where they compute, not where the state that counts is."""
+        """Whether ranks without a server take steps in memory of their own, and commit the state that these lead to."""
         return self.strategy in ("local-sgd", "single") or self.steps_on_devices
 
     @property
     def steps_on_devices(self) -> bool:
-        """Whether all that a step needs lies on the workers' GPUs: so without a server, where each worker has one."""
-        return self.strategy not in ("parameter-server", *MODEL_PARALLEL) and "cpu" not in self.devices
+        """Whether rows, state and optimizer are on the workers' GPUs: without a server, if each worker has a GPU."""
+        return not self.has_server and self.strategy not in MODEL_PARALLEL and "cpu" not in self.devices
 
     @property
     def workers_per_copy(self) -> int:
-        """Workers that have one copy of the model together, and so take the same rows."""
+        """Workers that divide one copy of the model among them, and so take the same rows."""
         if self.strategy not in MODEL_PARALLEL:
             return 1
         return self.tensor_parallel_size if self.tensor_parallel_size is not None else self.workers
 
     @property
     def may_hold_rows(self) -> bool:
-        """Whether all steps are taken on GPUs, which may then hold all rows."""
+        """Whether all steps are taken on GPUs, which may then hold the rows."""
         return (self.takes_local_steps or self.mode != "sync") and "cpu" not in self.devices
 
     @property

@@ -26,9 +26,9 @@ from dkan_core.training.launcher.fork_server_client import ForkServer
 from dkan_core.training.launcher.remaining_work import waiting_snapshots, with_ending
 from dkan_core.training.launcher.reporting import Reporter, TimeReader
 from dkan_core.training.launcher.run_log import EndLogger
-from dkan_core.training.launcher.supervisor import Supervisor, process_names
+from dkan_core.training.launcher.supervisor import Supervisor
 from dkan_core.training.launcher.torchrun import Ranks
-from dkan_core.training.roles.process_spec import ProcessSpec
+from dkan_core.training.roles.process_spec import ProcessSpec, process_names
 from dkan_core.training.setup.code_factors import start_at_factors
 from dkan_core.training.setup.initial_model import InitialModel, initial_model, starting_architecture
 from dkan_core.training.setup.parameter_groups import parameter_groups
@@ -211,7 +211,7 @@ class Run:
         config = self.template.config
         folder = Path(self.template.run)
         schedule = Schedule.from_config(config, self.template.train_rows)
-        times = TimeReader(self.memory, has_server=config.strategy == "parameter-server")
+        times = TimeReader(self.memory, has_server=config.has_server)
         is_refit = self.template.choices is not None
         with Reporter(folder, config, schedule, times, tracker, self.history, shows_scores=not is_refit) as reporter:
             checkpoint_writer = CheckpointWriter(

@@ -11,7 +11,6 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from dkan_core.config import ResolvedTrainConfig
 from dkan_core.errors import DkanError, TrainingError
 from dkan_core.training.communication.rendezvous import PEER_LOST
 from dkan_core.training.communication.wakeup import Wakeup
@@ -20,7 +19,7 @@ from dkan_core.training.launcher.child_processes import Child
 from dkan_core.training.launcher.fork_server_client import ForkServer
 from dkan_core.training.launcher.liveness import LivenessCounters, ProcessRecord, Progress
 from dkan_core.training.launcher.reporting import Reporter
-from dkan_core.training.roles.process_spec import COMPUTING, ProcessSpec, process_name, role_and_rank
+from dkan_core.training.roles.process_spec import COMPUTING, ProcessSpec, role_and_rank
 from dkan_core.training.setup.placement import Placement
 from dkan_core.training.state.shared_memory import Control, SharedMemory, WorkerGeneration
 from dkan_core.training.state.snapshots import newest_snapshot
@@ -274,9 +273,3 @@ class Supervisor:
                 if message["kind"] in ("evaluation", "saved"):
                     self.reporter.take(message)
         self.checkpoint_writer.write_now()
-
-
-def process_names(config: ResolvedTrainConfig, *, ranks: int | None = None) -> list[str]:
-    """Return the processes of one launcher: with ``ranks``, so many of the first ones alone."""
-    first, role = (["server"], "worker") if config.strategy == "parameter-server" else ([], "collective-worker")
-    return [*first, "evaluator", *(process_name(role, rank) for rank in range(ranks or config.workers))]

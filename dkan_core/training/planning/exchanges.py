@@ -49,7 +49,7 @@ def exchange_seconds(
         folder: For their logs.
     """
     config = _config(name, devices)
-    store = None if config.strategy == "parameter-server" else serve_loopback_store(config.exchange_timeout)
+    store = None if config.has_server else serve_loopback_store(config.exchange_timeout)
     rendezvous = None if store is None else local_rendezvous(store, config)
     spec = _process_spec(
         config,

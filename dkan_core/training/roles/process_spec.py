@@ -132,6 +132,12 @@ def process_name(role: str, rank: int = 0) -> str:
     return f"{COMPUTING[role]}-{rank}" if role in COMPUTING else role
 
 
+def process_names(config: ResolvedTrainConfig, *, ranks: int | None = None) -> list[str]:
+    """Return the names of one launcher's processes; with ``ranks``, only those of the first ranks."""
+    first, role = (["server"], "worker") if config.has_server else ([], "collective-worker")
+    return [*first, "evaluator", *(process_name(role, rank) for rank in range(ranks or config.workers))]
+
+
 def role_and_rank(name: str) -> tuple[str, int]:
     """Return what ``process_name`` was given.
 
