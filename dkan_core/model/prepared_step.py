@@ -1,6 +1,6 @@
-"""Steps of one model on one pair of buffers, whose arguments are made once: only the rows change from batch to batch.
+"""Steps of one model on one pair of buffers: the arguments are built once, and only the rows change between batches.
 
-Finding them again for every batch, through modules and torch's dispatcher, took as long as computing a small batch.
+Collecting them for every batch, through modules and torch's dispatcher, took as long as computing a small batch.
 
 Shape suffixes: B rows, H the first layer's outputs over all members.
 """
@@ -24,13 +24,13 @@ TYPES = {
     "group": (np.uint8,),
     "dropout_key": (np.int32,),
 }
-"""Of the arrays of rows that a call reads as they are, or not at all."""
+"""Types of the arrays of rows that a call reads without conversion, or ignores."""
 
 
 class PreparedStep:
-    """Adds the gradient of the loss of prepared rows to where the model's parameters have theirs.
+    """Adds the gradient of the loss of prepared rows to the gradients of a model's parameters.
 
-    It holds for the parameters and gradients as they are bound when it is made.
+    It uses the buffers of parameters and gradients that are bound when it is created.
 
     Args:
         model: The model, in training mode.

@@ -40,10 +40,10 @@ def flatten(model: nn.Module) -> Tensor:
 
 
 class Replica:
-    """One process's copy of the model.
+    """The copy of the model in one process.
 
-    On the CPU the buffers are the arrays it is given, in shared memory or not, and nothing is ever copied; on CUDA it
-    has buffers of its own.
+    On the CPU, its buffers are the arrays that it is given, maybe in shared memory, and nothing is copied; on CUDA, it
+    has its own buffers.
 
     Args:
         model: The model; its parameters are replaced by views.
@@ -68,7 +68,7 @@ class Replica:
     def from_architecture(
         cls, architecture: dict[str, object], device: torch.device, kernel: Kernel = "auto"
     ) -> "Replica":
-        """Return a replica of a model with parameters yet to come."""
+        """Return a replica of a model whose parameters are loaded later."""
         return cls(build_model(ModelConfig.from_dict(architecture)), device, kernel)
 
     def load(self, values_P: Float32) -> None:
@@ -121,7 +121,7 @@ class Replica:
             return LossTotals(step.add_gradient(arrays, weight), weight, rows)
 
     def _prepared_step(self, arrays: Arrays, config: ResolvedTrainConfig) -> PreparedStep | None:
-        """Return the steps on the present buffers, where one call computes a whole batch."""
+        """Return the prepared step for the current buffers; None if no single call computes such a batch."""
         if self.device.type != "cpu" or config.accumulate > 1:
             return None
         buffers = (self.values_P.data_ptr(), self.gradients_P.data_ptr())

@@ -13,19 +13,19 @@ from dkan_core.model.additive import AdditiveFastKAN
 from dkan_core.model.base import TabularModel
 from dkan_core.training.state.adamw import Decayed, ParameterGroups, Rate
 
-# Weights that stand for single codes fit noise where a code has few rows. At so many rows per code they decay as all
-# others do; the factor is the root of the ratio, and lies within the two bounds (docs/concepts/model.md).
+# Weights of single codes fit noise if a code has few rows. With this number of rows per code they decay like other
+# weights; the factor is the root of the ratio, within the two bounds (docs/concepts/model.md).
 EVEN_CODE_ROWS = 540
 MIN_CODE_DECAY = 0.1
 MAX_CODE_DECAY = 3.0
 
-# AdamW's steps are as large for a code that few rows have, whose gradient is mostly noise, as for any weight. So
-# embeddings learn the slower, the fewer rows a code has on average; at EVEN_CODE_ROWS they learn as all weights do.
+# AdamW's steps are as large for a code with few rows, whose gradient is mostly noise, as for any weight. So embeddings
+# learn more slowly the fewer rows a code has on average; at EVEN_CODE_ROWS they learn like other weights.
 MIN_CODE_RATE = 0.1
 # Factor of an additive model's decay: at the rate of other models its curves stay too flat.
 ADDITIVE_DECAY = 0.2
 
-# What the names of embeddings begin with: each is that of one column. An additive model has none.
+# Prefix of the names of embeddings, one per column. An additive model has none.
 EMBEDDINGS = "encoder.embeddings."
 
 
@@ -38,8 +38,8 @@ def parameter_groups(model: TabularModel, config: ResolvedTrainConfig, rows: int
 def decayed_ranges(model: TabularModel, config: ResolvedTrainConfig, rows: int) -> list[Decayed]:
     """Return the ranges of the flat parameters that decay, and how much.
 
-    Matrices do; vectors such as biases and norms do not. What stands for single codes (embeddings and one-hots)
-    decays by the rows that a code has on average: the fewer, the more.
+    Matrices do; vectors such as biases and norms do not. Weights of single codes (embeddings and one-hots) decay more
+    the fewer rows a code has on average.
     """
     sizes = model.code_tables
     base = config.weight_decay * (ADDITIVE_DECAY if config.model == "additive" else 1.0)
@@ -64,7 +64,7 @@ def decayed_ranges(model: TabularModel, config: ResolvedTrainConfig, rows: int) 
 
 
 def code_decay(weight_decay: float, rows_per_code: float) -> float:
-    """Return the decay of weights that stand for one code each: more than others' where a code has few rows.
+    """Return the decay of weights of single codes with so many rows per code.
 
     >>> [round(code_decay(1.0, rows), 2) for rows in (10, 135, 540, 54_000)]
     [3.0, 2.0, 1.0, 0.1]
@@ -75,15 +75,15 @@ def code_decay(weight_decay: float, rows_per_code: float) -> float:
 def learning_rate_factors(model: TabularModel, config: TrainConfig, rows: int) -> list[Rate]:
     """Return the ranges of the flat parameters whose learning rate has a factor other than 1, in order.
 
-    Embeddings learn the slower, the fewer rows their codes have; ``freeze`` and ``lr_multipliers`` apply as well.
+    The factor of an embedding follows from the rows per code; ``freeze`` and ``lr_multipliers`` apply in addition.
 
     Args:
-        model: Whose parameters they are.
-        config: Names parts as the model's tensors do: ``encoder``, ``network.first``.
+        model: The model.
+        config: Settings; ``freeze`` and ``lr_multipliers`` name parts by tensor names: ``encoder``, ``network.first``.
         rows: Rows of the train split.
 
     Raises:
-        ConfigError: The model has no such part, or nothing is left to train, or nothing can stay as it is.
+        ConfigError: The model has no such part, nothing is left to train, or an additive model is to be frozen.
     """
     factors = part_factors(config)
     if config.freeze and isinstance(model, AdditiveFastKAN):
@@ -105,7 +105,7 @@ def learning_rate_factors(model: TabularModel, config: TrainConfig, rows: int) -
 
 
 def code_rate(rows_per_code: float) -> float:
-    """Return the factor of the learning rate of embeddings whose codes have so many rows on average.
+    """Return the learning rate factor of embeddings with so many rows per code on average.
 
     >>> [round(code_rate(rows), 2) for rows in (10, 135, 540, 54_000)]
     [0.1, 0.25, 1.0, 1.0]
@@ -114,7 +114,7 @@ def code_rate(rows_per_code: float) -> float:
 
 
 def part_names(parameters: list[str]) -> list[str]:
-    """Return the names of parts: what the names of parameters begin with, down to these, in their order.
+    """Return the names of all parts: the prefixes of the parameters' names, and these themselves, in order.
 
     >>> part_names(["encoder.embeddings.0.weight", "bias"])
     ['encoder', 'encoder.embeddings', 'encoder.embeddings.0', 'encoder.embeddings.0.weight', 'bias']
@@ -124,7 +124,7 @@ def part_names(parameters: list[str]) -> list[str]:
 
 
 def _listed(parts: list[str]) -> str:
-    """Return parts for a message: those of one or two words, of which the others are parts."""
+    """Return the parts with names of one or two words, for a message; all others are within these."""
     return ", ".join(part for part in parts if part.count(".") < 2)
 
 
