@@ -34,7 +34,7 @@ def test_bins_of_weekdays_are_weekdays() -> None:
     rng = np.random.default_rng(0)
     day = pd.Timestamp("2024-01-01") + pd.to_timedelta(rng.integers(0, 200, 3000), "D")
     X = pd.DataFrame({"day": day, "x": rng.normal(size=3000)})
-    y = X["x"] + (day.weekday >= 5) + rng.normal(size=3000) > 0.5
+    y = X["x"] + (day.day_of_week >= 5) + rng.normal(size=3000) > 0.5
     model = FastKANClassifier(model="additive", pairs="0", random_state=0, n_jobs=1, device="cpu").fit(X, y)
     assert isinstance(model.module_, AdditiveFastKAN)
     tables = term_tables(terms_of(model.module_), model.preprocessor_, 0)
@@ -42,7 +42,7 @@ def test_bins_of_weekdays_are_weekdays() -> None:
     assert {each.name for each in table.bins[0]} == {"missing", *WEEKDAYS}
     effects = {each.name: value for each, value in zip(table.bins[0], table.log_odds, strict=True)}
     found = model.explain(X)["day.weekday"]
-    np.testing.assert_allclose(found, [effects[WEEKDAYS[weekday]] for weekday in day.weekday], atol=1e-5)
+    np.testing.assert_allclose(found, [effects[WEEKDAYS[weekday]] for weekday in day.day_of_week], atol=1e-5)
 
 
 def named(each: TermBin) -> list[str]:
