@@ -1,6 +1,7 @@
 """The native extension is built by a plain compiler, and says what is wrong where it cannot be."""
 
 import ctypes
+import shlex
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -10,6 +11,8 @@ import pytest
 from dkan_core.native import build
 from dkan_core.native.build import NoCompilerError, compile_library, find_compiler
 from dkan_core.native.library import native_library, variant_names
+
+COMPILE, FLAGS = build._compile, build.FLAGS
 
 
 def have_compiler() -> bool:
@@ -63,6 +66,42 @@ def test_compilers_need_not_know_bfloat16(kind: str, tmp_path: Path, monkeypatch
     compile_library(tmp_path / "passes.so")
     library = native_library(tmp_path / "passes.so")
     assert library is not None and kind not in variant_names(library)
+
+
+@pytest.fixture
+def one_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compile a single source, with all optimizations."""
+    single = {
+        "ONCE": (),
+        "VARIANTS": {"avx2": build.VARIANTS["avx2"]},
+        "BF16_VARIANTS": {},
+        "VARIANT_SOURCES": {"hidden_product": "fast"},
+    }
+    for name, value in {**single, "_compile": COMPILE, "FLAGS": FLAGS}.items():
+        monkeypatch.setattr(build, name, value)
+
+
+@needs_compiler
+@pytest.mark.usefixtures("one_source")
+def test_compiler_does_not_choose_which_products_it_fuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As GCC 14 does by default, and earlier ones if they are told to."""
+    choosing = ("--param", "avoid-fma-max-bits=512")
+    if not build._accepts(find_compiler(), choosing):
+        pytest.skip("this compiler does not know the choice")
+    libraries = []
+    for command in (find_compiler(), [*find_compiler(), *choosing]):
+        monkeypatch.setenv("CXX", shlex.join(command))
+        compile_library(tmp_path / "passes.so")
+        libraries.append((tmp_path / "passes.so").read_bytes())
+    assert libraries[0] == libraries[1]
+
+
+@needs_compiler
+@pytest.mark.usefixtures("one_source")
+def test_compiler_need_not_know_that_choice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "FUSE_ALL", ("--param", "fuse-of-tomorrow=0"))
+    compile_library(tmp_path / "passes.so")
+    assert [path.name for path in tmp_path.iterdir()] == ["passes.so"]
 
 
 @needs_compiler

@@ -22,6 +22,9 @@ LIBRARY = FOLDER / "_passes.so"
 
 # Without -ffast-math: NaN and infinity are what they are in PyTorch.
 FLAGS = ("-std=c++17", "-O3", "-fPIC", "-fno-math-errno", "-fno-trapping-math", "-fvisibility=hidden", "-pthread")
+# By default, GCC from 14 on fuses a product with its sum only where it takes that to be faster: in one tile of rows but
+# not in another, so that what comes out for a row depends on the rows beside it. GCC before 8 has no such choice.
+FUSE_ALL = ("--param", "avoid-fma-max-bits=0")
 X86 = ("x86_64", "AMD64")
 AVX512 = ("-mavx512f", "-mavx512dq", "-mavx512bw", "-mavx512vl", "-mavx2", "-mfma", "-mprefer-vector-width=512")
 VARIANTS = {"avx512": AVX512, "avx2": ("-mavx2", "-mfma")}
@@ -109,10 +112,12 @@ def compile_library(target: Path = LIBRARY) -> None:
     variants: dict[str, tuple[str, ...]] = {"portable": (), **(VARIANTS if platform.machine() in X86 else {})}
     known = [f'-DDKAN_FINGERPRINT="{fingerprint()}"']
     for name, flags in BF16_VARIANTS.items() if platform.machine() in X86 else ():
-        if not _knows(compiler, name, flags):
+        kind = name.replace("avx512_", "avx512").replace("_", "-")
+        if not _accepts(compiler, flags, f'__builtin_cpu_supports("{kind}")'):
             break
         variants[name] = flags
         known.append(f"-DDKAN_{name.upper()}")
+    fused = FUSE_ALL if _accepts(compiler, FUSE_ALL) else ()
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".passes-") as scratch:
         objects = [_compile(compiler, source, Path(scratch) / f"{source}.o", ()) for source in ONCE]
         objects.append(_compile(compiler, "library", Path(scratch) / "library.o", known))
@@ -120,7 +125,7 @@ def compile_library(target: Path = LIBRARY) -> None:
             names = [f"-D{macro}={prefix}{name}" for macro, prefix in VARIANT_NAMES.items()]
             for source in ONLY.get(name, VARIANT_SOURCES):
                 contract = VARIANT_SOURCES[source]
-                options = (*flags, *names, f"-ffp-contract={contract}")
+                options = (*flags, *fused, *names, f"-ffp-contract={contract}")
                 objects.append(_compile(compiler, source, Path(scratch) / f"{source}-{name}.o", options))
         library = Path(scratch) / "library.so"
         # Into the library itself, where the compiler can: the machine that runs it may have an older one.
@@ -129,11 +134,10 @@ def compile_library(target: Path = LIBRARY) -> None:
         library.replace(target)
 
 
-def _knows(compiler: Sequence[str], name: str, flags: Sequence[str]) -> bool:
-    """Return whether a compiler has the instructions of a kind of processor, and a test for it."""
-    kind = name.replace("avx512_", "avx512").replace("_", "-")
-    probe = f'int main() {{ return __builtin_cpu_supports("{kind}"); }}'
+def _accepts(compiler: Sequence[str], flags: Sequence[str], test: str = "0") -> bool:
+    """Return whether a compiler takes flags, and code that returns what ``test`` says."""
     command = [*compiler, *flags, "-x", "c++", "-S", "-o", os.devnull, "-"]
+    probe = f"int main() {{ return {test}; }}"
     return subprocess.run(command, input=probe, capture_output=True, text=True, check=False).returncode == 0
 
 
