@@ -39,6 +39,7 @@ def serve(model: str | Path, config: ServeConfig | None = None) -> None:
     """
     config = config or ServeConfig()
     check_config(ServeConfig, config)
+    require("kserve", "serve")
     for setting, port in (("port", config.port), ("grpc_port", config.grpc_port)):
         if port is not None:
             _check_free(setting, config.host, port)
@@ -71,7 +72,6 @@ def _run_workers(model: ModelFolder, config: ServeConfig) -> None:
             (folder / name).write_bytes(model.read(name))
         # Before anything imports the library, which decides by it where it counts.
         os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(counts)
-        require("kserve", "serve")
         from dkan_core.serving.supervisor import application_from_environment as factory
         from dkan_core.serving.supervisor import start_fork_server, watch_processes
 

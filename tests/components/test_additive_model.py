@@ -14,7 +14,7 @@ from dkan_core import edit, export, predict
 from dkan_core.model.saved_model import SavedModel
 from tests import warm_python
 from tests.additive_data import QUICK, make_rows
-from tests.serving.server import serving
+from tests.serving.server import needs_kserve, serving
 
 ROOT = Path(__file__).parents[2]
 
@@ -107,6 +107,7 @@ def test_a_model_that_edits_made_worse_does_not_pass(
     assert not approve_model.python_func(precision, 0.0, earlier, comparable)
 
 
+@needs_kserve
 def test_it_is_served_with_its_terms_as_reasons(run: dsl.Model, tmp_path: Path) -> None:
     rows = make_rows(20, seed=1).drop_columns(["label", "other"])
     pq.write_table(rows, tmp_path / "rows.parquet")

@@ -1,5 +1,6 @@
 """A server of a trained model, and rows for it."""
 
+import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,10 @@ import pytest
 
 from dkan_core import TrainResult
 from tests.serving.server import OPTIONS, Server, serving
+
+if importlib.util.find_spec("kserve") is None:
+    # With a Python that it refuses.
+    collect_ignore = ["test_interruptions.py", "test_refused_requests.py", "test_serve.py"]
 
 
 @pytest.fixture(scope="module")

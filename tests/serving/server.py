@@ -1,5 +1,6 @@
 """``dkan serve`` as a process of its own, asked as its clients would."""
 
+import importlib.util
 import json
 import os
 import re
@@ -14,6 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pytest
+
 from tests import warm
 
 LONG_SECONDS = 240
@@ -24,6 +27,9 @@ OPTIONS = ("--grpc-port", "0", "--max-request-mb", "1")
 
 IMPORTED = ("dkan_core.serving.serve", "dkan_core.serving.worker", "dkan_core.serving.grpc_server", "uvicorn")
 """What the command imports once it has its model: most of what starting a server costs."""
+
+
+needs_kserve = pytest.mark.skipif(importlib.util.find_spec("kserve") is None, reason="needs the serve extra")
 
 
 class Answer(NamedTuple):

@@ -24,6 +24,7 @@ from dkan_core.utils import kubernetes_api
 from dkan_core.utils.retry import RetryPolicy
 from tests.serving.cluster import EARLIER, LOADING, READY, URL, KServe, condition, serving_cluster
 from tests.serving.kserve_schema import SchemaError, check_kserve
+from tests.serving.server import needs_kserve
 
 ROOT = Path(__file__).parents[2]
 FILES = ROOT / "deploy/serving"
@@ -43,6 +44,7 @@ def deployed(trained: TrainResult, uri: str = "s3://bucket/late", **options: Any
     return deploy(trained.model, "late", uri, **options)
 
 
+@needs_kserve
 def test_service_is_applied_and_waited_for_until_the_new_model_is_the_one_that_answers(
     kserve: KServe, trained: TrainResult
 ) -> None:
@@ -154,6 +156,7 @@ def document(name: str) -> Any:
     return yaml.safe_load((FILES / name).read_text())
 
 
+@needs_kserve
 def test_files_are_what_kserve_takes_and_what_is_applied() -> None:
     service, runtime = document("inference-service.yaml"), document("serving-runtime.yaml")
     check_kserve(service, "V1beta1InferenceService")
