@@ -66,7 +66,7 @@ class Grid:
     @property
     def weights_P(self) -> Float64:
         """Return each point's share of the rows."""
-        weights: Float64 = self.rows_P / max(1, self.rows_P.sum())
+        weights: Float64 = self.rows_P / max(1, int(self.rows_P.sum()))
         return weights
 
 

@@ -95,7 +95,7 @@ class _Bins:
     @property
     def weights_A(self) -> Float64:
         counts = np.bincount(self.bin_N[self.bin_N >= 0], minlength=len(self.cells))
-        weights: Float64 = counts / max(1, counts.sum())
+        weights: Float64 = counts / max(1, int(counts.sum()))
         return weights
 
 

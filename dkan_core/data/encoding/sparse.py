@@ -215,7 +215,7 @@ def sparse_codes(rows: pa.RecordBatch | pa.Table, features: Sequence[SparseFeatu
     row_K, code_K = np.divmod(_sorted_once(np.concatenate(keys)), end)
     counts_N = np.bincount(row_K, minlength=len(rows))
     starts_N = np.cumsum(counts_N) - counts_N
-    codes_NS = np.zeros((len(rows), max(1, counts_N.max(initial=0))), np.int32)
+    codes_NS = np.zeros((len(rows), max(1, int(counts_N.max(initial=0)))), np.int32)
     codes_NS[row_K, np.arange(len(row_K)) - starts_N[row_K]] = code_K
     return codes_NS
 

@@ -144,7 +144,7 @@ class SpillReader:
             content = self._memory[:size]
             done = 0
             while done < size:
-                count = file.readinto(content[done:])  # type: ignore[arg-type]
+                count = file.readinto(content[done:].data)
                 if not count:
                     raise OSError(f"{spill}: is truncated")
                 done += count

@@ -180,7 +180,7 @@ def _counted(earlier: PreparedData, sample: pa.Table, rows: int, where: str) -> 
 
 def _of_all(counts: Int64, rows: int) -> Int64:
     """Return a histogram of ``rows`` rows, of which a sample may have been counted."""
-    scaled: Int64 = np.rint(counts * (rows / max(1, counts.sum()))).astype(np.int64)
+    scaled: Int64 = np.rint(counts * (rows / max(1, int(counts.sum())))).astype(np.int64)
     return scaled
 
 

@@ -154,7 +154,7 @@ def spill_rows(
     for batch in read_split_batches(fragments, task.roles, task.config, on_rows, task.bounds):
         keys = splitmix64(batch.row_ids, seed=shuffle_seed)
         # Of a type so narrow that numpy sorts it by digits.
-        bucket = np.zeros(len(keys), np.uint16 if total_shards < 1 << 16 else np.int64)
+        bucket: npt.NDArray[Any] = np.zeros(len(keys), np.uint16 if total_shards < 1 << 16 else np.int64)
         shards = 0
         for split, writer in writers.items():
             rows = np.flatnonzero(batch.split == SPLITS.index(split))

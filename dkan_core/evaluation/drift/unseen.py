@@ -68,8 +68,9 @@ class UnseenValues:
             if not unseen:
                 continue
             counts = expected_counts(category, self._trained.get(category.name) or [0] * category.cardinality)
-            share, expected = unseen / self.rows, counts[UNSEEN] / max(1, counts.sum())
-            error = math.sqrt(expected * (1 - expected) * (1 / self.rows + 1 / max(1, counts.sum())))
+            total = max(1.0, float(counts.sum()))
+            share, expected = unseen / self.rows, counts[UNSEEN] / total
+            error = math.sqrt(expected * (1 - expected) * (1 / self.rows + 1 / total))
             if share > expected + MIN_ERRORS * error:
                 rows = f"{unseen:,} of {self.rows:,} rows ({share:.2%})"
                 text = f"column {category.name!r}: {rows} hold a value that the model does not know"

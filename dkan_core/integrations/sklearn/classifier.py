@@ -327,7 +327,7 @@ class FastKANClassifier(EditingMixin, ExplainingMixin, PredictingMixin, SavingMi
             warn_of_unmeasured(labels_NL[rows], names, stacklevel=4)
         class_weights = find_class_weights(self.class_weight, labels_NL[rows], self.classes_)
         # Rows of an eval_set have no weights other than those of their classes.
-        mean_weight = 1.0 if weight_N is None else weight_N[rows].mean()
+        mean_weight: Any = 1.0 if weight_N is None else weight_N[rows].mean()
         weight_N = with_class_weights(class_weights, labels_NL, weight_N)
 
         random = np.random.default_rng(check_random_state(self.random_state).randint(2**31 - 1))
