@@ -16,13 +16,18 @@ NCCL_TIMEOUT = "Watchdog caught collective operation timeout"
 # Last lines of a dead process's log that its error shows: enough for a traceback.
 LOG_LINES_SHOWN = 40
 
-COMPUTING_ADVICE = "a smaller --batch-size, --accumulate 4, fewer --workers, or more memory for this container"
-# What to change when a process of a role has run out of memory; of the others, ``COMPUTING_ADVICE``.
+# What to change when a process has run out of memory. A run that resumes may have more memory or another evaluation
+# device; it refuses the other changes.
+COMPUTING_ADVICE = (
+    "more memory for this container; in a new run also --accumulate 4, fewer --workers or a smaller --batch-size"
+)
 MEMORY_ADVICE = {
-    "evaluator": "a smaller validation split (--split of dkan prepare), another --eval-device such as cpu, or more "
-    "memory for this container",
-    "server": "fewer --members, a smaller --hidden, fewer --workers, or more memory for this container",
+    "evaluator": "another --eval-device such as cpu, more memory for this container, or a smaller validation split "
+    "(--split of dkan prepare) for a new run",
+    "server": "more memory for this container; in a new run also fewer --members, a smaller --hidden or fewer "
+    "--workers",
 }
+"""By role; of the others, ``COMPUTING_ADVICE``."""
 
 # Seconds. A single death is healed at once; what dies again and again costs the machine next to nothing.
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 30.0
