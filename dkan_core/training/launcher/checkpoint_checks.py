@@ -1,4 +1,4 @@
-"""Whether a checkpoint fits the data and settings of a run that is to resume from it."""
+"""Checks that a checkpoint fits the data and settings of a run that is to resume from it."""
 
 import json
 import math
@@ -49,7 +49,7 @@ def check_resumable(checkpoint: Checkpoint, config: ResolvedTrainConfig, data: s
     defaults = {"init_from": None, **_plain(TrainConfig())}
     theirs = {**defaults, "architecture_search": config.architecture_search, **checkpoint.settings}
     if theirs["architecture_search"] and not config.architecture_search:
-        # Settings that name what the search has found lead to the same steps.
+        # A run whose settings name the result of the search, instead of asking for one, takes the same steps.
         theirs |= {
             "architecture_search": False,
             **{name: checkpoint.architecture.get(name) for name in SEARCHED_SETTINGS},
@@ -77,7 +77,7 @@ def check_resumable(checkpoint: Checkpoint, config: ResolvedTrainConfig, data: s
 
 
 def comparable_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings in which strategies with the same steps are the same: a run may continue without its GPU.
+    """Return settings with one name for strategies that take the same steps: a run may continue without its GPU.
 
     >>> comparable_settings({"strategy": "single"}), comparable_settings({"strategy": "ring"})
     ({'strategy': 'parameter-server'}, {'strategy': 'ring'})
@@ -139,7 +139,7 @@ def check_architecture(checkpoint: Checkpoint, prepared: PreparedData, config: R
     """Return the architecture of a checkpoint, after a check that it fits the data and the checkpoint's state.
 
     Raises:
-        DataError: It does not.
+        DataError: The architecture does not fit.
     """
     where = f"{checkpoint.source}: architecture"
     architecture = ModelConfig.from_dict(checkpoint.architecture, where)

@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class CheckpointWriter:
-    """Writes a checkpoint when there is a new restore point, or none for some time; one at a time.
+    """Writes one checkpoint at a time: when there is a new restore point, or after some time without one.
 
     Args:
         memory: Shared memory.
@@ -54,7 +54,7 @@ class CheckpointWriter:
 
     def __post_init__(self) -> None:
         self._brought = 0
-        # What a run begins with is in the checkpoint that it resumes from, or nothing yet.
+        # The initial state needs no checkpoint: it comes from one, or no step has been taken yet.
         self._saved = max((record.read() for record in self.memory.restore_points), key=lambda ledger: ledger.version)
         self.newest = ""
         """Path or URI of the last checkpoint that was written."""
@@ -62,13 +62,13 @@ class CheckpointWriter:
         self._thread: threading.Thread | None = None
         self._began = time.monotonic()
         self._writing_seconds = 0.0
-        """How long the last one took."""
+        """Seconds that the last checkpoint took to write."""
 
         self._pauses_as_set = True
-        """Whether none has taken so long that the next had to wait for more than ``seconds``."""
+        """False once a checkpoint has taken so long that the next one had to wait for more than ``seconds``."""
 
     def write_if_due(self) -> None:
-        """Begin to write a checkpoint if there is something new, and the last one is written; else see to the next."""
+        """Once the last checkpoint is written, start the next one if there is a new state; else request one if due."""
         if self._thread is not None and self._thread.is_alive():
             return
         found = self._requested_state() or self._new_restore_point()
@@ -78,8 +78,8 @@ class CheckpointWriter:
             self._request()
 
     def request_state(self, timeout: float) -> None:
-        """Wait for a copy of the committed state, once nothing is being written; at most ``timeout`` seconds."""
-        # The thread reads the copy that came before.
+        """Finish writing, then request a copy of the committed state and wait at most ``timeout`` seconds for it."""
+        # The thread that writes a checkpoint reads the previous copy.
         self.wait()
         if not self._is_requested:
             self._request()
@@ -97,10 +97,10 @@ class CheckpointWriter:
         self.wait()
         ledger = self.memory.ledger.read()
         state_KP = self.memory.buffers_2KP[ledger.active_buffer]
-        # Workers' own moments may be ahead of the last commit: copies have both of one moment.
+        # Workers' own moments may be ahead of the last commit; copies hold state and moments of the same time.
         if self.memory.shape.local:
             ledger, state_KP = self._requested_state() or newest_restore_point(self.memory) or (Ledger(), state_KP)
-            # The copy that was asked for in vain may be in the newest checkpoint: an older one is not to replace that.
+            # The newest checkpoint may already hold the requested copy: do not replace it by an older restore point.
             if ledger.version < self._saved.version:
                 return
         if ledger.step:
@@ -109,7 +109,7 @@ class CheckpointWriter:
 
     @property
     def _is_requested(self) -> bool:
-        """Whether the copy that was asked for is not there; until then it is not to be touched."""
+        """Whether a requested copy is still to come; until then its memory must not be touched."""
         return self.memory.checkpoint_answer.read() != self.memory.checkpoint_request.read()
 
     def _request(self) -> None:
@@ -117,20 +117,20 @@ class CheckpointWriter:
         self.memory.checkpoint_request.write(CheckpointRequest(number=number))
 
     def _requested_state(self) -> tuple[Ledger, Float32] | None:
-        """Return the copy of the state that was asked for; None where there is none that is new."""
+        """Return the requested copy of the state if it is newer than the last checkpoint, else None."""
         if self._is_requested:
             return None
         ledger = self.memory.checkpoint_ledger.read()
         return (ledger, self.memory.checkpoint_KP) if ledger.version > self._saved.version else None
 
     def _new_restore_point(self) -> tuple[Ledger, Float32] | None:
-        """Return a copy of a restore point that is in no checkpoint."""
+        """Return a copy of the newest restore point if it is newer than the last checkpoint, else None."""
         if not self.all_points and not self._has_passed(0.0):
             return None
         newest = max(record.read().version for record in self.memory.restore_points)
         if newest <= self._saved.version:
             return None
-        # A training that has ended answers no request: the copy may be waited for in vain, and is left alone.
+        # A request may stay open for good, as training that has ended answers none: leave its memory alone.
         found = newest_restore_point(self.memory, None if self._is_requested else self.memory.checkpoint_KP)
         return found if found is not None and found[0].version > self._saved.version else None
 
@@ -142,7 +142,7 @@ class CheckpointWriter:
         return ledger.step > self._saved.step and not ledger.ended
 
     def _has_passed(self, seconds: float) -> bool:
-        """Return whether the last checkpoint began so long ago, and long enough for what it took to write."""
+        """Return whether the last checkpoint began ``seconds`` ago, and long enough ago for the time that it took."""
         return time.monotonic() - self._began >= max(seconds, self._writing_seconds / MAX_WRITING_SHARE)
 
     def _begin(self, ledger: Ledger, state_KP: Float32) -> None:
@@ -174,13 +174,13 @@ class CheckpointWriter:
         except DkanError as error:
             # Training continues: it does not need the checkpoint, and the next one may work.
             logger.error("%s was not written: %s", what, error)
-            # Most of it was waiting, which takes nothing from training.
+            # Most of that time was spent waiting, which costs training nothing: limit the pause that follows.
             self._writing_seconds = min(time.monotonic() - self._began, LONGEST_PAUSE_SECONDS * MAX_WRITING_SHARE)
         else:
             self._note_duration(time.monotonic() - self._began)
 
     def _note_duration(self, seconds: float) -> None:
-        """Take note of how long the last checkpoint took, and say so once where that delays the next ones."""
+        """Record how long the last checkpoint took; log once if that delays the next ones."""
         self._writing_seconds = seconds
         pause = seconds / MAX_WRITING_SHARE
         if self._pauses_as_set and 0 < self.seconds < pause:
@@ -188,10 +188,10 @@ class CheckpointWriter:
             logger.info("a checkpoint took %.1f s to write: the next one by time follows after %.0f s", seconds, pause)
 
     def _bring_best(self) -> None:
-        """Copy the best state to where the checkpoints are, if that is another place and it is new."""
+        """Copy a new best state to the folder of the checkpoints, if it was written elsewhere."""
         if not is_remote(self.where) or not self.best.exists():
             return
-        # Once per file: it is as large as the state, and the best may be many evaluations ago.
+        # Copy each file only once: it is as large as the state, and the best may be many evaluations old.
         written = self.best.stat().st_mtime_ns
         if written != self._brought:
             write_parts(f"{self.where}/{self.best.name}", [self.best.read_bytes()])

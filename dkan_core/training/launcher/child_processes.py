@@ -27,9 +27,9 @@ MEMORY_ADVICE = {
     "server": "more memory for this container; in a new run also fewer --members, a smaller --hidden or fewer "
     "--workers",
 }
-"""By role; of the others, ``COMPUTING_ADVICE``."""
+"""By role; other roles get ``COMPUTING_ADVICE``."""
 
-# Seconds. A single death is healed at once; what dies again and again costs the machine next to nothing.
+# Seconds. The first death is healed at once; a process that keeps dying must cost the machine next to nothing.
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 30.0
 
 
@@ -47,11 +47,11 @@ class Child:
 
     Args:
         spec: What it does.
-        channel: To it.
-        pid: Its number.
+        channel: The launcher's channel to it.
+        pid: Its process ID.
         report: Handle of the file that it writes its exit code to.
-        log: What it prints goes there.
-        log_start: Where in the log its lines begin.
+        log: File for its output.
+        log_start: Offset in the log at which its output begins.
     """
 
     def __init__(self, spec: ProcessSpec, channel: Channel, pid: int, report: int, log: Path, log_start: int) -> None:
@@ -65,7 +65,7 @@ class Child:
         self._log_start = log_start
 
     def messages(self) -> Iterator[Message]:
-        """Yield what the process has said; raise the error that it has ended with."""
+        """Yield the messages of the process; raise the error that it reported, if any."""
         for message in self.channel.waiting():
             error = error_of(message)
             if error is not None:
@@ -86,7 +86,7 @@ class Child:
         self._process.kill()
 
     def end(self) -> None:
-        """Kill the process if it still runs, and let go of everything."""
+        """Kill the process if it still runs, and release all handles."""
         self.kill()
         self.wait()
         if not self.channel.closed:
@@ -107,7 +107,7 @@ class Child:
         advice = f"what to change: {MEMORY_ADVICE.get(self.role, COMPUTING_ADVICE)}"
         if code == PEER_LOST or NCCL_TIMEOUT in text:
             hint = ": it has lost the other ranks; one of them has died, or the network to it is cut"
-        # The kernel kills so when a container is out of memory, and leaves no other trace of it.
+        # The kernel sends SIGKILL when a container is out of memory, and leaves no other trace.
         elif code == -signal.SIGKILL:
             hint = f"; out of memory is the usual cause; {advice}"
         elif "out of memory" in text.lower() or "MemoryError" in text:

@@ -1,9 +1,9 @@
 """Forks a run's processes from one that has already imported what they need.
 
-Importing torch takes seconds. Done once, while the launcher still looks at the data, it costs a run less, and a process
-that takes the place of a dead one is there in a moment. The fork server itself never starts a thread, which makes
-forking safe. It only forks: on Linux the processes are the launcher's children, so that they live on without it and die
-with the launcher.
+Importing torch takes seconds. The fork server imports it once, while the launcher still checks the data, so a run
+starts sooner and a dead process is replaced in a moment. The fork server never starts a thread, which makes forking
+safe. On Linux the forked processes become the launcher's children: they survive the fork server and die with the
+launcher.
 """
 
 import gc
@@ -40,7 +40,7 @@ IMPORTED_AHEAD = ("worker", "server", "collective-worker", "evaluator")
 NAME = "forkserver"
 READY = b'{"ready": true}\n'
 GO = b"g"
-# How often a new process looks whether it is the launcher's child: a matter of a system call or two.
+# Pause between a new process's checks whether the launcher has adopted it, which takes a system call or two.
 ADOPTION_SECONDS = 0.001
 
 
@@ -50,12 +50,12 @@ def main() -> None:
 
 
 def import_ahead() -> None:
-    """Import what the processes of a run need, out of the garbage collector's sight: there is no garbage in it."""
+    """Import what the processes of a run need, and exclude it from garbage collection, as none of it is garbage."""
     was_enabled = gc.isenabled()
     gc.disable()
     for role in IMPORTED_AHEAD:
         importlib.import_module(f"dkan_core.training.{MODULES[role]}")
-    # The collector would write to the pages of what is imported, in every child, and so copy them.
+    # In every child, the collector would write to the pages of imported objects, and so copy them.
     gc.freeze()
     if was_enabled:
         gc.enable()
@@ -72,7 +72,7 @@ def serve(link: socket.socket, launcher: int) -> None:
     die_with_parent(launcher)
     name_process(f"dkan {NAME}")
     import_ahead()
-    # The processes in between are not waited for; the system removes them by itself.
+    # The system reaps the intermediate processes by itself.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     link.sendall(READY)
     while True:
@@ -83,12 +83,12 @@ def serve(link: socket.socket, launcher: int) -> None:
 
 
 def _start_child(handles: list[int], link: socket.socket, launcher: int) -> None:
-    """Start a process that runs a spec; on Linux from one in between, whose end makes it the launcher's child."""
+    """Start a process that runs a spec; on Linux with a second fork, so that the launcher adopts it."""
     if sys.platform != "linux":
         _fork_child(handles, link, launcher)
     elif os.fork() == 0:
         try:
-            # A child that ends before this process does is left to the launcher.
+            # If the child ends before this process does, the launcher must still find its exit status.
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             _fork_child(handles, link, launcher)
         finally:
@@ -106,7 +106,7 @@ def _fork_child(handles: list[int], link: socket.socket, launcher: int) -> None:
         return
     code = 1
     try:
-        # Only the fork server is to be reached over it.
+        # Only the fork server may hold the link to the launcher.
         link.close()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         if sys.platform == "linux":
@@ -119,8 +119,8 @@ def _fork_child(handles: list[int], link: socket.socket, launcher: int) -> None:
 
 
 def _run_child(text: int, log: int, launcher: int, *inherited_handles: int) -> int:
-    """Run a spec once the launcher knows of this process; return the exit code, which is written to ``text``, too."""
-    # None comes where the launcher has given this fork server up, and has asked another one for the process.
+    """Run a spec once the launcher has acknowledged this process; return the exit code, also written to ``text``."""
+    # The launcher sends no GO if it has given this fork server up and asked another one for the process.
     with socket.socket(fileno=os.dup(launcher)) as channel:
         if channel.recv(1) != GO:
             return 1
@@ -133,9 +133,9 @@ def _run_child(text: int, log: int, launcher: int, *inherited_handles: int) -> i
     os.ftruncate(text, 0)
     spec = ProcessSpec.from_json(content.decode()).with_handles(launcher, inherited_handles)
     name_process(f"dkan {spec.name}")
-    # By force: a fork server that was forked from a command has its handlers.
+    # force: a fork server that was forked from a command has inherited that command's handlers.
     logging.basicConfig(level=logging.INFO, format=f"%(asctime)s {spec.name} %(message)s", force=True)
-    # Which of them compute, and how fast.
+    # Log which kernels compute, and how fast.
     logging.getLogger("dkan_core.model.kernels").setLevel(logging.DEBUG)
     main = importlib.import_module(f"dkan_core.training.{MODULES[spec.role]}").main
     code = _run(partial(main, spec), launcher)
@@ -146,8 +146,8 @@ def _run_child(text: int, log: int, launcher: int, *inherited_handles: int) -> i
 def _run(work: Callable[[], None], launcher: int) -> int:
     """Run what a spec asks for; return the exit code.
 
-    An error of ours that would come again in another process (a damaged shard, a full disk, a loss that is not finite)
-    goes to the launcher, which raises it.
+    An error of ours that would recur in another process (a damaged shard, a full disk, a loss that is not finite) is
+    sent to the launcher, which raises it.
     """
     try:
         work()
@@ -156,15 +156,15 @@ def _run(work: Callable[[], None], launcher: int) -> int:
         _print_trace()
         return error.exit_code
     except Exception:
-        # Nothing is hidden: this process was forked, so nothing above would print what it dies of. The launcher shows
-        # the end of the log, and starts another process or ends the run.
+        # A forked process has no caller that would print the traceback, so it is printed here. The launcher shows the
+        # end of the log, and starts another process or ends the run.
         _print_trace()
         return 1
     return 0
 
 
 def _print_trace() -> None:
-    # The log's disk may be full; that is not what went wrong.
+    # A full disk under the log must not hide the actual error.
     with suppress(OSError):
         traceback.print_exc()
         sys.stderr.flush()

@@ -29,7 +29,7 @@ from dkan_core.utils.prctl import adopt_orphans, stop_adopting
 # A fork server that takes longer to fork is stopped or hangs: forking takes hundredths of a second.
 REPLY_SECONDS = 30.0
 
-# Attempts in a row, over about a minute, to fork from fork servers that have started: a limit on processes may be
+# Forks that may fail in a row, over about a minute, from fork servers that have started: a limit on processes may be
 # reached for a moment only.
 MAX_FAILED_FORKS = 10
 
@@ -38,15 +38,15 @@ logger = logging.getLogger(__name__)
 
 @contextmanager
 def one_fork_server() -> Iterator[Callable[[], "ForkServer"]]:
-    """Yield what starts a fork server when it is first called, and returns that one from then on."""
+    """Yield a function that starts a fork server on its first call, and returns the same one from then on."""
     with ExitStack() as stack:
         yield functools.cache(lambda: stack.enter_context(ForkServer()))
 
 
 class ForkServer:
-    """The process that a run's processes are forked from; it starts at once, and another one should it die.
+    """The process that a run's processes are forked from; it starts at once, and is replaced if it dies.
 
-    The processes live on without it; they are gone when the block ends.
+    The forked processes survive it; they are killed when the block ends.
     """
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class ForkServer:
         self._failed_forks = 0
         self._due = 0.0
         self._ready = False
-        # Children come from processes in between that end at once; the kernel hands them to whoever adopts orphans.
+        # Intermediate processes fork the children and end at once; the kernel then hands the orphans to this process.
         adopt_orphans()
         self._process, self._link, self._channel = self._begin()
 
@@ -84,7 +84,8 @@ class ForkServer:
             self._ready = self._ready or bool(self._channel.waiting())
         elif not self._channel.closed:
             self._stop()
-            # A positive code is an error of its own, which would come again; a signal may be the machine's doing.
+            # A positive exit code is an error of the fork server itself, which would recur; a signal may come from
+            # outside.
             if code > 0 and not self._ready:
                 raise TrainingError(f"the fork server cannot start (exit code {code}); see the messages above")
             self._deaths += 1
@@ -96,8 +97,8 @@ class ForkServer:
         return self._ready
 
     def spawn(self, spec: ProcessSpec, log: Path) -> Child:
-        """Start a process that runs a spec, as soon as it can be; its output is added to ``log``."""
-        # It may be starting still, or dying: both pass.
+        """Start a process that runs a spec, as soon as possible; its output is appended to ``log``."""
+        # The fork server may still be starting, or be dying: both pass.
         while (child := self.try_spawn(spec, log)) is None:
             time.sleep(POLL_SECONDS)
         return child
@@ -106,7 +107,7 @@ class ForkServer:
         """Start a process that runs a spec, if that can be done now.
 
         Raises:
-            TrainingError: None can be started, as often as it is tried.
+            TrainingError: Repeated attempts have failed.
         """
         if not self.is_ready():
             return None
@@ -117,12 +118,13 @@ class ForkServer:
             start = output.tell()
             os.pwrite(text, spec.to_json().encode(), 0)
             handles = [text, output.fileno(), theirs.fileno(), *spec.handles()]
-            # A fork server that has just died is noticed by the missing answer.
+            # If the fork server has just died, the missing answer shows it.
             with suppress(OSError):
                 socket.send_fds(self._link, [b"j"], handles)
         pid = _first_message(channel)
         if pid is None:
-            # Whatever has happened to it, another one is started. A process that it has forked ends with the channel.
+            # Whatever has happened to the fork server, replace it. A process that it has forked ends when the channel
+            # closes.
             self._process.kill()
             self._process.wait()
             channel.close()
@@ -135,7 +137,7 @@ class ForkServer:
                 )
             return None
         child = Child(spec, channel, pid, text, log, start)
-        # Only those that run: a process that is replaced often must not fill the list.
+        # Drop those that have ended: a process that is replaced often must not fill the list.
         self._children = [*(each for each in self._children if each.exit_code is None), child]
         self._deaths = self._failed_forks = 0
         with suppress(OSError):
@@ -143,7 +145,7 @@ class ForkServer:
         return child
 
     def _begin(self) -> tuple[subprocess.Popen[bytes] | ForkedProcess, socket.socket, Channel]:
-        """Start the fork server, or take the one that is there; return it, the socket to it, and what to read from."""
+        """Start the fork server, or take the one forked ahead; return it, the socket to it, and the channel to read."""
         if first := take_forked():
             return *first, Channel(first[1])
         ours, theirs = channel_pair()
@@ -158,7 +160,7 @@ class ForkServer:
 
 
 def _first_message(channel: Channel) -> int | None:
-    """Wait for the number of a process that is being started; None where the fork server does not answer."""
+    """Wait for the PID of a process that is being started; None if the fork server does not answer."""
     if not select.select([channel], [], [], REPLY_SECONDS)[0]:
         return None
     try:

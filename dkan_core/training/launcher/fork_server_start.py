@@ -1,9 +1,9 @@
 """How a fork server begins: as a program of its own, or forked ahead from the ``dkan`` command.
 
-The command has imported torch itself, so that what is forked from it saves the second import. That is safe while it has
-no other thread, has computed nothing and has not looked for GPUs: it forks before it does anything else, or not at all.
-What calls from Python may have done all of that before. For it, and in the place of a fork server that has died,
-another program is started.
+The command has imported torch already, so forking from it saves a second import. That is safe only while the command
+has no other thread, has computed nothing and has not looked for GPUs: it forks before anything else, or not at all. A
+Python caller may have done all of that before. For such a caller, and to replace a fork server that has died, a new
+program is started.
 """
 
 import ctypes
@@ -30,19 +30,19 @@ KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": 1 << 25, "MALLOC_TRIM_THRESHOLD_": 1 <<
 # What ``mallopt`` calls these settings in a process that has begun: M_MMAP_THRESHOLD and M_TRIM_THRESHOLD.
 MALLOC_OPTIONS = {"MALLOC_MMAP_THRESHOLD_": -3, "MALLOC_TRIM_THRESHOLD_": -1}
 
-# The allocator of pyarrow has it, and takes care of forks itself.
+# Threads that do not prevent a fork: this one is of pyarrow's allocator, which handles forks itself.
 SAFE_THREADS = {"jemalloc_bg_thd"}
 
 
-# Between two polls of a process that ends or starts: short beside both, which take hundredths of a second.
+# Pause between two polls of a process that starts or ends, which takes hundredths of a second.
 POLL_SECONDS = 0.01
 
 
 class ForkedProcess:
-    """A process that was forked, as ``subprocess.Popen`` shows one.
+    """A forked process, with the part of the interface of ``subprocess.Popen`` that is needed here.
 
     Args:
-        pid: Its number.
+        pid: Its process ID.
         report: Handle of the file that it writes its exit code to, if it does.
     """
 
@@ -72,7 +72,7 @@ class ForkedProcess:
             try:
                 pid, status = os.waitpid(self._pid, options)
             except ChildProcessError:
-                # Not on Linux, or not yet, or the caller's process lets the system remove its children.
+                # Not on Linux, not adopted yet, or the caller's process lets the system reap its children.
                 if not _exists(self._pid):
                     reported = b"" if self._report is None else os.pread(self._report, 16, 0)
                     self._code = int(reported) if reported.lstrip(b"-").isdigit() else -signal.SIGKILL
@@ -95,22 +95,22 @@ _ahead: list[FirstServer] = []
 
 @contextmanager
 def fork_ahead() -> Iterator[None]:
-    """Fork the fork server of the run in the block, if that is safe; to be called before a command does anything else.
+    """Fork the fork server for the run in the block, if that is safe; a command calls this before anything else.
 
-    Once OpenMP has begun with the import of torch, its threads wait as those of a run's processes do.
+    As the import of torch starts OpenMP, its wait policy is set before, to that of a run's processes.
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     is_new = not has_torch()
     import_ahead()
     try:
         if is_new and _can_fork():
-            # Python drops what a handler raises in a hook at the fork, such as that of logging. A limit on processes
-            # is said when the run starts its own, if it still holds then.
+            # Hold the signals: Python drops what a handler raises inside a fork hook, such as that of logging. A limit
+            # on processes is reported when the run starts its own fork server, if it still holds then.
             with hold_signal(signal.SIGTERM), hold_signal(signal.SIGINT), suppress(OSError):
                 _ahead.append(_fork())
         yield
     finally:
-        # The command has ended before there was a run.
+        # The command has ended without a run that took the fork server.
         while first := take_forked():
             process, link = first
             process.kill()
@@ -125,9 +125,9 @@ def take_forked() -> FirstServer | None:
 
 def launch_fork_server(handle: int) -> subprocess.Popen[bytes]:
     """Start a process that forks others as it is told over the socket with this handle."""
-    # -P: what lies in the working folder is not imported. A session of its own: Ctrl-C is the launcher's matter.
+    # -P: import nothing from the working folder. A session of its own: only the launcher handles Ctrl-C.
     module = "dkan_core.training.launcher.fork_server"
-    # Where the caller has no stdout or stderr, any file may have that number, also this one.
+    # If the caller has no stdout or stderr, this handle may have one of their numbers.
     handle = fcntl.fcntl(handle, fcntl.F_DUPFD_CLOEXEC, 3)
     command = [sys.executable, "-P", "-m", module, str(handle), str(os.getpid())]
     try:
@@ -149,12 +149,12 @@ def fork_server_environment() -> dict[str, str]:
     package = str(Path(dkan_core.__file__).resolve().parent.parent)
     path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
     keep_memory = {name: str(value) for name, value in KEEP_MEMORY.items()}
-    # Threads are started by the children, as many as each is told; numpy's would be in the way of forking.
+    # Each child starts as many threads as its spec says; threads of numpy here would make forking unsafe.
     return {"OMP_WAIT_POLICY": "passive", **keep_memory, **os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
 
 
 def has_torch() -> bool:
-    """Return whether torch was imported: what has been done with it since cannot be told."""
+    """Return whether torch was imported: nothing tells how it has been used since."""
     return "torch" in sys.modules
 
 
@@ -168,7 +168,7 @@ def _can_fork() -> bool:
 def _fork() -> FirstServer:
     ours, theirs = channel_pair()
     launcher = os.getpid()
-    # Else what is in the buffers would be written twice.
+    # Otherwise both processes would write what is in the buffers.
     sys.stdout.flush()
     sys.stderr.flush()
     pid = os.fork()
@@ -178,14 +178,14 @@ def _fork() -> FirstServer:
             _begin_anew()
             serve(theirs, launcher)
         finally:
-            # Never back into the command, of which this is a copy. Had anything failed, another one would be started.
+            # Never return into the command, of which this is a copy. After a failure, the launcher starts another one.
             os._exit(0)
     theirs.close()
     return ForkedProcess(pid), ours
 
 
 def _begin_anew() -> None:
-    """Take over what ``launch_fork_server`` gives a program that begins."""
+    """Set up this copy of the command as ``launch_fork_server`` sets up a new program."""
     import torch
 
     os.setsid()

@@ -1,7 +1,7 @@
 """Liveness of a process: whether it makes progress, how often it has died, when its replacement starts.
 
-Deaths are limited by a rate: each without progress in between makes the pause before the next start longer. None ends
-the run, but for those that show that no process of that name can do its work.
+Each death without progress since the one before lengthens the pause before the next start. A death ends the run only if
+it shows that no process of that name can do its work.
 """
 
 from dataclasses import dataclass
@@ -11,18 +11,19 @@ from dkan_core.training.launcher.child_processes import Child, pause_before_rest
 from dkan_core.training.roles.process_spec import ProcessSpec
 from dkan_core.training.state.shared_memory import SharedMemory
 
-# A process without a heartbeat for so long is killed and replaced. A worker's rows go to another after a second, so
-# that there is time for a machine that swaps.
+# A process without a heartbeat for this long is killed and replaced: long enough for a machine that swaps, as another
+# worker takes over its rows after a second.
 UNRESPONSIVE_SECONDS = 30.0
 
-# The same after Ctrl-C, when somebody waits for the end.
+# The same after Ctrl-C, when the user waits for the end.
 INTERRUPTED_UNRESPONSIVE_SECONDS = 5.0
 
 # How long a process may take to start its work: disks may be slow, and kernels are compiled.
 STARTING_SECONDS = 600.0
 
-# A process without activity for so long, and so many times longer than ever before, is killed and replaced. The
-# evaluator sorts the scores of a whole split, and writes to disks that may be slow, between two signs of activity.
+# A process is killed and replaced after this long without activity, if that is also ``STUCK_FACTOR`` times its longest
+# time without activity before. The evaluator sorts the scores of a whole split, and writes to disks that may be slow,
+# between two signs of activity.
 STUCK_SECONDS = {"evaluator": 600.0}
 DEFAULT_STUCK_SECONDS, STUCK_FACTOR = 60.0, 20
 
@@ -32,8 +33,7 @@ GPU_STUCK_SECONDS = 600.0
 # Processes of one name in a row that may be killed by a signal before any has started its work.
 MAX_FAILED_STARTS = 5
 
-# A process that keeps dying for this long without progress of the run in between ends the run: somebody pays for the
-# machine.
+# The run ends if a process keeps dying for this long while the run makes no progress: the machine costs money.
 GIVE_UP_SECONDS = 1800.0
 
 Progress = tuple[int, ...]
@@ -54,13 +54,13 @@ class LivenessCounters:
 
 
 class ProcessRecord:
-    """A process and those before it of its name."""
+    """The current process of a name, and what is known of the earlier ones."""
 
     def __init__(self, spec: ProcessSpec) -> None:
         self.name = spec.name
         self.role = spec.role
         self.rank = spec.rank
-        # A rank waits so long for the others, and shows no activity meanwhile.
+        # While a rank waits for the others, up to the exchange timeout, it shows no activity.
         waits = 2 * spec.config.exchange_timeout if spec.role == "collective-worker" else 0.0
         usual = GPU_STUCK_SECONDS if spec.device.startswith("cuda") else DEFAULT_STUCK_SECONDS
         self._stuck_seconds = max(STUCK_SECONDS.get(spec.role, usual), waits)
@@ -70,7 +70,7 @@ class ProcessRecord:
         """When the next process is to start; None while there is one, or none is needed."""
 
         self.was_ready = False
-        """Whether one of them has begun with its work."""
+        """Whether any process of this name has started its work."""
 
         self.first_death = ""
         self._deaths = 0
@@ -82,7 +82,7 @@ class ProcessRecord:
         self._tolerance = 1
 
     def record_start(self, child: Child, counters: LivenessCounters, now: float) -> None:
-        """Take note of a process that has just started."""
+        """Record the start of a process."""
         self.child = child
         self.due = None
         self._ready = False
@@ -90,11 +90,11 @@ class ProcessRecord:
         self.reset_deadlines(now)
 
     def record_counters(self, counters: LivenessCounters, now: float) -> None:
-        """Take note of what the process shows."""
+        """Record heartbeats and activity of the process."""
         if counters.heartbeat != self._counters.heartbeat:
             self._last_seen = now
         if counters.activity != self._counters.activity:
-            # The time before the first activity is that of starting, which has a limit of its own.
+            # The time before the first activity is startup, which has its own limit.
             if self._ready:
                 self._longest = max(self._longest, now - self._last_active)
             self._last_active = now
@@ -103,11 +103,11 @@ class ProcessRecord:
         self._counters = counters
 
     def reset_deadlines(self, now: float) -> None:
-        """Begin to wait again: the launcher itself did not run, so it cannot know."""
+        """Restart both timeouts, as when the launcher itself did not run and may have missed signs of life."""
         self._last_seen = self._last_active = now
 
     def is_unresponsive(self, now: float, *, interrupted: bool) -> bool:
-        """Return whether the process is to be killed: each one that takes its place has twice as long."""
+        """Return whether to kill the process; the time that is allowed then doubles for its replacement."""
         heartbeat_timeout = INTERRUPTED_UNRESPONSIVE_SECONDS if interrupted else UNRESPONSIVE_SECONDS
         stuck = max(self._stuck_seconds, STUCK_FACTOR * self._longest) if self._ready else STARTING_SECONDS
         unresponsive = (
@@ -120,18 +120,18 @@ class ProcessRecord:
         return unresponsive
 
     def record_death(self, child: Child, progress: Progress, now: float) -> None:
-        """Take note of a death.
+        """Record a death.
 
         Args:
-            child: Whose: of ranks, which live and die together, the one that was the cause.
+            child: The process that died; of ranks, which live and die together, the one that was the cause.
             progress: How far the run is.
             now: By the monotonic clock.
         """
-        # A process of this name has got the run on since: what killed it now is taken for something new.
+        # The first death, or the first since a process of this name let the run progress: count it as a new problem.
         if not self._deaths or (self._ready and progress != self._progress):
             self._deaths = 0
             self._dying_since = now
-            # Doubled each time it was killed for being slow; progress takes that back in steps.
+            # Each kill of a slow process doubles the tolerance; progress halves it again.
             self._tolerance = max(1, self._tolerance // 2)
             self.first_death = child.describe_death()
         self._deaths = self._deaths + 1

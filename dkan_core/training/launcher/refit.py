@@ -39,13 +39,15 @@ def refit(start: RunStart, first: Outcome, fork_server: Callable[[], ForkServer]
     Args:
         start: What the first training started from; its folder holds that training's model.
         first: What the first training ended with.
-        fork_server: Returns the one of the run.
+        fork_server: Returns the run's fork server.
 
     Returns:
-        What the run ended with: the first training, unless the second was interrupted. Its model stays then.
+        The outcome of the first training. If the second one was interrupted, the outcome says so, and the first model
+        stays.
 
     Raises:
-        ConfigError: The first training's model is of an earlier version; or it started from a model that is gone.
+        ConfigError: An earlier version wrote the first training's model, or the model that training started from is
+            gone.
     """
     model = SavedModel(start.folder / MODEL_FOLDER)
     second = _second_start(
@@ -90,7 +92,7 @@ def _second_start(first: RunStart, choices: RefitChoices, architecture: ModelCon
 
 
 def check_initial(config: ResolvedTrainConfig, initial: InitialModel | None) -> None:
-    """Raise ConfigError where a second training that begins would start from a model that is gone."""
+    """Raise ConfigError if a new second training would start from a model that is gone."""
     if config.init_from is not None and initial is None:
         raise ConfigError("refit: the init_from model no longer exists, and the second training starts from it too")
 
@@ -108,6 +110,6 @@ def _checkpoint(folder: str, config: ResolvedTrainConfig, joined: PreparedData) 
 
 
 def _clear(folder: str) -> None:
-    """Remove the checkpoints of all second trainings: of this one none can be used, others had other choices."""
+    """Remove the checkpoints of all second trainings: none of this one can be used, and others had other choices."""
     for name in entries(folder):
         clear_checkpoints(f"{folder}/{name}")

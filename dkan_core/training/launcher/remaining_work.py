@@ -33,8 +33,8 @@ def ending_of(checkpoint: Checkpoint, config: ResolvedTrainConfig, rows: int) ->
 def with_ending(ledger: Ledger, config: ResolvedTrainConfig, history: Sequence[Mapping[str, Any]]) -> Ledger:
     """Return the last ledger of a run with the ending that ``ending_of`` gives when the run is resumed.
 
-    Patience may be used up while the last steps are taken; the final state is not scored then, and more epochs alone
-    would not continue the run.
+    Patience may be used up while the last steps are taken. The final state is then not scored, and raising only the
+    epochs would not continue the run.
     """
     early_stopping = EarlyStopping(config.patience)
     early_stopping.replay(history)

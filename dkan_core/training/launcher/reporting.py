@@ -39,7 +39,7 @@ class TimeReader:
 
     Args:
         memory: Shared memory of the run.
-        has_server: Whether there is a parameter server, or its work is done by every worker.
+        has_server: Whether there is a parameter server; otherwise every worker does its work.
     """
 
     def __init__(self, memory: SharedMemory, *, has_server: bool) -> None:
@@ -105,7 +105,7 @@ class Reporter:
         times: Knows where the processes' time goes.
         tracker: Told of progress and evaluations.
         earlier: Evaluations before a resumption.
-        shows_scores: Whether average precisions are worth a look: those of rows that are trained on are not.
+        shows_scores: Whether to show average precisions; those on rows that the model trains on mean nothing.
     """
 
     folder: Path
@@ -181,7 +181,7 @@ class Reporter:
         return bool(self._unsaved_steps)
 
     def confirmed(self, until: float = math.inf) -> list[dict[str, Any]]:
-        """Return the history up to a step, without what is to be scored again because its best model is not on disk."""
+        """Return the history up to a step, without evaluations to repeat because their best model is not on disk."""
         first = max((step for step in self._unsaved_steps if step <= until), default=math.inf)
         return [entry for entry in self.history if entry["step"] < first and entry["step"] <= until]
 
@@ -197,10 +197,10 @@ class Reporter:
         self._write(entry)
         last = entry["average_precision"]
         best = entry["best_average_precision"]
-        # Speed and loss, too: a run may be over before anybody has looked at how far it is.
+        # Update speed and loss, too: a short run may end before its progress was ever shown.
         self._bar.update(self._task, **self._shown_facts(entry), last=f"{last:.4f}", best=f"{best:.4f}")
         self.tracker.evaluation(dict(entry))
-        # There the progress bar shows it.
+        # On a terminal, the progress bar shows it.
         if not on_terminal():
             logger.info(
                 "epoch %.2f/%d  step %d  %.0f rows/s  loss %.4f%s",
@@ -264,5 +264,5 @@ def _outlook(step: int, facts: Mapping[str, float], steps: int, config: Resolved
     if config.max_seconds is not None:
         done = max(done, facts["seconds"] / config.max_seconds)
         left = min(left, config.max_seconds - facts["seconds"])
-    # The rest is done when the last evaluation is.
+    # Below 100: the run is done only after the last evaluation.
     return {"percentage": min(99, int(100 * done)), "remaining_seconds": max(0, round(left))}

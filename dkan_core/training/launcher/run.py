@@ -58,7 +58,7 @@ class RunStart:
     """Prepared folder."""
 
     manifest: PreparedData
-    """What is in it."""
+    """Its manifest."""
 
     folder: Path
     """Local folder of the run."""
@@ -68,7 +68,7 @@ class RunStart:
     """Folder or URI for checkpoints."""
 
     checkpoint: Checkpoint | None
-    """The one to resume from."""
+    """Checkpoint to resume from, if any."""
 
     initial: InitialModel | None
     """Model to start from, where there is no checkpoint. None: an untrained one."""
@@ -106,7 +106,7 @@ def open_run(start: RunStart, architecture: ModelConfig) -> Iterator["Run"]:
     """
     config, checkpoint, initial, ranks = start.config, start.checkpoint, start.initial, start.ranks
     earlier_origins = initial.origins if initial is not None else _earlier_origins(checkpoint)
-    # A checkpoint holds what the earlier run made of the model that it started from.
+    # A checkpoint already contains what became of the initial model.
     initial = initial if checkpoint is None else None
     model = initial_model(architecture, start.manifest, config, initial)
     if initial is None and checkpoint is None:
@@ -150,7 +150,7 @@ def open_run(start: RunStart, architecture: ModelConfig) -> Iterator["Run"]:
 
 
 def _earlier_origins(checkpoint: Checkpoint | None) -> tuple[dict[str, Any], ...]:
-    """Return those of the best model so far: what training started from may be gone."""
+    """Return the origins of the best model in a checkpoint: the initial model itself may be gone."""
     metrics = json.loads(checkpoint.model.get(METRICS, "{}")) if checkpoint is not None else {}
     return tuple(metrics.get("earlier_origins", []))
 
@@ -194,7 +194,7 @@ class Run:
 
     memory: SharedMemory
     template: ProcessSpec
-    """The spec of every process, but for what differs."""
+    """Template for the spec of every process."""
 
     placement: Placement
     checkpoints: str
@@ -249,7 +249,7 @@ def check_all_done(ledger: Ledger, config: ResolvedTrainConfig, rows: int) -> No
 
 def check_shared_memory(shape: MemoryShape) -> None:
     """Raise ConfigError where the processes' shared memory is more than this machine or container has left."""
-    # A container that is out of memory kills a process without a word; so it is said before.
+    # A container that runs out of memory kills a process without a message, so check beforehand.
     free = available_memory()
     if shape.needed_bytes > free:
         raise ConfigError(
@@ -264,7 +264,7 @@ def restore(memory: SharedMemory, checkpoint: Checkpoint, schedule: Schedule) ->
     own = memory.shape.state
     memory.buffers_2KP[0] = state_KP[:own]
     memory.moments_W2P[:] = state_KP[own:].reshape(memory.moments_W2P.shape)
-    # The clock starts with the first step: what the processes need to get ready is no time of training.
+    # The clock starts with the first step: startup is not training time.
     ledger = replace(checkpoint.ledger.with_stopped_clock(), active_buffer=0, ended=0, acked_lease=0, checksum=0)
     memory.ledger.write(ledger)
     save_restore_point(memory, ledger)

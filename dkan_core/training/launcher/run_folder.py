@@ -28,7 +28,7 @@ from dkan_core.utils.storage.remote import replace_remote
 from dkan_core.utils.storage.scratch import scratch_folder
 
 SETTINGS = "config.toml"
-# The folder of a second training, which goes with its end.
+# The folder of a second training; it is removed when that ends.
 REFIT = "refit"
 WRITTEN = (MODEL_FOLDER, HISTORY, LOGS, TENSORBOARD, RECORD, REFIT, SETTINGS, METRICS)
 OUTPUTS = (CHECKPOINTS, *WRITTEN)
@@ -47,9 +47,9 @@ CONTENTS = {
 
 
 def check_run_folder(run: str | Path, checkpoints: str | None, *, overwrite: bool) -> None:
-    """Raise OutputError unless a folder is absent, empty, or holds a run, or what is left of one.
+    """Raise OutputError unless a folder is absent, empty, or holds a run or its remains.
 
-    What is removed when a run begins must be a run's, and not only have the names: ``model`` may be somebody's own.
+    A run removes the files of an earlier one, so their names alone are no proof: ``model`` may be the user's own.
 
     Args:
         run: Local path or fsspec URI.
@@ -80,11 +80,11 @@ def check_initial_stays(run: str | Path, init_from: str | None) -> None:
 
 
 def _checkpoint_names(run: str, checkpoints: str) -> str:
-    """Return a pattern of the names in a run's folder that are of checkpoints, or of the folder that they lie in."""
+    """Return a pattern for the names in a run's folder of checkpoints, or of the folder that holds them."""
     if not lies_in(checkpoints, run):
         return ""
     if lies_in(run, checkpoints):
-        # A killed process leaves one that it was writing.
+        # A killed process leaves the file that it was writing.
         return rf"\.?({CHECKPOINT_FILE.pattern})(\.[0-9a-f]{{16}}\.partial)?"
     if is_remote(run):
         first = checkpoints.removeprefix(f"{run}/").split("/")[0]
@@ -103,14 +103,14 @@ def replaces_checkpoints(run: str | Path, where: str, config: TrainConfig, *, ov
     """
     if config.resume == "auto" and not overwrite:
         metrics = read_if_there(f"{run}/{METRICS}")
-        # One that was interrupted before its first step has nothing to lose.
+        # A run that was interrupted before its first step has nothing to lose.
         if metrics is not None and _training_fact(metrics, "steps") != 0:
             raise OutputError(
                 f"{run}: holds a finished run and {where} no checkpoint of it; pass --overwrite to replace it"
             )
-        # There was none. One that a killed pod was still sending to the bucket may have come since, and does no harm.
+        # There was no checkpoint. The upload of a killed pod may have added one since, which does no harm.
         return False
-    # The folder of a run stands for the checkpoints in it.
+    # ``resume`` may name the folder of a run, which stands for the checkpoints in it.
     sources = () if config.resume in ("auto", "never") else (config.resume, f"{config.resume}/{CHECKPOINTS}")
     if any(lies_in(source, where) for source in sources):
         return False
@@ -137,10 +137,10 @@ def _training_fact(metrics: str, name: str) -> Any:
 def local_run_folder(run: str | Path) -> Iterator[Path]:
     """Yield the local folder of a run; that of a remote one is uploaded at the end, also when the run fails.
 
-    A run that fails before it has made way for itself leaves what is there alone.
+    A run that fails before it has begun to replace an earlier one leaves the remote folder alone.
 
     Raises:
-        OutputError: It cannot be uploaded; the message names the local folder that then stays.
+        OutputError: It cannot be uploaded; the message names the local folder that keeps the files.
     """
     if not is_remote(run):
         try:
@@ -152,7 +152,7 @@ def local_run_folder(run: str | Path) -> Iterator[Path]:
         try:
             yield folder
         except BaseException:
-            # What failed is the news; that its logs cannot be uploaded either is not.
+            # The run's own error matters, not a failure to upload its logs.
             with suppress(OutputError):
                 if (folder / SETTINGS).exists() or not {*WRITTEN} & entries(run):
                     replace_remote(folder, str(run), WRITTEN)
@@ -160,7 +160,7 @@ def local_run_folder(run: str | Path) -> Iterator[Path]:
         try:
             replace_remote(folder, str(run), WRITTEN)
         except OutputError as error:
-            # Hours of work: it is not lost with a bucket that is out of reach just now.
+            # Do not lose hours of work because a bucket is unreachable just now.
             kept = Path(tempfile.mkdtemp(prefix="kept-dkan-run-"))
             folder.replace(kept)
             raise OutputError(f"{error}; what was to go there is in {kept}") from error
@@ -174,14 +174,14 @@ def make_logs_ready(folder: Path, *, is_resumed: bool) -> None:
 
 
 def make_ready(folder: Path, checkpoint: Checkpoint | None, *, keep_refit: bool = False) -> None:
-    """Remove what an earlier run has left but for its logs; a run that is resumed has the model of its checkpoint.
+    """Remove what an earlier run left, except its logs; a resumed run gets the model of its checkpoint.
 
-    ``check_run_folder`` has seen that what is removed is a run's.
+    ``check_run_folder`` has checked that the files are a run's.
 
     Args:
-        folder: Of the run.
-        checkpoint: That it resumes from, if there is one.
-        keep_refit: Whether a second training may go on.
+        folder: The run's folder.
+        checkpoint: The checkpoint that the run resumes from, if any.
+        keep_refit: Whether to keep the folder of a second training, which may continue.
     """
     resumed = (METRICS,) if keep_refit else (METRICS, REFIT)
     gone = resumed if checkpoint is not None else tuple(name for name in reversed(WRITTEN) if name != LOGS)

@@ -16,8 +16,8 @@ from dkan_core.training.state.endings import STOP_CRITERIA
 from dkan_core.utils.hints import counted
 
 LOG = "train.log"
-# The advice for a model whose tables are fitted after gradient training: with so many rows, gradients had the better
-# validation AP on no data set that was tried.
+# The advice for a model whose tables are fitted after gradient training: on no data set tried did gradients alone reach
+# a better validation AP with so many rows.
 FITTED = "a larger limit would not help, as all terms are fitted again after training"
 
 logger = logging.getLogger(__name__)
@@ -109,7 +109,7 @@ class _LogFile(logging.FileHandler):
         return redact(super().format(record))
 
     def handleError(self, record: logging.LogRecord) -> None:
-        """Do without the line."""
+        """Drop the line."""
 
 
 class _Forward(logging.Handler):

@@ -1,7 +1,7 @@
 """The launcher's watch over a run's processes: it starts them, replaces one that dies, and stops them all.
 
-No other process decides which of them are to live; what each of them needs to continue stands in shared memory. What
-can take long is never waited for: a process starts when it is due and the fork server is ready.
+Only the launcher decides which processes live; what each of them needs to continue is in shared memory. The launcher
+never blocks on anything slow: a process starts once it is due and the fork server is ready.
 """
 
 import logging
@@ -28,17 +28,18 @@ from dkan_core.utils.signals import handle_signal, hold_signal
 # How long a turn of the loop waits for messages: the delay until a process that is due is started.
 POLL_SECONDS = 0.1
 
-# A launcher that has not looked for this long was stopped itself, and takes no process for silent.
+# After a longer gap between its checks, the launcher was stopped itself, and takes no process for silent.
 ABSENT_SECONDS = 5.0
 
 # How long workers with a state of their own have to reach the end of their round when the run is stopped, and killed
 # processes to be gone.
 FREEZE_SECONDS = 1.0
 
-# How long to wait, when a rank ends because it has lost another, for that one's end.
+# When a rank ends because it has lost another one, how long to wait for the end of that other one.
 CAUSE_SECONDS = 2.0
 
-# How a rank ends because of another: by the watchdog of NCCL, which also ends one whose GPU has failed, or by itself.
+# Exit codes of a rank that ends because of another. NCCL's watchdog also ends a rank whose own GPU has failed: a rank
+# that it has ended is more likely to be the cause than one that has lost its peer.
 CONSEQUENCES = {-signal.SIGABRT: 1, PEER_LOST: 2}
 
 logger = logging.getLogger(__name__)
@@ -50,7 +51,7 @@ class Supervisor:
 
     memory: SharedMemory
     template: ProcessSpec
-    """The spec of every child, but for what differs."""
+    """Template for the spec of every child."""
 
     placement: Placement
     logs: Path
@@ -154,13 +155,13 @@ class Supervisor:
         )
 
     def _announce_generation(self, record: ProcessRecord) -> None:
-        """Tell the server which process of a worker's rank counts from now on, also before it has started."""
+        """Tell the server which process of a worker's rank is valid from now on, even before it has started."""
         if record.role == "worker":
             self.memory.worker_generations[record.rank].write(WorkerGeneration(generation=record.generation))
             self._notify_server()
 
     def _handle_channel(self, child: Child) -> None:
-        # When several report at once, the death of an earlier one may have ended this one, too.
+        # When several report at once, handling an earlier one's death may already have ended this one.
         if self._records[child.name].child is not child or child.channel not in self._selector.get_map():
             return
         self._handle_messages(child)
@@ -174,7 +175,7 @@ class Supervisor:
             self.reporter.take(message)
 
     def _replace_dead(self, child: Child) -> None:
-        """Replace a process that died, unless that would be in vain."""
+        """Replace a process that died, unless its replacement would have nothing to do or fail again."""
         # Nothing is left for it to do.
         if child.role == "worker" and self.memory.ledger.read().ended:
             return
@@ -197,23 +198,23 @@ class Supervisor:
             self._announce_generation(record)
 
     def _cannot_work(self, child: Child) -> bool:
-        """Return whether a process failed by itself before one of its role had done anything, or is no launcher's."""
+        """Return whether a process failed by itself before its role made progress, or its run has several launchers."""
         alone = self.template.rendezvous is None or self.template.rendezvous.one_node
         if child.role == "collective-worker" and not alone:
             return True
-        # A signal may come from anywhere; an exit code of its own would come again.
+        # A signal may come from outside; an error of the process itself would recur.
         failed = child.wait() > 0 and child.wait() != PEER_LOST
         return failed and self._progress_of(child.role) == self._at_launch[child.name]
 
     def _end_collective_workers(self, child: Child) -> Child:
-        """End all ranks; return the one whose death was the cause, not that of another."""
-        # What waits to be started has died before.
+        """End all ranks; return the one that was the cause, not one that died because of it."""
+        # A rank that waits for its restart has already ended.
         records = (record for record in self._records.values() if record.role == child.role and record.due is None)
         children = [record.child for record in records if record.child]
         deadline = time.monotonic() + CAUSE_SECONDS
         while child.wait() in CONSEQUENCES and time.monotonic() < deadline:
             failed = [each for each in children if each.exit_code not in (None, 0)]
-            # Among equals, the one that was heard of first.
+            # Of equally likely causes, the rank whose end was noticed first.
             child = min([child, *failed], key=lambda each: CONSEQUENCES.get(each.wait(), 0))
             time.sleep(0.01)
         for each in children:
@@ -225,7 +226,7 @@ class Supervisor:
         return child
 
     def _progress(self) -> Progress:
-        """Return how far the run is: what no process does that dies before it has done its work."""
+        """Return how far the run is, in counts that a process advances only by completing work."""
         ledger = self.memory.ledger.read()
         return ledger.units_done, ledger.ended, newest_snapshot(self.memory).number, self.memory.evaluated.read().number
 
@@ -252,7 +253,7 @@ class Supervisor:
 
     def _interrupt(self) -> None:
         """Make the first Ctrl-C end the run in order, and the second at once."""
-        # The next turn says so: this may come in the middle of another message, and a stream lets none in between.
+        # The next turn logs it: a signal may interrupt another message, and streams are not reentrant.
         self._interrupts += 1
         if self._interrupts == 1:
             self.memory.control.write(Control(stop=1))

@@ -39,10 +39,10 @@ from dkan_core.utils.storage.scratch import scratch_folder
 
 # Pause between two requests to the store, which is over the network.
 POLL_SECONDS = 0.1
-# How often rank 0 says whom it waits for.
+# How often rank 0 logs which ranks it waits for.
 SILENCE_SECONDS = 10.0
 
-# How long rank 0 keeps a store of its own for those that have not read the result.
+# How long rank 0 keeps its own store open for ranks that have not read the result.
 FAREWELL_SECONDS = 30.0
 
 _runs = itertools.count()
@@ -83,7 +83,7 @@ class Ranks:
     def wait_until_ready(self) -> None:
         """Signal that this rank has its data; rank 0 waits for all signals, as ranks wait only shortly for each other.
 
-        A rank that dies before it has said so and is started again is waited for, too.
+        Rank 0 also waits for a rank that dies before its signal and is started again.
 
         Raises:
             TrainingError: A rank cannot read its data, or its settings are wrong.
@@ -116,7 +116,7 @@ class Ranks:
         self._ask(lambda: self._store.set(key, json.dumps(value)))
 
     def wait_for_value(self, key: str) -> Any:
-        """Wait until rank 0 tells something."""
+        """Wait for a value that rank 0 publishes."""
         while not self._has(key):
             time.sleep(POLL_SECONDS)
         return json.loads(self._ask(lambda: self._store.get(key)))
@@ -133,7 +133,7 @@ class Ranks:
         return self._ask(lambda: self._store.check([key]))
 
     def _ask(self, call: Callable[[], AnswerT]) -> AnswerT:
-        """Return the store's answer; over a network that was cut meanwhile it would be waited for without an end.
+        """Return the store's answer; with a timeout, as the store's client waits forever if the network was cut.
 
         Raises:
             TrainingError: The store is gone, or does not answer.
@@ -161,14 +161,14 @@ class Ranks:
 def run_following_rank(
     ranks: Ranks, data: Path, manifest: PreparedData, config: ResolvedTrainConfig, logs: str
 ) -> dict[str, Any]:
-    """Run this rank's collective worker, if there is something to train; return the result as rank 0 tells it.
+    """Run this rank's collective worker, if there is something to train; return the result that rank 0 publishes.
 
     Args:
         ranks: This one and the others.
         data: Prepared folder.
         manifest: What is in it.
         config: Resolved settings.
-        logs: Folder of the run for what libraries write when they are debugged. Empty: none, as that is remote.
+        logs: Folder of the run for libraries' debug output; empty if the run's folder is remote.
 
     Raises:
         UserError: The collective worker found the data wrong.

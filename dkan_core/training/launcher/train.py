@@ -80,7 +80,7 @@ class TrainResult:
     """One entry per evaluation."""
 
     checkpoint: str | None = None
-    """The newest one: path or URI; None where there is none to resume from."""
+    """Path or URI of the newest checkpoint; None if there is none to resume from."""
 
     next_step: str = ""
     """How to go on with the run, or to start it again: options of ``dkan train``."""
@@ -161,13 +161,13 @@ def train(
 def _train_in_folder(
     run: str, start: RunStart, given: TrainConfig, fork_server: Callable[[], ForkServer], *, clears_checkpoints: bool
 ) -> tuple[dict[str, Any], Outcome, EndLogger]:
-    """Train in a local folder; return the metrics, what the run ended with, and how.
+    """Train in a local folder; return the metrics, the outcome, and how the run ended.
 
     Args:
         run: Path or URI of the run.
         start: What it starts from.
         given: Settings as they were given.
-        fork_server: Returns the one of the run.
+        fork_server: Returns the run's fork server.
         clears_checkpoints: Whether the checkpoints that are there are another run's, which this one replaces.
     """
     folder, config, checkpoint = start.folder, start.config, start.checkpoint
@@ -181,9 +181,9 @@ def _train_in_folder(
             if not ending:
                 fork_server()  # it imports torch meanwhile
             architecture = architecture_of_run(start)
-            # Checkpoints keep the settings as they are: a run that resumes has searched for nothing yet.
+            # Checkpoints keep the setting of the search: a resumed run compares its settings before any search.
             found = replace(settled(config, architecture), architecture_search=config.architecture_search)
-            # What is wrong with data or settings has been said once a run is open: until then an earlier one stays.
+            # An earlier run stays until this one is open: errors in data or settings are raised before.
             with nullcontext() if ending else open_run(start, architecture) as execution:
                 replaced = replaced_processes(run)
                 _remove_earlier(start, clears_checkpoints=clears_checkpoints)
@@ -206,7 +206,7 @@ def _train_in_folder(
 
 
 def _log_parts(config: ResolvedTrainConfig, metrics: dict[str, Any], outcome: Outcome) -> None:
-    """Log what gradients reached, where the model is more than that."""
+    """Log the AP of gradient training alone, if the model contains more than that."""
     trained = max((entry["average_precision"] for entry in outcome.history), default=math.nan)
     if config.model == "additive":
         logger.info("gradient training alone reached %.4f, before the terms were smoothed or refitted", trained)
@@ -219,7 +219,7 @@ def _log_parts(config: ResolvedTrainConfig, metrics: dict[str, Any], outcome: Ou
 
 
 def _is_locked(where: str, run: str | Path) -> bool:
-    """Return whether a folder for checkpoints is the run's own, which is held already."""
+    """Return whether the folder for checkpoints is the run's own folder, which is locked already."""
     return not is_remote(where) and not is_remote(run) and local_path(where).resolve() == local_path(run).resolve()
 
 
@@ -229,10 +229,10 @@ def _remove_earlier(start: RunStart, *, clears_checkpoints: bool) -> None:
     if clears_checkpoints:
         clear_checkpoints(where)
     if checkpoint is not None and start.config.resume == "best":
-        # What came after it is gone from here on, also for a run that is stopped before it writes another.
+        # Discard all later checkpoints now, in case this run stops before it writes another one.
         save_checkpoint(where, checkpoint)
     elif checkpoint is not None and not lies_in(checkpoint.source, where):
-        # It may be all that this run has: one that has ended trains nothing.
+        # If the checkpoint's run has ended, this one trains nothing and writes no other checkpoint.
         save_checkpoint(where, checkpoint)
         copy_best(checkpoint, where)
     make_ready(start.folder, checkpoint, keep_refit=start.config.refit)
@@ -262,7 +262,7 @@ def _take_over(
     *,
     is_fitted: bool,
 ) -> Outcome:
-    """Write what a finished run has left in its checkpoint; nothing is trained."""
+    """Write the results of a finished run from its checkpoint; nothing is trained."""
     how = FITTED if is_fitted else STOP_CRITERIA[ending].advice
     logger.info("%s is from a finished run: nothing to train; %s", checkpoint.source, how)
     if ranks is not None:
