@@ -1,4 +1,4 @@
-"""Where a run's time went, as the entries of its history say under ``time``: parts, shares, and which are worth a word.
+"""Where a run's time went, from ``time`` in the entries of its history: seconds by part, shares, and a summary.
 
 An entry covers the time since the one before::
 
@@ -27,7 +27,7 @@ History = Sequence[Mapping[str, Any]]
 
 
 def processes(time: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield the name of each process of an entry, such as "worker 0", and what is said of it."""
+    """Yield the name of each process of an entry, such as "worker 0", and its figures."""
     for rank, spent in enumerate(time.get("workers", ())):
         yield f"worker {rank}", spent
     for name in ("server", "evaluator"):
@@ -60,7 +60,7 @@ def share(spent: Mapping[str, float], part: str) -> float:
 
 
 def describe(time: Mapping[str, Any]) -> str:
-    """Return an entry in a line; of several workers, their mean.
+    """Return a one-line summary of an entry, with the mean over several workers.
 
     >>> spent = {"seconds": 2.0, "feed": 0.1, "compute": 1.9, "wait": 0.0, "peak_memory": 3_000_000}
     >>> describe({"seconds": 2.0, "workers": [spent, spent], "evaluator": {"seconds": 1.0, "score": 1.0}})

@@ -9,7 +9,7 @@ from dkan_core.utils.schemas import Schema, read_json
 
 HISTORY = "history.jsonl"
 BEGINNING = b'{"epoch": '
-"""How every line begins, by which a file is known as a run's history."""
+"""Start of every line, which identifies a file as a run's history."""
 
 Count = Annotated[int, Field(ge=0, lt=1 << 63)]
 Amount = Annotated[float, Field(ge=0)]
@@ -99,10 +99,10 @@ class HistoryEntry(Schema):
     """The best so far."""
 
     average_precision_raw: Share | None = None
-    """With ema_decay: of the parameters themselves."""
+    """With ema_decay: average precision of the parameters themselves."""
 
     average_precision_ema: Share | None = None
-    """With ema_decay: of their moving average."""
+    """With ema_decay: average precision of their moving average."""
 
     best: bool
     """Whether this entry is the best so far."""
@@ -122,11 +122,11 @@ def read_history(text: str, where: str) -> list[dict[str, Any]]:
     """Return the evaluations of a run.
 
     Args:
-        text: Of the file; a last line that breaks off, as a run that was killed leaves it, is left out.
+        text: Content of the file; an incomplete last line, as a killed run leaves it, is dropped.
         where: File that messages name.
 
     Raises:
-        DataError: A line is no evaluation.
+        DataError: A line is not an evaluation.
     """
     *lines, rest = text.split("\n")
     if rest:

@@ -1,4 +1,4 @@
-"""The log-likelihood of rows whose log-odds are a sum of terms, and what the codes of one term say about it.
+"""The log-likelihood of rows whose log-odds are a sum of terms, and its derivatives by the codes of one term.
 
 Fits of one term after the other spend nearly all of their time here, so a pass of the native extension does the work
 where it is built.
@@ -18,10 +18,10 @@ from dkan_core.native.library import LikelihoodArguments, native_library
 from dkan_core.utils.arrays import Float64, UInt16
 
 MAX_CODES = 1 << 16
-# Log-odds by which one Newton step changes a row at most. Where one column tells all of few positives apart, a full
-# step is far too long, as the likelihood is no parabola; from there, where it is flat, the next one has no bound.
+# Largest change of a row's log-odds by one Newton step. Where one column separates all of few positives, a full step is
+# far too long, as the likelihood is no parabola; it ends where the likelihood is flat, and the next step is unbounded.
 MAX_STEP = 8.0
-# Least curvature by the intercept: where all rows are certain there is next to none.
+# Least curvature by the intercept, which is close to 0 where the model is certain of all rows.
 LEAST_CURVATURE = 1e-6
 
 
@@ -36,9 +36,10 @@ def damped(step_C: Float64) -> Float64:
 
 
 def target_of(labels_N: npt.NDArray[np.uint8], weight_N: Float64) -> tuple[npt.NDArray[np.bool_], Float64]:
-    """Return which rows are positive, and what each row counts: nothing where the label is not measured.
+    """Return which rows are positive, and each row's weight, 0 where the label is not measured.
 
-    Penalties count rows. Unequal weights tell as much as fewer rows of equal weight (Kish 1965, Survey Sampling).
+    Penalties count rows. Unequal weights carry as much information as fewer rows of equal weight (Kish 1965, Survey
+    Sampling), so the weights are scaled to sum to that number of rows.
     """
     weight_N = weight_N * (labels_N != NOT_MEASURED)
     weight_N *= weight_N.sum() / max(np.square(weight_N).sum(), np.finfo(np.float64).tiny)
@@ -50,8 +51,8 @@ class LogisticLikelihood:
 
     Args:
         target_N: 0 or 1.
-        weight_N: What each row counts.
-        log_odds: Of all rows; None: those of the mean target.
+        weight_N: Weight of each row.
+        log_odds: Initial value for all rows. None: the log-odds of the mean target.
 
     >>> rows = LogisticLikelihood(np.array([0, 1, 1]), np.ones(3), log_odds=0.0)
     >>> codes_N = np.array([0, 1, 1], np.uint16)
@@ -66,15 +67,15 @@ class LogisticLikelihood:
         self.log_odds_N = np.full(len(self.target_N), self.prior() if log_odds is None else log_odds)
 
     def prior(self) -> float:
-        """Return the log-odds of the mean target, with half a row more of either class."""
+        """Return the log-odds of the mean target, with half a row added to each class."""
         weight = self.weight_N.sum(dtype=np.float64)
         share = (float((self.weight_N * self.target_N).sum(dtype=np.float64)) + 0.5) / (weight + 1)
         return math.log(share / (1 - share))
 
     def sums(self, codes_N: UInt16, size: int) -> tuple[Float64, Float64]:
-        """Return the gradient and the curvature by what each code adds to the log-odds of its rows, ``(C,)`` each.
+        """Return the gradient and the curvature by the log-odds that each code adds to its rows, ``(C,)`` each.
 
-        The curvature is what the second derivative is the negative of: it is never below 0.
+        The curvature is the negative second derivative, which is at least 0.
         """
         sums_C2 = np.zeros((size, 2))
         if not self._call(codes_N, sums_C2=sums_C2):
@@ -82,30 +83,30 @@ class LogisticLikelihood:
         return sums_C2[:, 0], sums_C2[:, 1]
 
     def by_row(self) -> tuple[Float64, Float64]:
-        """Return the gradient and the curvature by what is added to each row's log-odds, ``(N,)`` each."""
+        """Return the gradient and the curvature by each row's log-odds, ``(N,)`` each."""
         probability_N = sigmoid(self.log_odds_N)
         parts = self.target_N - probability_N, probability_N * (1 - probability_N)
         return self.weight_N * parts[0], self.weight_N * parts[1]
 
     def total(self) -> tuple[float, float]:
-        """Return the gradient and the curvature by what is added to the log-odds of all rows."""
+        """Return the gradient and the curvature by a number that is added to the log-odds of all rows."""
         gradient_1, curvature_1 = self.sums(np.zeros(len(self.target_N), np.uint16), 1)
         return float(gradient_1[0]), float(curvature_1[0])
 
     def center(self) -> float:
-        """Add the same number to the log-odds of all rows, by a Newton step; return it."""
+        """Add one number, found by a Newton step, to the log-odds of all rows; return it."""
         gradient, curvature = self.total()
         step = float(damped(np.array([gradient / max(curvature, LEAST_CURVATURE)]))[0])
         self.log_odds_N += step
         return step
 
     def add(self, codes_N: UInt16, table_C: Float64) -> None:
-        """Add the number of its code to each row's log-odds."""
+        """Add the table's entry for its code to each row's log-odds."""
         if not self._call(codes_N, table_C=np.ascontiguousarray(table_C)):
             self.log_odds_N += table_C[codes_N]
 
     def _call(self, codes_N: UInt16, *, table_C: Float64 | None = None, sums_C2: Float64 | None = None) -> bool:
-        """Let the native extension add a table or compute sums; return whether it is there."""
+        """Let the native extension add a table or compute sums; return whether it is available."""
         library, array = native_library(), table_C if sums_C2 is None else sums_C2
         if library is None:
             return False

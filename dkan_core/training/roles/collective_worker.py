@@ -1,8 +1,8 @@
 """A collective worker, which is a rank of a run without a server: it computes, reduces, and does a server's work.
 
-Every rank holds the whole state and applies the same reduced update to it by the same rules, so that all decide alike.
-The first one's state is that of the run: it stands in the launcher's shared memory, and whatever rank is killed, all
-begin again from its last commit.
+Every rank holds the whole state and applies the same reduced update to it by the same rules, so all ranks decide alike.
+The first rank's state is that of the run: it is in the launcher's shared memory, and when any rank is killed, all of
+them restart from its last commit.
 """
 
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ def main(spec: ProcessSpec) -> None:
 
 @contextmanager
 def _update_source(spec: ProcessSpec, process: ComputeProcess) -> "Iterator[OwnSteps | RankUpdates]":
-    """Yield where this rank's updates come from, once its state is that of the first one."""
+    """Yield the source of this rank's updates, once the rank has the first rank's state."""
     if spec.config.strategy == "single":
         store = ParameterStore(process.memory, process.rules)
         steps = make_local_steps(process.replica, process.batches, process.rules, process.heartbeat.record_activity)
@@ -43,7 +43,7 @@ def _update_source(spec: ProcessSpec, process: ComputeProcess) -> "Iterator[OwnS
     timeout = spec.config.exchange_timeout
     process_group = ProcessGroup(spec.rendezvous, spec.rank, spec.shape.workers, device, timeout, recorder)
     process_group.stopwatch = process.stopwatch
-    # The launcher's memory is written to by the first rank alone.
+    # Only the first rank writes to the launcher's memory.
     memory = create_memory(spec.shape) if spec.rank else process.memory
     # A rank that was restarted begins with empty memory, as all do at first.
     if process_group.size > 1:
@@ -58,5 +58,5 @@ def _update_source(spec: ProcessSpec, process: ComputeProcess) -> "Iterator[OwnS
         make = HOST_STRATEGIES[spec.config.strategy]
         strategy = make(process_group, process.replica, process.batches, process.rules, on_step)
         yield ReducedUpdates(strategy, store, process.stopwatch)
-    # Not after an error: the others would be waited for, and one of them may be what is gone.
+    # Not after an error: closing waits for the other ranks, one of which may be gone.
     process_group.close()

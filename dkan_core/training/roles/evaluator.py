@@ -167,7 +167,7 @@ class Evaluator:
         return self._schedule.evaluations_due(step) > self._schedule.evaluations_due(before)
 
     def _may_save(self, newest: Snapshot) -> bool:
-        """Return whether saving has taken a small enough share of the time, or holds a quarter of the slots."""
+        """Return whether saving has taken little enough time, or the unsaved best holds a quarter of the slots."""
         waiting = 0 if self.held is None else 1 + newest.number - self.held
         return time.monotonic() >= self._next_save or 4 * waiting >= self.spec.shape.snapshot_slots
 
@@ -212,7 +212,7 @@ class Evaluator:
         best = self.best
         if best is None or self.unsaved is None:
             return
-        # It takes time only once in a run, so that it does not count as time of saving.
+        # This takes time only once in a run, so it does not count as saving time.
         self.finisher.make_ready()
         began = time.monotonic()
         replica = self.scorer.replica

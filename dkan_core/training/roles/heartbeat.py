@@ -1,7 +1,7 @@
 """How a process shows its launcher that it is alive and makes progress: two counters in shared memory.
 
-A thread of its own counts heartbeats: a stopped process has none. What the process is there for counts its activity: a
-process that hangs has heartbeats and no activity.
+A separate thread counts heartbeats, which cease while the process is stopped. The process's own work counts activity: a
+process that hangs has heartbeats but no activity.
 """
 
 import threading
@@ -28,5 +28,5 @@ class Heartbeat:
             time.sleep(HEARTBEAT_SECONDS)
 
     def record_activity(self) -> None:
-        """Show progress: at every turn of the process's loop, also while it has nothing to do."""
+        """Count activity: at every turn of the process's loop, also while it has nothing to do."""
         self._memory.activity_R[self._index] += 1

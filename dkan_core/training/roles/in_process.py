@@ -58,7 +58,7 @@ class SingleResult:
     """Why it ended: one of ``ENDINGS``."""
 
     refused: int
-    """Updates that were not applied because something in them was not finite."""
+    """Updates that were refused because they were not finite."""
 
 
 def train_single(
@@ -78,8 +78,8 @@ def train_single(
         prepared: The manifest of both.
         config: Resolved settings for one worker.
         initial: Model to start from. Default: an untrained one.
-        on_evaluation: Called with each entry of the history. Default: nothing is.
-        choices: Those of an earlier training, of which this is a refit; the model is the last one then.
+        on_evaluation: Called with each entry of the history. Default: no call.
+        choices: Choices of the first training, if this is a refit; its result is the last model, not the best.
 
     Raises:
         TrainingError: The loss is not finite, whatever the learning rate.

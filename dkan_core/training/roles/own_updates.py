@@ -13,18 +13,18 @@ from dkan_core.training.state.parameter_store import ParameterStore
 from dkan_core.training.state.stopwatch import Stopwatch
 
 MAX_STEPS = 256
-"""Most steps between two commits, which copy the state: they are done again if the process dies."""
+"""Most steps between two commits, which copy the state; these steps are repeated if the process dies."""
 
 MAX_SECONDS = 2.0
-"""Most time of these steps, about: the delay until Ctrl-C and the end of the run's time are noticed."""
+"""Approximate limit on the time of these steps, and so on the delay until Ctrl-C or the time limit is noticed."""
 
 
 class OwnSteps(UpdateSource):
-    """Parameters and moments after some steps, to the bit those to which one worker of a parameter server leads.
+    """Parameters and moments after some steps, bit-identical to those of a parameter server with one worker.
 
-    The steps are taken where the model is: on a GPU without a look at the host, on a CPU in memory that no other
-    process reads. There are as many as there may be before something is due, and one at first, whose time tells how
-    long others take.
+    The steps run where the model is: on a GPU without synchronizing with the host, on a CPU in memory that no other
+    process reads. An update covers as many steps as fit before something is due, within ``MAX_SECONDS``. The first
+    update covers one step, whose time tells how long others take.
     """
 
     def __init__(self, store: ParameterStore, steps: LocalSteps, stopwatch: Stopwatch) -> None:
@@ -33,7 +33,7 @@ class OwnSteps(UpdateSource):
         self.stopwatch = stopwatch
         self._state_3P = np.empty((3, store.memory.shape.parameters), np.float32)
         self._steps_in_time = 1
-        """How many take ``MAX_SECONDS``."""
+        """How many steps take ``MAX_SECONDS``."""
 
     def next_updates(self) -> list[WorkerUpdate]:
         self.stopwatch.lap("other")
@@ -41,7 +41,7 @@ class OwnSteps(UpdateSource):
         most = min(MAX_STEPS, self._steps_in_time)
         steps = range(ledger.step, ledger.step + rounds_before_anything_is_due(self.store, most))
         totals = self._take(steps)
-        # Again, until a step that is not finite stands alone: it is refused, and those before it are not.
+        # Halve the steps until one that is not finite stands alone: only that one is refused.
         while len(steps) > 1 and not (math.isfinite(totals.loss) and np.isfinite(self._state_3P).all()):
             steps = steps[: len(steps) // 2]
             totals = self._take(steps)
@@ -62,7 +62,7 @@ class OwnSteps(UpdateSource):
 
 
 def rounds_before_anything_is_due(store: ParameterStore, most: int) -> int:
-    """Return how many rounds, at most ``most``, may be one commit: none passes the next thing due, or the epoch."""
+    """Return how many rounds, at most ``most``, one commit may cover: up to the next thing due or the epoch's end."""
     plan, schedule = store.rules.work_plan, store.rules.schedule
     done = store.ledger.units_done // plan.workers
     most = min(most, plan.sync_rounds_per_epoch - done % plan.sync_rounds_per_epoch)

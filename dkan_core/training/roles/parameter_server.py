@@ -14,7 +14,7 @@ from dkan_core.training.state.stopwatch import Stopwatch
 
 
 def main(spec: ProcessSpec) -> None:
-    """Serve until every epoch is done, or somebody asks to end."""
+    """Serve until every epoch is done, or the run is asked to end."""
     server_loop(spec).run()
 
 

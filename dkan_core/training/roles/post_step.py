@@ -9,11 +9,11 @@ from dkan_core.training.state.parameter_store import ParameterStore, copy_for_ch
 from dkan_core.training.state.snapshots import newest_snapshot, publish_snapshot
 
 Publish = Callable[[Ledger, bool], bool]
-"""Has the state that a ledger names evaluated, and is told whether the run's time is up; False where it cannot be."""
+"""Publishes the state of a ledger for evaluation, given whether the time is up; False where it cannot be."""
 
 
 def publish_to(evaluator: Wakeup, store: ParameterStore) -> Publish:
-    """Return what hands snapshots to the evaluator process."""
+    """Return a function that hands snapshots to the evaluator process."""
 
     def publish(ledger: Ledger, time_is_up: bool) -> bool:
         steps_per_epoch = store.rules.schedule.steps_per_epoch
@@ -27,11 +27,11 @@ def publish_to(evaluator: Wakeup, store: ParameterStore) -> Publish:
 class PostStepHooks:
     """Takes snapshots, restore points and copies for checkpoints when due, and tells whether training is to end.
 
-    A process that dies in between has a successor that does it again, which changes nothing.
+    If the process dies in between, its successor repeats this, which changes nothing.
 
     Args:
         store: The committed state.
-        publish: Where snapshots go; None for ranks that take none: all but the first.
+        publish: Publishes snapshots; None for every rank but the first, as only that one takes snapshots.
     """
 
     def __init__(self, store: ParameterStore, publish: Publish | None) -> None:
@@ -40,7 +40,7 @@ class PostStepHooks:
         self.publish = publish
         self.schedule = store.rules.schedule
         self.limit = store.rules.config.max_seconds
-        # The memory knows more than the ledger where a process died between publishing and its commit.
+        # The memory is ahead of the ledger if a process died between publishing and its commit.
         newest = newest_snapshot(self.memory)
         self.final_is_published = bool(newest.final)
         self.published_step = max(store.ledger.published, newest.step)
@@ -62,16 +62,16 @@ class PostStepHooks:
 
     @property
     def is_due(self) -> bool:
-        """Whether there is anything to do but to end."""
+        """Whether a restore point, a snapshot or a copy for a checkpoint is due."""
         return self._restore_point_is_due or self._snapshot_is_due or self._checkpoint_is_requested
 
     def run(self, ending: str) -> None:
-        """Do what is due; no work unit is begun and not applied.
+        """Do what is due; every work unit that was begun has been applied.
 
         Args:
             ending: Why training ends now, one of ``ENDINGS``; empty where it goes on.
         """
-        # Committed first: the ledger in the snapshot and in the restore point says by it that they are the last ones.
+        # Commit first: the ledgers in the snapshot and in the restore point then mark these as the last ones.
         if ending:
             self.store.commit(self.store.ledger.with_end(ending))
         self.publish_snapshot_if_due()
@@ -83,8 +83,8 @@ class PostStepHooks:
             self.answered = self.memory.checkpoint_answer.read().number
 
     def commit(self, **changes: int) -> None:
-        """Commit the ledger with some fields changed, unless they are so already."""
-        # At every turn of the loop, and nearly always there is no change: a new ledger is made only for one.
+        """Commit the ledger with some fields changed, if any of them differs."""
+        # Called at every turn of the loop, nearly always without a change: make a new ledger only for a change.
         if any(getattr(self.store.ledger, name) != value for name, value in changes.items()):
             self.store.commit(replace(self.store.ledger, **changes))
 
@@ -98,13 +98,13 @@ class PostStepHooks:
         return due(self.store.ledger.step) != due(self.published_step)
 
     def publish_snapshot_if_due(self) -> bool:
-        """Publish a snapshot if one is due; return False if one was and could not be taken."""
+        """Publish a snapshot if one is due; return False if it could not be taken."""
         if self.publish is None or not self._snapshot_is_due:
             return True
         ledger = self.store.ledger
         done = self.publish(ledger, self._time_is_up())
         self.final_is_published = done and bool(ledger.ended)
-        # Also where no slot was free: a snapshot of a later step stands for it, and training goes on meanwhile.
+        # Also if no slot was free: training goes on, and the snapshot of a later step replaces this one.
         self.published_step = ledger.step
         self.store.commit(replace(ledger.with_reset_counters(), published=ledger.step))
         return done
@@ -119,5 +119,5 @@ class PostStepHooks:
 
     @property
     def _checkpoint_is_requested(self) -> bool:
-        # Only in the launcher's memory: of several ranks, the first.
+        # Requests are only in the launcher's memory: of several ranks, only the first sees them.
         return self.memory.checkpoint_request.read().number > self.answered

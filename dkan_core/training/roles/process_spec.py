@@ -12,7 +12,7 @@ from dkan_core.training.state.adamw import ParameterGroups
 from dkan_core.training.state.refit_choices import RefitChoices
 from dkan_core.training.state.shared_memory import MemoryShape, SharedMemory
 
-# Roles of which there may be several processes, each with a device, and what the names of these begin with.
+# Roles that may have several processes, each with a device, and the prefix of those processes' names.
 COMPUTING = {"worker": "worker", "collective-worker": "rank"}
 
 
@@ -61,7 +61,7 @@ class ProcessSpec:
     """Where the ranks find each other; None where there is only one rank, or a server."""
 
     earlier_origins: tuple[dict[str, Any], ...] = ()
-    """Where the rows came from of the earlier trainings that this one continues."""
+    """Origins of the rows of the earlier trainings that this one continues."""
 
     choices: RefitChoices | None = None
     """Choices of the first training, where this one is a refit."""
@@ -96,7 +96,7 @@ class ProcessSpec:
         return Wakeup(self.wakeups[name])
 
     def with_handles(self, launcher: int, handles: Sequence[int]) -> Self:
-        """Return the spec with the numbers that its handles have in another process: as ``handles`` gives them."""
+        """Return the spec with its handles replaced by their numbers in another process, as ``handles`` gives them."""
         memory, *wakeups = handles
         pairs = zip(wakeups[::2], wakeups[1::2], strict=True)
         return replace(self, launcher=launcher, memory=memory, wakeups=dict(zip(self.wakeups, pairs, strict=True)))
@@ -139,7 +139,7 @@ def process_names(config: ResolvedTrainConfig, *, ranks: int | None = None) -> l
 
 
 def role_and_rank(name: str) -> tuple[str, int]:
-    """Return what ``process_name`` was given.
+    """Return the role and the rank of a process's name: the inverse of ``process_name``.
 
     >>> role_and_rank("rank-1"), role_and_rank("server")
     (('collective-worker', 1), ('server', 0))

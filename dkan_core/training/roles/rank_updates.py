@@ -1,6 +1,6 @@
 """The updates of a rank: what the ranks of a run without a server compute, and how they agree.
 
-On the host there is one a round; where every rank has a GPU, many rounds on the devices are one.
+On the host, an update is one round; where every rank has a GPU, an update is many rounds on the devices.
 """
 
 import logging
@@ -68,7 +68,7 @@ class RankUpdates(UpdateSource):
         return reason if reason == "epochs" else ENDINGS[self._agreed_ending]
 
     def _inputs(self, steps: range) -> RoundInputs:
-        """Return what this rank begins some steps with."""
+        """Return this rank's inputs to some steps."""
         return RoundInputs(
             state_KP=self.store.state_KP,
             steps=steps,
@@ -78,9 +78,9 @@ class RankUpdates(UpdateSource):
         )
 
     def _agree(self, totals: RoundTotals) -> bool:
-        """Take in what the ranks have said to each other; return whether all have had the same state.
+        """Process what the ranks have exchanged; return whether all of them had the same state.
 
-        Where they have not, they go on with that of the first one.
+        If they had not, they continue with the first rank's state.
         """
         self._agreed_ending = int(totals.ending)
         # On a GPU the exchange ends when its sums are read.
@@ -94,7 +94,7 @@ class RankUpdates(UpdateSource):
         return False
 
     def _update(self, totals: RoundTotals, rounds: int, array_P: Float32) -> WorkerUpdate:
-        """Return the update of so many rounds."""
+        """Return the update of ``rounds`` rounds."""
         return WorkerUpdate(
             unit=self.store.ledger.units_done,
             units=rounds * self.store.rules.work_plan.workers,
@@ -126,10 +126,10 @@ class ReducedUpdates(RankUpdates):
 
 
 class DeviceRounds(RankUpdates):
-    """The state after some rounds that the ranks have taken together on their GPUs, without a look at the host.
+    """The state after some rounds that the ranks take together on their GPUs, without synchronizing with the host.
 
-    There are as many rounds as there may be before something is due, and one at first; the first rank's clock decides
-    how many take ``MAX_SECONDS``.
+    An update covers as many rounds as fit before something is due, within ``MAX_SECONDS`` by the first rank's clock.
+    The first update covers one round.
     """
 
     def __init__(
@@ -141,11 +141,11 @@ class DeviceRounds(RankUpdates):
         self._most_rounds = 1
 
     def next_updates(self) -> list[WorkerUpdate]:
-        """Take part in the next rounds; return nothing where the ranks had not the same state to begin with."""
+        """Take part in the next rounds; return no update if the ranks began with different states."""
         self.stopwatch.lap("other")
         count = rounds_before_anything_is_due(self.store, self._most_rounds)
         totals = self._take(count)
-        # Again, until a round that is not finite stands alone: all ranks see that it is not.
+        # Halve the rounds until one that is not finite stands alone; all ranks see the same totals.
         while count > 1 and (totals.broken or not math.isfinite(totals.loss)):
             count //= 2
             totals = self._take(count)
@@ -159,7 +159,7 @@ class DeviceRounds(RankUpdates):
         self.steps.release_graph()
 
     def _take(self, count: int) -> RoundTotals:
-        """Take so many rounds from the committed state on; return what is summed over the ranks."""
+        """Take ``count`` rounds from the committed state on; return what is summed over the ranks."""
         plan, done = self.store.rules.work_plan, self.store.ledger.units_done
         rounds = [plan.steps_of_unit(done + index * plan.workers) for index in range(count)]
         inputs = self._inputs(range(rounds[0].start, rounds[-1].stop))

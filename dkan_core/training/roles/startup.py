@@ -70,7 +70,7 @@ def open_compute_process(spec: ProcessSpec) -> Iterator[ComputeProcess]:
 
 def use_device(spec: ProcessSpec) -> torch.device:
     """Give this process as many threads as its spec says, and return its device, on CUDA as the current one."""
-    # As many as the spec says, not as the machine has: workers share its cores.
+    # Not one per core of the machine: workers share its cores.
     torch.set_num_threads(spec.threads)
     device = torch.device(spec.device)
     # Otherwise each process would allocate a context on the first GPU as well.
@@ -80,7 +80,7 @@ def use_device(spec: ProcessSpec) -> torch.device:
 
 
 def _device_of_copy(spec: ProcessSpec) -> torch.device:
-    """Return where the whole model is: on the host where the devices have a part of it each."""
+    """Return where the whole model is: on the host if each device has only a part of it."""
     return torch.device("cpu" if spec.config.workers_per_copy > 1 else spec.device)
 
 
@@ -97,7 +97,7 @@ def read_data(spec: ProcessSpec) -> PreparedData:
     """Return the manifest of a run's data: in a refit, the rows of valid are in train as well.
 
     Raises:
-        DataError: It is missing or damaged, or that of other data, which were prepared there since the run began.
+        DataError: It is missing or damaged, or other data have been prepared there since the run began.
     """
     manifest = read_manifest(Path(spec.prepared))
     found = manifest if spec.choices is None else manifest.with_valid_in_train()
@@ -109,5 +109,5 @@ def read_data(spec: ProcessSpec) -> PreparedData:
 
 
 def peak_memory_of(device: torch.device) -> Callable[[], int]:
-    """Return what tells the bytes that this process has held at most on a device, on the CPU all resident ones."""
+    """Return a function that tells this process's peak memory on a device in bytes; on the CPU, resident memory."""
     return peak_resident_memory if device.type == "cpu" else partial(torch.cuda.max_memory_allocated, device)

@@ -26,7 +26,7 @@ class UpdateSource(ABC):
 
     @property
     def is_idle(self) -> bool:
-        """Whether no work unit is begun and not applied: snapshots and restore points would lose what is."""
+        """Whether every work unit that was begun is applied: snapshots and restore points would lose the others."""
         return True
 
     @property
@@ -42,7 +42,7 @@ class UpdateSource(ABC):
         """Take note that updates were applied, before the next commit."""
 
     def agree_on_ending(self, reason: str) -> str:
-        """Return why training ends now, one of ``ENDINGS``, as all processes with this state know it.
+        """Return why training ends now, one of ``ENDINGS``, as agreed on by all processes that hold this state.
 
         Args:
             reason: As this process sees it; empty where training goes on.
@@ -66,7 +66,7 @@ class TrainingLoop:
 
     def run(self) -> None:
         """Train to the end, and first finish what an earlier generation of this process left undone."""
-        # An earlier process may have died after a commit, before what was due by it.
+        # An earlier process may have died after a commit, before it did what was due.
         self._run_hooks()
         while not self.store.ledger.ended:
             self.on_turn()
@@ -85,14 +85,14 @@ class TrainingLoop:
 
     def _run_hooks(self) -> None:
         """Do what is due, once the source is idle."""
-        # A commit of their own: a push may come too late while nothing else happens.
+        # Commit the counters separately: a push may come too late while nothing else is committed.
         self.hooks.commit(**self.source.counters)
         ending = ""
         if not self.store.ledger.ended:
             ending = self.source.agree_on_ending(self.hooks.ending_reason())
         is_due = bool(ending) or self.hooks.is_due
         if is_due and self.source.is_idle:
-            # Before the evaluation, whose line in the history says where the time went until then.
+            # Publish before the evaluation, whose line in the history says where the time went until then.
             self.stopwatch.publish()
             self.hooks.run(ending)
         self.source.may_begin = not is_due or self.source.is_idle

@@ -28,12 +28,12 @@ POLL_SECONDS = 0.1
 
 
 class WorkerLiveness:
-    """Which workers are there to work: started, ready, and with a recent heartbeat."""
+    """Which workers are available: started, ready, and with a recent heartbeat."""
 
     def __init__(self, memory: SharedMemory) -> None:
         self._memory = memory
         self._heartbeats = memory.heartbeats_R[: memory.shape.workers].copy()
-        # As if all had just been seen: a server that takes the place of another knows nothing of them yet.
+        # As if all had just been seen: a replacement server has not seen any of them yet.
         self._last_seen = np.full(len(self._heartbeats), time.monotonic())
 
     def poll_heartbeats(self) -> None:
@@ -43,11 +43,11 @@ class WorkerLiveness:
         self._heartbeats = heartbeats_W
 
     def is_alive(self, rank: int) -> bool:
-        """Return whether a worker can do something now."""
+        """Return whether a worker can take work now."""
         return self._is_ready(rank) and time.monotonic() - self._last_seen[rank] < REASSIGN_AFTER_SECONDS
 
     def should_be_awaited(self, rank: int) -> bool:
-        """Return whether to wait for a worker: it is there, or it is the first of its rank and starts."""
+        """Return whether to wait for a worker: it is available, or it is the first of its rank and still starts."""
         starts = self._memory.worker_generations[rank].read().generation == 1 and not self._is_ready(rank)
         return starts or self.is_alive(rank)
 
@@ -79,7 +79,7 @@ class WorkAssignment(UpdateSource, ABC):
         self._recover(leases)
 
     def _recover(self, leases: Sequence[Lease]) -> None:
-        """Take over an earlier server's leases of work units that are not done; of two for one, the newer."""
+        """Take over an earlier server's leases of work units that are not done; of two for one unit, the newer."""
         for rank, lease in sorted(enumerate(leases), key=lambda pair: -pair[1].id):
             if lease.unit < 0:
                 continue
@@ -91,7 +91,7 @@ class WorkAssignment(UpdateSource, ABC):
 
     @abstractmethod
     def _is_done(self, lease: Lease) -> bool:
-        """Return whether a commit holds what a lease has led to."""
+        """Return whether the work unit of a lease is committed."""
 
     @abstractmethod
     def _hand_out(self) -> None:
@@ -131,19 +131,19 @@ class WorkAssignment(UpdateSource, ABC):
         return next((rank for rank, lease in self._held.items() if lease.unit == unit), None)
 
     def _needs_worker(self, unit: int) -> bool:
-        """Return whether no worker that is alive is at work on a unit."""
+        """Return whether no live worker is at work on a unit."""
         holder = self._holder(unit)
         return holder is None or not self.liveness.is_alive(holder)
 
     def _free_worker(self, unit: int) -> int | None:
-        """Return a worker that is alive and has nothing to do: the one that a unit falls to, if it is such a one."""
+        """Return a live worker without work, preferably the one that the unit falls to."""
         idle = (rank for rank in range(self.work_plan.workers) if rank not in self._held)
         free = [rank for rank in idle if self.liveness.is_alive(rank)]
         owner = self.work_plan.slice_of_unit(unit)
         return owner if owner in free else next(iter(free), None)
 
     def _lease(self, rank: int, unit: int) -> None:
-        """Lease a unit to a worker; the one that has it already loses it."""
+        """Lease a unit to a worker; a worker that holds it already loses it."""
         # The new lease is written before the old one is revoked: a server that dies in between leaves two, of which the
         # next one takes the newer.
         holder = self._holder(unit)
@@ -191,8 +191,8 @@ class WorkAssignment(UpdateSource, ABC):
 class SyncAssignment(WorkAssignment):
     """A round at a time: its updates are applied together, before the next one begins.
 
-    A round is handed out even while something waits until the source is idle: one that is begun has to be finished,
-    and none begins before what waited for the end of the one before is done.
+    Units are handed out even while something waits until the source is idle: a round that has begun must be finished,
+    and the next one begins only after what has waited is done.
     """
 
     def __init__(self, store: ParameterStore, wakeup: Wakeup, wakeups: Sequence[Wakeup], stopwatch: Stopwatch) -> None:
@@ -220,8 +220,7 @@ class SyncAssignment(WorkAssignment):
 
     def _should_wait_for_owner(self, unit: int, rank: int) -> bool:
         """Return whether a unit is better left to the worker that it falls to, which will soon be free or started."""
-        # Waiting is the cheaper choice: a worker reads only its own slices ahead, and another one would take two in a
-        # row.
+        # Waiting costs less: a worker reads only its own slices ahead, and another worker would do two units in a row.
         owner = self.work_plan.slice_of_unit(unit)
         return rank != owner and owner not in self._held and self.liveness.should_be_awaited(owner)
 
@@ -240,21 +239,23 @@ class SyncAssignment(WorkAssignment):
                 self._collected[update.unit] = update
         if len(self._collected) < self.work_plan.workers:
             return []
-        # Floating-point sums depend on their order: in that of the slices, the bits do not depend on who was first.
+        # Floating-point sums depend on their order: with the order of the slices, the bits do not depend on who was
+        # first.
         updates = [self._collected[unit] for unit in sorted(self._collected)]
         self._collected.clear()
         return updates
 
 
 class AsyncAssignment(WorkAssignment):
-    """One unit after the other, to whoever is free; each update is applied as it arrives, unless it is too stale.
+    """One unit after the other, to any free worker; each update is applied as it arrives, unless it is too stale.
 
     A unit is applied at most once: a commit names the lease that it takes in.
     """
 
     def __init__(self, store: ParameterStore, wakeup: Wakeup, wakeups: Sequence[Wakeup], stopwatch: Stopwatch) -> None:
         super().__init__(store, wakeup, wakeups, stopwatch)
-        # What an earlier server had leased or applied is begun; its leases that were done are in the ledger.
+        # Continue after every unit that an earlier server has leased or applied; the ledger counts leases that are
+        # done.
         self._next = max([store.ledger.next_unit, *(1 + lease.unit for lease in self._held.values())])
 
     def _is_done(self, lease: Lease) -> bool:
@@ -282,7 +283,7 @@ class AsyncAssignment(WorkAssignment):
             if update.staleness <= self.store.rules.config.max_staleness:
                 return [update]
             self.late += 1
-            # Again, from the present parameters: a difference so old would be scaled down to next to nothing.
+            # Lease it again from the current parameters: so stale a difference would be scaled down to almost nothing.
             self._held[rank] = self._write(rank, update.unit)
         return []
 

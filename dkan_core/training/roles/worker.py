@@ -39,12 +39,12 @@ class Worker:
         self.lease = self.memory.leases[spec.rank]
         self.record = self.memory.pushes[spec.rank]
         self.push_N = self.memory.pushes_WN[spec.rank]
-        # With the lease that an earlier process of this rank has pushed last: that work unit is not computed again.
+        # Keep the lease that an earlier process of this rank pushed last, so that its work unit is not computed again.
         self.push = replace(self.record.read(), generation=spec.generation)
         if spec.config.mode == "sync":
             # On the CPU the backward pass writes where the server reads: nothing is copied.
             self.replica.bind_gradient_array(self.push_N)
-            # A GPU copies from the one and to the other in every step.
+            # Every step copies parameters to the GPU and the gradient back.
             pin([*self.memory.buffers_2KP[:, 0], self.push_N], self.replica.device)
         else:
             on_step = process.heartbeat.record_activity
@@ -65,7 +65,7 @@ class Worker:
         self.stopwatch.publish()
 
     def _publish_push(self) -> None:
-        # After the array: whoever finds the record finds the update whole.
+        # After the array, so that a reader of the record finds the whole update.
         self.record.write(self.push)
         self.server.notify()
 
@@ -105,7 +105,8 @@ class Worker:
         start_P = self.state_3P[0].copy()
         totals = self._take_steps(lease)
         np.subtract(self.state_3P[0], start_P, out=self.push_N)
-        # Only now, and only if they are numbers: a work unit that is computed again begins with about the same moments.
+        # Store the moments last, and only if finite: a work unit that is computed again begins with about the same
+        # ones.
         if np.isfinite(self.state_3P).all():
             moments_2P[:] = self.state_3P[1:]
         return totals

@@ -152,14 +152,14 @@ class FlatAdamW:
         return finite
 
     def trained_norm(self, gradient_P: Float32, norm: float) -> float:
-        """Return the norm of what of a gradient is learned from, given that of all: frozen parameters do not count."""
+        """Return the norm of a gradient without its frozen parameters, given the norm of all of it."""
         if all(group.factor for group in self._groups):
             return norm
         trained = [gradient_P[group.span] for group in self._groups if group.factor]
         return math.sqrt(sum(float(np.dot(each, each)) for each in trained))
 
     def restore_frozen(self, old_P: Float32, new_P: Float32) -> None:
-        """Put frozen parameters back, which a mean over workers may round otherwise."""
+        """Restore frozen parameters, which a mean over workers may have rounded."""
         for group in self._groups:
             if group.factor == 0:
                 np.copyto(new_P[group.span], old_P[group.span])

@@ -16,7 +16,7 @@ from dkan_core.utils.arrays import Float32
 
 
 class LossTotals(NamedTuple):
-    """What is said of a computation in addition to its result."""
+    """Loss and weight of a computation, in addition to its result."""
 
     loss: float
     """Mean over the measured labels."""
@@ -90,7 +90,7 @@ def average_gradients(old: AdamState, new: AdamState, updates: Sequence[WorkerUp
 def average_values(_: AdamState, new: AdamState, updates: Sequence[WorkerUpdate], __: OptimizerStep) -> bool:
     """``average``: take the mean of the workers' parameters and moments, weighted by their rows.
 
-    Workers keep no moments: what a work unit leads to is a function of the committed state, whichever takes it.
+    Workers keep no moments, so a work unit's result depends on the committed state, and not on the worker.
     """
     rows = [each.rows for each in updates]
     pushed = zip(*(np.split(each.array_P, 3) for each in updates), strict=True)
@@ -101,12 +101,11 @@ def average_values(_: AdamState, new: AdamState, updates: Sequence[WorkerUpdate]
 
 
 def add_difference(old: AdamState, new: AdamState, updates: Sequence[WorkerUpdate], _: OptimizerStep) -> bool:
-    """``async``: add one worker's difference, the less the staler it is.
+    """``async``: add one worker's difference, scaled down by its staleness.
 
-    A share of 1 / (1 + staleness) takes the whole where one worker is alone, and an even share of each where all are
-    equally fast.
+    The factor 1 / (1 + staleness) is 1 for a worker that is alone, and gives equally fast workers equal shares.
     """
-    # One commit acknowledges one lease, by which a new server knows what is taken in.
+    # A commit names only one lease, from which a new server knows what is applied.
     (only,) = updates
     values_P = np.multiply(only.array_P, 1 / (1 + only.staleness), out=new.values_P)
     values_P += old.values_P
@@ -120,7 +119,7 @@ def take_over(_: AdamState, new: AdamState, updates: Sequence[WorkerUpdate], __:
         (new.values_P, new.exp_avg_P, new.exp_avg_sq_P), np.split(only.array_P, 3), strict=True
     ):
         np.copyto(target_P, source_P)
-    # The moments too: an infinite second one would keep its parameter where it is for good, without a further sign.
+    # Check the moments, too: an infinite second moment would silently freeze its parameter for good.
     return bool(np.isfinite(only.array_P).all())
 
 
@@ -133,7 +132,7 @@ def aggregation_for(config: ResolvedTrainConfig) -> Aggregation:
 
 
 def clip_factor(norm: float, limit: float | None) -> float:
-    """Return what scales a gradient of this Euclidean norm down to ``limit``, where there is one and it is longer."""
+    """Return the factor that scales a gradient of this Euclidean norm down to ``limit``, if it is longer."""
     return limit / norm if limit is not None and norm > limit else 1.0
 
 
@@ -146,7 +145,7 @@ def mean_into(target_P: Float32, arrays: Sequence[Float32], weights: Sequence[fl
     squares = 0.0
     shares = [weight / total for weight in weights]
     scratch = np.empty(BLOCK, np.float32)
-    # What overflows shows in the norm and is refused; numpy would warn of it a second time.
+    # An overflow shows in the norm and is refused; a warning from numpy would be a second report.
     with np.errstate(over="ignore", invalid="ignore"):
         for start in range(0, len(target_P), BLOCK):
             target = target_P[start : start + BLOCK]

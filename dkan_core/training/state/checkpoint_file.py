@@ -154,7 +154,7 @@ class _Header(Schema):
 def run_facts(data: str, architecture: dict[str, Any], config: TrainConfig) -> dict[str, Any]:
     """Return what every checkpoint of a run has in common, without the credentials of URIs."""
     settings = json.loads(json.dumps(asdict(config)))
-    # They say where a run was, and not what it did: one that resumes from elsewhere is no other run.
+    # These say where a run's checkpoints are, not what it computes: a run that resumes from elsewhere is the same run.
     for name in ("checkpoint_uri", "resume"):
         settings[name] = settings[name] and redact(settings[name])
     return {"data": data, "architecture": architecture, "settings": settings}
@@ -244,18 +244,18 @@ def decode(content: bytes, where: str) -> Checkpoint:
 
 
 def _tensor_of(name: str) -> str:
-    """Return the tensor that holds a file of the best model."""
+    """Return the name of the tensor that holds a file of the best model."""
     return f"model/{name}"
 
 
 def _verified(content: bytes, where: str) -> tuple[_Header, memoryview]:
-    """Return the header and what follows it, once the digest of both is that in the header."""
+    """Return the header and what follows it, after a check of both against the digest in the header."""
     start = LENGTH_BYTES + int.from_bytes(content[:LENGTH_BYTES], "little")
     body = memoryview(content)[start:]
     try:
         header = json.loads(content[LENGTH_BYTES:start])
         metadata = header["__metadata__"]
-        # The digest is of a header without it.
+        # The digest covers the header without the digest.
         wanted = metadata.pop("sha256", None)
         found = _digest(header, [body])
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:

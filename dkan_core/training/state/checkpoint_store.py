@@ -31,7 +31,7 @@ CHECKPOINT_FILE = re.compile(rf"step-\d{{12}}\.safetensors|{re.escape(BEST_FILE)
 # The newest, and the one before it in case the newest turns out to be damaged.
 KEPT_FILES = 2
 
-# Over 3.5 s: a bucket that hiccups is worth that, and the next checkpoint comes anyway.
+# Retries over 3.5 s: enough for a bucket that hiccups, and the next checkpoint comes anyway.
 RETRIES = RetryPolicy(first_pause=0.5, attempts=4)
 
 logger = logging.getLogger(__name__)
@@ -73,17 +73,17 @@ def write_parts(uri: str, parts: Sequence[bytes | memoryview]) -> None:
 
 
 def _may_pass(error: BaseException) -> bool:
-    # A full disk stays full for so short a time; a bucket that never answered has had its time.
+    # A full disk will not recover so soon, and a bucket that never answered has used up its time.
     return isinstance(error, OutputError) and not (
         is_disk_full(error.__cause__) or isinstance(error.__cause__, TimeoutError)
     )
 
 
 def _prune(folder: str, newest: str) -> None:
-    """Remove all but a checkpoint and the ones before it that are kept; what cannot be removed does no harm."""
+    """Remove all but the newest checkpoint and the kept ones before it; what cannot be removed does no harm."""
     try:
         names = _names(folder)
-        # Later steps belong to a course that --resume best has given up.
+        # Later steps belong to a training that --resume best has abandoned.
         kept = [name for name in names if name <= newest][-KEPT_FILES:]
         _remove(folder, [name for name in names if name not in kept])
     except (DataError, OutputError) as error:
@@ -119,7 +119,7 @@ def copy_best(checkpoint: Checkpoint, folder: str) -> None:
 
 
 def read_model(folder: Path) -> dict[str, bytes]:
-    """Return what a checkpoint holds of a model folder that may be replaced meanwhile; empty where none is complete."""
+    """Return the model files for a checkpoint; empty if none is complete, as the folder may be replaced meanwhile."""
     try:
         files = read_files(folder, MODEL_FILES)
     except FileNotFoundError:
@@ -130,7 +130,7 @@ def read_model(folder: Path) -> dict[str, bytes]:
 def load_checkpoint(uri: str) -> tuple[str, Checkpoint] | None:
     """Read the newest whole checkpoint of a folder, or one file; return its path or URI as well.
 
-    The best state counts where it is the only one: a run may have been killed before its first checkpoint.
+    If there is only the best state, it is read: a run may have been killed before its first checkpoint.
 
     Returns:
         None where there is none.
@@ -156,7 +156,7 @@ def load_source(resume: str, where: str) -> tuple[str, Checkpoint] | None:
     """Read the checkpoint that a run is to resume from; what is named may be the folder of a run, too.
 
     Args:
-        resume: Of the settings, and not "never".
+        resume: The setting, other than "never".
         where: Folder or URI of the run's own checkpoints.
 
     Returns:

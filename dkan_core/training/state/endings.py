@@ -17,10 +17,10 @@ class StopCriterion:
     """Option of ``dkan train`` that continues the run if it is raised; empty if the run continues as it is."""
 
     advice: str = ""
-    """What is said when the run is started again and has nothing left to do."""
+    """The advice when the run is started again and has nothing left to do."""
 
     allows_refit: bool = False
-    """Whether ``refit`` may follow: the training chose all that it was to choose."""
+    """Whether ``refit`` may follow: training has made all its choices."""
 
 
 STOP_CRITERIA = {

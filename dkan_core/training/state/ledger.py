@@ -1,7 +1,7 @@
 """What a run has done so far, and the work units that its work is cut into.
 
 A work unit is the part of ``interval`` consecutive global batches that falls to one worker. Work units are numbered:
-round by round, and within a round by slice. Whoever does a work unit, its rows are the same.
+round by round, and within a round by slice. A work unit has the same rows, whichever worker does it.
 """
 
 import time
@@ -100,7 +100,7 @@ class Ledger:
 
     def with_running_clock(self) -> Self:
         """Return the ledger with its clock running, from now on unless it already does."""
-        # From the first step on: what processes need to get ready is no time of training.
+        # From the first step on: startup is not training time.
         now = time.monotonic()
         return self if self.started else replace(self, started=now, since=now, since_rows=0)
 
@@ -124,7 +124,7 @@ class Ledger:
         return ENDINGS[self.ended]
 
     def with_end(self, ending: str) -> Self:
-        """Return the ledger of a run that ends now: what the last evaluation takes is no time of training.
+        """Return the ledger of a run that ends now; the last evaluation is not training time.
 
         Args:
             ending: Why, one of ``ENDINGS``.
@@ -149,7 +149,7 @@ class WorkPlan:
     The last work unit of an epoch ends with the epoch, so that more epochs change no work unit before them.
 
     Args:
-        epochs: Of the run.
+        epochs: Epochs of the run.
         steps_per_epoch: Global batches of each.
         interval: Global batches of a work unit.
         workers: Slices of each.

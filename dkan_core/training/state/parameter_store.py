@@ -25,10 +25,10 @@ from dkan_core.utils.arrays import Float32
 
 # Refused updates in a row: a single bad batch is skipped without a change of the learning rate.
 REFUSED_BEFORE_BACKOFF = 3
-# Halved so often the learning rate is a thousandth: what diverges still is no matter of the rate.
+# After so many halvings the learning rate is a thousandth: what still diverges has another cause.
 MAX_BACKOFFS = 10
-# Steps after which AdamW's bias corrections are 1 in float64: moments that come from an earlier run, freed from their
-# bias there, count as so old.
+# Steps after which AdamW's bias corrections are 1 in float64: moments from an earlier run are already free of bias, so
+# they count as that old.
 SETTLED_STEPS = 1_000_000
 
 logger = logging.getLogger(__name__)
@@ -73,7 +73,7 @@ def initialize_store(memory: SharedMemory, values_P: Float32, moments_2P: Float3
 def save_restore_point(memory: SharedMemory, ledger: Ledger) -> None:
     """Copy the committed state, and the workers' own moments, to where no further step changes them."""
     oldest = min(range(2), key=lambda index: memory.restore_points[index].read().version)
-    # Declared void before it is overwritten: whoever dies meanwhile leaves the other one.
+    # Invalidate it before overwriting it: if this process dies meanwhile, the other one remains.
     memory.restore_points[oldest].write(Ledger(version=-1))
     restore_point_KP = memory.restore_points_2KP[oldest]
     copy_state(memory, ledger, restore_point_KP)
@@ -83,12 +83,12 @@ def save_restore_point(memory: SharedMemory, ledger: Ledger) -> None:
 def copy_for_checkpoint(memory: SharedMemory, ledger: Ledger) -> None:
     """Copy the committed state, and the workers' own moments, to where the launcher has asked for them.
 
-    This is no restore point: when one is made follows from the steps, as refused updates lead back to it.
+    This is not a restore point: refused updates lead back to those, so the steps alone determine when they are made.
     """
     request = memory.checkpoint_request.read()
     copy_state(memory, ledger, memory.checkpoint_KP)
     memory.checkpoint_ledger.write(ledger)
-    # Last: whoever dies before has a successor that does it again.
+    # Answer last: if this process dies before, its successor copies again.
     memory.checkpoint_answer.write(request)
 
 
@@ -105,7 +105,7 @@ def newest_restore_point(memory: SharedMemory, out_KP: Float32 | None = None) ->
     for index in sorted(range(2), key=lambda index: -memory.restore_points[index].read().version):
         ledger = memory.restore_points[index].read()
         np.copyto(copy_KP, memory.restore_points_2KP[index])
-        # Whoever writes it says first that it is none, and last that it is one.
+        # The writer first marks the record as void, then writes the state, then the record.
         if ledger.version >= 0 and memory.restore_points[index].read() == ledger:
             return ledger, copy_KP
     return None
@@ -173,7 +173,7 @@ class ParameterStore:
         self.commit(ledger)
 
     def commit(self, ledger: Ledger) -> None:
-        """Make a ledger, and the copy of the state that it names, count."""
+        """Commit a ledger, and with it the copy of the state that it names."""
         self.ledger = replace(ledger, version=self.ledger.version + 1)
         self.memory.ledger.write(self.ledger)
 
@@ -200,7 +200,7 @@ class ParameterStore:
     def _aggregate_into_standby(self, updates: Sequence[WorkerUpdate]) -> bool:
         """Compute the state after an update into the standby copy; return whether it is all finite."""
         config = self.rules.config
-        # From the work plan, not a count of updates: a step that was refused is a step of the schedule.
+        # From the work plan, not a count of updates: a refused step counts in the schedule.
         done = self.rules.work_plan.steps_of_unit(updates[0].unit).start
         lr = self.rules.schedule.learning_rate(done) * self.lr_scale
         step = OptimizerStep(self.optimizer, lr, self.rules.optimizer_count(done), config.clip_norm)
@@ -216,7 +216,7 @@ class ParameterStore:
         before = schedule.evaluations_due(self.ledger.step)
         old_P, new_P = self.state_KP[3], self.standby_KP[3]
         if due := schedule.evaluations_due(step) - before:
-            # It begins with the first evaluation: nothing of the start is to weigh in.
+            # The average begins with the first evaluation, so that the initial parameters have no weight in it.
             decay = self.rules.config.ema_decay ** (due / schedule.evaluations_per_epoch) if before else 0.0
             np.multiply(old_P, decay, out=new_P)
             new_P += (1 - decay) * self.standby_KP[0]
@@ -227,7 +227,7 @@ class ParameterStore:
 
     def _refuse(self, ledger: Ledger) -> Ledger:
         """Return the ledger without the update; after several in a row go back and halve the learning rate."""
-        # Its work units are done all the same: whoever computed them again would come to the same.
+        # Its work units count as done: computing them again would give the same result.
         logger.warning("the update to step %d is not finite and is rejected", ledger.step)
         ledger = replace(ledger, refused=ledger.refused + 1, refused_in_a_row=ledger.refused_in_a_row + 1)
         return self._step_back(ledger) if ledger.refused_in_a_row == REFUSED_BEFORE_BACKOFF else ledger

@@ -1,8 +1,8 @@
 """What a refit takes from the training before it (``TrainConfig.refit``).
 
-It is known as refit in scikit-learn's searches and AutoGluon: once validation has decided all it is asked for, its rows
-are too good to be left out. A second training takes the same course over the rows of train and valid together. Nothing
-can be measured on valid then, so that each choice is that of the first training, and so are the metrics.
+scikit-learn's searches and AutoGluon call this refit: once validation has decided all choices, its rows are better used
+for training. A second training repeats the first over the rows of train and valid together. Nothing can be measured on
+valid then, so the choices and the metrics are those of the first training.
 """
 
 import hashlib
@@ -76,13 +76,13 @@ class RefitChoices:
         return [each[ID_PENALTY] for each in labels if ID_PENALTY in each]
 
     def parameters(self, values_VP: Float32) -> Float32:
-        """Return the parameters that the first model had of a training's own and their moving average, ``(1, P)``."""
+        """Return what the first model had, a training's parameters or their moving average, ``(1, P)``."""
         return values_VP[-1:] if self.averaged else values_VP[:1]
 
     def settings(self, config: ResolvedTrainConfig) -> ResolvedTrainConfig:
-        """Return the settings of the second training, given those of the first: as many epochs as were best, in whole.
+        """Return the settings of the second training, given those of the first: the best number of epochs, rounded.
 
-        The learning rate takes the course that it took, towards the epochs of the first.
+        The schedule of the learning rate still spans the first training's epochs.
         """
         return replace(
             config,
@@ -93,7 +93,7 @@ class RefitChoices:
 
 
 def may_refit(ending: str) -> bool:
-    """Return whether a first training has ended so that a second may follow; say so where its time is up.
+    """Return whether a second training may follow a first that ended so; warn if the time limit prevents it.
 
     Args:
         ending: One of ``ENDINGS``.

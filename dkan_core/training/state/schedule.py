@@ -15,7 +15,7 @@ class Schedule:
 
     steps: int
     schedule_steps: int
-    """Steps of the learning rate's schedule: as many, or more."""
+    """Steps of the learning rate's schedule: at least ``steps``."""
 
     steps_per_epoch: int
     evaluations_per_epoch: int
@@ -60,8 +60,8 @@ class Schedule:
         - constant: ``peak``
         - exponential: ``peak * gamma ** (t / E)``
 
-        Only the cosine and the warm-up depend on T: where a resumed run has more epochs, they are those of T as it
-        is then, whatever T was before; with ``schedule_epochs`` it stays.
+        Only the cosine and the warm-up depend on T. A resumed run with more epochs uses its new T, whatever T was
+        before; with ``schedule_epochs`` T stays the same.
         """
         # At least one step, also where a fraction of few steps rounds to none.
         warmup = max(1, round(self.schedule_steps * self.warmup_fraction))

@@ -58,7 +58,7 @@ class CheckpointRequest:
     """The launcher's request for a copy of the committed state, and in another record the answer."""
 
     number: int = 0
-    """Counted from 1. The same in both: the copy is there, and the launcher's until it asks again."""
+    """Counted from 1. Equal in both records: the copy is there, and the launcher may use it until it asks again."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +118,7 @@ class Snapshot(TrainingFigures):
     checksum: int = 0
 
     def figures(self) -> TrainingFigures:
-        """Return those of the step of the snapshot."""
+        """Return the figures of the snapshot's step."""
         return TrainingFigures(**{field.name: getattr(self, field.name) for field in fields(TrainingFigures)})
 
 
@@ -267,7 +267,7 @@ class MemoryShape:
 
     @property
     def needed_bytes(self) -> int:
-        """What a run touches of it at least; snapshots that wait take more."""
+        """Least bytes of it that a run uses; waiting snapshots use more."""
         sizes = self.sizes() | {"snapshots": (self.rotated_slots, self.whole_state)}
         return 4 * self.parameters * sum(int(np.prod(lead)) for lead in sizes.values())
 
@@ -367,7 +367,7 @@ def create_memory(shape: MemoryShape) -> SharedMemory:
 
 
 def anonymous_file(name: str) -> int:
-    """Return the descriptor of a file in no folder: in memory where the system has that (Linux), where ls shows it."""
+    """Return the descriptor of a file in no folder: in memory on Linux, elsewhere in the folder for temporary files."""
     if hasattr(os, "memfd_create"):
         return os.memfd_create(name, os.MFD_CLOEXEC)
     with tempfile.TemporaryFile() as file:
@@ -385,7 +385,7 @@ def _size(shape: MemoryShape) -> int:
 
 
 def _padded(parameters: int) -> int:
-    # Arrays that are never written to, such as slots for snapshots, take no memory, and share no page with others.
+    # Whole pages: arrays that are never written to, such as unused slots, take no memory and share no page with others.
     return _whole_pages(4 * parameters) // 4
 
 

@@ -1,7 +1,7 @@
 """Snapshots of the state on their way to the evaluator, in slots of shared memory.
 
-Each is a state to resume from, so that the best one can be: parameters, moments, and the ledger that belongs to them.
-Whoever writes never waits: with every slot taken, a snapshot is skipped. One slot is kept for the final one.
+Each snapshot is a state to resume from, so that a run can resume from the best one: parameters, moments, and their
+ledger. The writer never waits: if every slot is taken, it skips a snapshot. One slot is kept for the final one.
 
 Shape suffixes: P trainable parameters, K arrays of the state, with the workers' own moments; V parameters to score:
 raw, and their moving average where there is one.
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class StateSnapshot:
-    """A snapshot, the state ``(K, P)`` that it is of, and the ledger to resume with."""
+    """A snapshot, its state ``(K, P)``, and the ledger to resume with."""
 
     snapshot: Snapshot
     ledger: Ledger
@@ -49,7 +49,7 @@ def publish_snapshot(memory: SharedMemory, ledger: Ledger, *, steps_per_epoch: i
     Args:
         memory: Shared memory; no worker is changing its own moments.
         ledger: Where the run is; with ``ended`` set the snapshot is the final one.
-        steps_per_epoch: Of the run.
+        steps_per_epoch: Steps of the run per epoch.
         time_is_up: Whether snapshots that wait may be skipped for this one.
     """
     number = newest_snapshot(memory).number + 1
@@ -75,7 +75,7 @@ def publish_snapshot(memory: SharedMemory, ledger: Ledger, *, steps_per_epoch: i
 
 
 def _next_slot(memory: SharedMemory) -> int:
-    """Return the slot for the next snapshot: while the evaluator keeps up, few take turns, the others no memory."""
+    """Return the slot for the next snapshot: while the evaluator keeps up, few take turns, to save memory."""
     numbers = [number for record in memory.snapshots if (number := record.read().number)]
     used, evaluated = len(numbers), memory.evaluated.read().number
     if used < memory.shape.rotated_slots or (used < len(memory.snapshots) and min(numbers) > evaluated):
