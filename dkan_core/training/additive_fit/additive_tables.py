@@ -87,7 +87,7 @@ class TableMaker:
         They are neither purified nor calibrated. The fit is the same for all models of a run, and made once.
         """
         fitted = self._fitted_terms(model, config)
-        # Purified before: what a pair says of one feature alone is that curve's, and not to be shrunk.
+        # Purified first: a pair's effect of one feature alone belongs to that feature's curve, and must not be shrunk.
         terms, mean_weight = self._trained_terms(model)
         candidates = [smoothed(terms, penalty) for penalty in CURVE_PENALTIES]
         best = self._best(candidates, config)
@@ -128,12 +128,12 @@ class TableMaker:
         """Return the index of the terms with the least log loss on validation."""
         few = FirstRows(self.valid, COMPARED_ROWS)
         scored = (score_split(each.to_model(), few, torch.device("cpu")) for each in candidates)
-        # Without what the weight of positives adds: on validation they count like other rows.
+        # Without the shift by ``pos_weight``: on validation, positives count like other rows.
         prior = math.log(config.pos_weight)
         losses = [
             mean_log_loss(each.labels_NL, each.log_odds_NL.astype(np.float64) - prior, each.weight_N) for each in scored
         ]
-        # The least of numbers that hold a NaN is a NaN.
+        # ``argmin`` would choose a NaN.
         return int(np.argmin(np.nan_to_num(losses, nan=np.inf)))
 
 
@@ -168,7 +168,7 @@ def smoothed(terms: AdditiveTerms, penalty: float) -> AdditiveTerms:
 
 
 def _information(terms: AdditiveTerms) -> Float64:
-    """Return what a row tells of each label's log-odds, where these are the intercept, ``(L,)``."""
+    """Return the information of a row about each label's log-odds at the intercept, ``(L,)``."""
     probability_L = sigmoid(terms.intercept_L)
     information_L: Float64 = probability_L * (1 - probability_L)
     return information_L
@@ -178,7 +178,7 @@ def with_smooth_pairs(terms: AdditiveTerms, penalty: float) -> AdditiveTerms:
     """Return terms whose pairs are smoother and smaller.
 
     As ``smoothed``, but with differences between neighbouring bins; codes of a category have no neighbours, and are
-    held against zero.
+    shrunk towards zero.
 
     Args:
         terms: What was learned, purified.
@@ -206,7 +206,7 @@ def whittaker(values_CM: Float64, weight_C: Float64, bands: Float64) -> Float64:
     """
     from scipy.linalg import solveh_banded
 
-    # So little that only codes and cells without rows notice.
+    # Too little to matter, except for codes and cells without rows.
     weight_C = weight_C + 1e-6
     bands[0] += weight_C
     smooth_CM: Float64 = solveh_banded(bands, weight_C[:, None] * values_CM, lower=True)

@@ -1,7 +1,6 @@
 """Symmetric, positive definite matrices with two diagonals on either side of the main one.
 
-Everything takes time in proportion to the rows. Of few hundred rows, loops over numbers of Python take less time than
-scipy does to be imported.
+Everything takes time linear in the rows. For a few hundred rows, Python loops take less time than the import of scipy.
 
 Shape suffixes: C rows of a matrix; the bands ``(3, C)`` are the diagonal and the two below it, filled up with zeros.
 """
@@ -26,7 +25,7 @@ class BandFactor:
         self._pivots: list[float] = []
         self._below: list[float] = []
         self._second: list[float] = []
-        # Of the row before, what it adds to the next two: the first number of either to the diagonal.
+        # What eliminating earlier rows subtracts: from this row's diagonal, the number below it, and the next diagonal.
         carried, carried_below, carried_second = 0.0, 0.0, 0.0
         for diagonal, below, second in zip(*bands_3C.tolist(), strict=True):
             pivot = diagonal - carried
@@ -39,7 +38,7 @@ class BandFactor:
             carried_second = two * second
 
     def solve(self, right_C: Float64) -> Float64:
-        """Return what the matrix is to be multiplied by to give a vector."""
+        """Return the solution of the linear equations with this right-hand side."""
         found, one, two = [], 0.0, 0.0
         below, second, second_before = 0.0, 0.0, 0.0
         for right, next_below, next_second in zip(right_C.tolist(), self._below, self._second, strict=True):

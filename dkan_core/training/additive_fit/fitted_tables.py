@@ -38,14 +38,14 @@ from dkan_core.utils.torch_resources import torch_threads
 logger = logging.getLogger(__name__)
 
 BATCH_ROWS = 65_536
-# Bins of a column in a pair where each of them has other values: others keep the bins in which pairs are searched for.
-# The second number is that of columns of the sharpest pairs.
+# Bins of a column in a pair if each of them has other values; other columns keep the bins of the search for pairs. The
+# second number is for columns of the sharpest pairs.
 FINE_BINS, FINEST_BINS = 64, 128
 # Sharpest pairs times labels: each takes up to four seconds and 140 MB. Fewer rows show nothing so fine.
 MAX_SHARPEST, MIN_SHARPEST_ROWS = 4, 2_000
 # Passes over the terms for each member, from the tables of all rows on.
 MEMBER_ROUNDS = 4
-# Log-odds, root mean square, by which a pair moves a row at least: with ``pairs="auto"`` others are left out.
+# Least effect of a pair on a row's log-odds, root mean square; with ``pairs="auto"``, weaker pairs are left out.
 MIN_PAIR_EFFECT = 0.02
 
 
@@ -60,7 +60,7 @@ class _Rows:
     """Whether a member sees a row."""
 
     def target(self, label: int) -> tuple[npt.NDArray[np.bool_], Float64]:
-        """Return which rows are positive, and what each row counts."""
+        """Return which rows are positive, and each row's weight."""
         return target_of(self.labels_NL[:, label], self.weight_N)
 
     def with_each_code(self, layout: Layout) -> Float64:
@@ -75,15 +75,15 @@ def fitted_terms(
 ) -> AdditiveTerms:
     """Return the terms of a penalized fit: purified, not calibrated. What the model has learned does not matter.
 
-    The mean of the members is the fit of all rows; they differ as fits of the rows that each one sees do. Of monotone
-    terms, which each member has to have, it is the mean of those fits. The weight of positives is added to the
-    intercept: positives that count as more rows than there are would be fitted too closely.
+    The members' mean is the fit to all rows; they differ as the fits to each member's own rows do. With monotone terms,
+    which every member must have, the mean is that of the members' fits. The weight of positives is added to the
+    intercept: positives that count as more rows than there are would be overfitted.
 
     Args:
-        model: Its terms, members and labels are those of the result. Where none leaves out rows, each is that of all.
+        model: The result has its terms, members and labels. If no member leaves out rows, each is the fit to all rows.
         reader: The train split.
         config: Settings of the run.
-        ids: What ids of lists add by themselves, for each label, where they have a term: it is fitted with the others.
+        ids: Effects of ids of lists alone, for each label, if they have a term: it is fitted with the others.
     """
     singles = _read(model, reader, config.seed)
     # The number of threads of linear algebra changes the last bits.
@@ -149,7 +149,7 @@ def _fit(
 
 
 def _fit_member(everywhere: PenalizedFit, weight_N: Float64) -> PenalizedFit:
-    """Return the fit of the rows that a member sees, from the tables of all rows on; other rows weigh nothing."""
+    """Return the fit to a member's rows, started at the tables of all rows; other rows have weight 0."""
     member = PenalizedFit(everywhere.terms, everywhere.rows.target_N, weight_N)
     member.start_at(everywhere)
     member.refine(MEMBER_ROUNDS)
@@ -160,7 +160,7 @@ def _with_fine_bins(model: AdditiveFastKAN, codes_TN: Sequence[UInt16], finest: 
     """Return an empty model of the form "tables" whose pairs have fine bins of continuous numbers.
 
     Args:
-        model: Of the same terms.
+        model: A model of the same terms.
         codes_TN: Each row's code of each term of a single feature.
         finest: Features with the most bins.
     """
@@ -178,7 +178,7 @@ def _with_fine_bins(model: AdditiveFastKAN, codes_TN: Sequence[UInt16], finest: 
 
 
 def _around(everywhere: PenalizedFit, members: Sequence[PenalizedFit]) -> Float64:
-    """Return the members' tables ``(V, M)``, shifted to the fit of all rows; but not where all must be monotone."""
+    """Return the members' tables ``(V, M)``, shifted to the fit to all rows, unless all must be monotone."""
     member_VM = np.stack([each.table_V for each in members], axis=1)
     shift_V = everywhere.table_V - member_VM.mean(axis=1)
     for each in everywhere.terms:

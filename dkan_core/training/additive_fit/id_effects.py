@@ -1,10 +1,10 @@
 """What the ids of a row's lists add to its log-odds: a number for each code, by maximum penalized likelihood.
 
-Newton steps of all codes at once, whose equations are solved by conjugate gradients (Komarek and Moore 2005, "Making
-logistic regression a core data mining tool with TR-IRLS"): they take products with the sparse matrix of the rows'
-codes alone. The penalty is the sum of the squared numbers. Its weight falls step by step, each fit beginning where the
-one before has ended, until the log loss on validation rises. The update of Fellner and Schall, which other terms have,
-was too cautious: most ids have so few rows that the likelihood is no parabola.
+Newton steps of all codes at once solve their equations by conjugate gradients (Komarek and Moore 2005, "Making logistic
+regression a core data mining tool with TR-IRLS"), which need only products with the sparse matrix of the rows' codes.
+The penalty is the sum of the squared numbers. Its weight falls step by step, each fit starting where the previous one
+ended, until the log loss on validation rises. The update of Fellner and Schall, which other terms use, was too
+cautious: most ids have so few rows that the likelihood is no parabola.
 
 Shape suffixes: N rows, V codes (the first one stands for none), L labels.
 """
@@ -25,7 +25,7 @@ from dkan_core.utils.arrays import Float64
 
 # In a batch, every row has room for as many codes as the longest one.
 BATCH_ROWS = 8_192
-# Weights of the squared numbers: a code whose rows tell as much as so many certain units is drawn halfway to nothing.
+# Weights of the squared numbers. A code is shrunk halfway to 0 if the information of its rows equals the weight.
 PENALTIES = (1000.0, 300.0, 100.0, 30.0, 10.0, 5.0, 3.0, 2.0, 1.0, 0.5, 0.3, 0.2, 0.1)
 # Newton steps for each of them. The equations need not be solved exactly, as the next step corrects what is left.
 STEPS, TOLERANCE, MAX_ITERATIONS = 2, 0.05, 50
@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(kw_only=True)
 class IdEffects:
-    """One label's numbers, held by a penalty.
+    """One label's numbers, shrunk by a penalty.
 
     Args:
         codes_NV: 1 where a row has a code, as a sparse matrix of float64.
@@ -45,13 +45,13 @@ class IdEffects:
     codes_NV: Any
     penalty: float = PENALTIES[0]
     table_V: Float64 = field(init=False)
-    """What each code adds; what no row has adds nothing."""
+    """The number of each code; 0 for codes that no row has."""
 
     def __post_init__(self) -> None:
         self.table_V = np.zeros(self.codes_NV.shape[1])
 
     def log_odds(self) -> Float64:
-        """Return what the codes of each row add, ``(N,)``."""
+        """Return the sum of the numbers of each row's codes, ``(N,)``."""
         added_N: Float64 = self.codes_NV @ self.table_V
         return added_N
 
@@ -59,7 +59,7 @@ class IdEffects:
         """Take a Newton step of all codes and of the intercept, and add it to the log-odds of the rows.
 
         Returns:
-            The intercept's part. It is not penalized; what most rows have would stand for it otherwise.
+            The intercept's part. It is not penalized; otherwise, codes that most rows have would take its place.
         """
         gradient_N, curvature_N = rows.by_row()
         share_N = curvature_N / max(curvature_N.sum(), LEAST_CURVATURE)
@@ -103,7 +103,7 @@ def _solved(times: Callable[[Float64], Float64], target_V: Float64, diagonal_V: 
 def fitted_ids(
     train: RowReader, valid: RowReader, codes: int, penalties: Sequence[float] | None = None
 ) -> list[IdEffects]:
-    """Return what ids add for each label, where nothing else does but an intercept.
+    """Return the effects of ids for each label, in a model of nothing but ids and an intercept.
 
     Args:
         train: Rows to fit.
@@ -128,7 +128,7 @@ class _Rows:
 
 
 def _fitted(rows: _Rows, judges: _Rows, label: int, penalty: float | None) -> IdEffects:
-    """Return one label's numbers under a penalty of the given weight, or of the one that predicts the judges best."""
+    """Return one label's numbers under the given penalty, or under the one that predicts the judges best."""
     effects = IdEffects(codes_NV=rows.codes_NV)
     likelihood = LogisticLikelihood(*target_of(rows.labels_NL[:, label], rows.weight_N))
     intercept, least, best = likelihood.prior(), np.inf, (effects.penalty, effects.table_V)

@@ -13,8 +13,8 @@ from dkan_core.training.additive_fit.pair_splines import PairSpline
 from dkan_core.training.additive_fit.roughness import pair_roughness, side_roughness
 from dkan_core.utils.arrays import Float64
 
-# What the squared first and second differences of a pair's neighbouring cells count: the less the first ones do, the
-# freer is a plane or a product of both sides, which is what is left of strong pairs.
+# Weights of the squared first and second differences of a pair's neighbouring cells: the smaller the first weight, the
+# less planes and products of both sides are penalized, which are what is left of strong pairs.
 PAIR_DIFFERENCES = (0.05, 1.0)
 # Curvature of cells without rows, on top of what penalties add.
 EMPTY_RIDGE = 1e-6
@@ -82,7 +82,7 @@ class DenseBlocks(PairMatrix):
 
 
 class BandedGrid(PairMatrix):
-    """A grid of knots of two numbers, of which each row has to do with the next two alone.
+    """A grid of knots of two numbers, in which each row is coupled only with the next two.
 
     In groups of two rows, the matrix is block tridiagonal: its factor and the inverse within its bands take time in
     proportion to the groups (Takahashi, Fagan and Chin 1973), not to their cube.
@@ -144,8 +144,8 @@ def _in_groups(bands_3IJJ: Float64, filler: float = 0.0) -> tuple[Float64, Float
     """Return the blocks on and below the diagonal of a matrix whose rows of knots are taken two by two, ``(G, P, P)``.
 
     Args:
-        bands_3IJJ: What each row of knots has to do with itself, the next one and the one after: symmetric blocks.
-        filler: What is on the diagonal of a last row that is added to an odd number of them.
+        bands_3IJJ: Symmetric blocks that couple each row of knots with itself, the next one and the one after.
+        filler: Diagonal of the row that is added to an odd number of rows.
     """
     if bands_3IJJ.shape[1] % 2:
         bands_3IJJ = np.pad(bands_3IJJ, ((0, 0), (0, 1), (0, 0), (0, 0)))

@@ -1,4 +1,4 @@
-"""The numbers of a pair between whose bins there is an order: values at knots, and straight lines between them.
+"""The numbers of a pair with an order between its bins: values at knots, and straight lines between them.
 
 Cells are constant and so small that the surface over them is continuous, while a fit has only as many numbers as there
 are knots (linear B-splines, and the tensor product of two: Eilers and Marx 2003, doi:10.1016/S0169-7439(03)00029-7).
@@ -29,8 +29,8 @@ class PairSpline:
 
     Args:
         shape: Bins of both sides; the first one is that of missing values.
-        cuts: The first code of each bin but the first one, of each side whose codes are those of scores; None: of a
-            category. One side at least has them.
+        cuts: For each side whose codes are those of scores, the first code of each bin except the first one; None for a
+            category. At least one side has cuts.
         max_knots: Knots of each such side, if it has fine bins.
 
     >>> spline = PairSpline((33, 3), (tuple(range(1, 257, 8)), None))
@@ -78,7 +78,7 @@ class PairSpline:
         return all(each is not None and len(each) > NUMERIC_BINS for each in self._cuts)
 
     def project(self, sums_C: Float64) -> Float64:
-        """Return the gradient by the knots of one by the cells, ``(K, S)``."""
+        """Return the gradient by the knots, ``(K, S)``, given that by the cells."""
         sums_KFG = self._by_block(sums_C)
         return _flat(self._first_FS.T @ sums_KFG @ self._second_GS)
 
@@ -105,7 +105,7 @@ class PairSpline:
     def curvature_bands(self, curvature_C: Float64) -> Float64:
         """Return the curvature by the knots of one row of a grid, and of that row and the next, ``(2, I, J, J)``.
 
-        Rows further apart have nothing in common, and the last one has no next.
+        Rows further apart are not coupled, and the last one has no next.
         """
         hats_FI, (rows, columns) = self._first_FS, self.knots
         near_2FI = np.stack([hats_FI**2, np.pad(hats_FI[:, :-1] * hats_FI[:, 1:], ((0, 0), (0, 1)))])
@@ -131,10 +131,10 @@ def _products(hats_FS: Float64) -> Float64:
 
 @functools.cache
 def hat_functions(cuts: Cuts, max_knots: int = KNOTS) -> Float64:
-    """Return what each knot counts in each bin, ``(bins, knots)``: 1 in its own one, falling to 0 at its neighbours'.
+    """Return each knot's weight in each bin, ``(bins, knots)``: 1 in its own bin, falling to 0 at its neighbours'.
 
-    Knots are as far apart in rank as in score, half and half: rows are many in the middle, but effects change where
-    scores do. Between them, lines are straight over scores.
+    Knots are spaced half by rank and half by score: most rows are in the middle, but effects change where scores do.
+    Between knots, lines are straight over scores.
 
     Args:
         cuts: The first code of each bin but that of missing values.

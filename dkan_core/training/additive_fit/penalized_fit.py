@@ -26,8 +26,8 @@ from dkan_core.utils.arrays import Float64, UInt16
 
 # Passes over the terms; the weights of penalties are updated in every second one from the third on.
 ROUNDS, FIRST_UPDATE, UPDATE_EVERY = 16, 2, 2
-# Passes, counted from 0, from which on slopes are penalized as much as explains them best, and at whose beginning sharp
-# pairs get more knots. Columns that are alike take many passes to share out what they say.
+# The pass, counted from 0, from which on the weights of slopes are adapted, and the one at whose beginning sharp pairs
+# get more knots. Similar columns take many passes to divide their effect among them.
 FIRST_SLOPE_UPDATE, SHARP_PAIRS_AT = 8, 10
 
 
@@ -54,7 +54,7 @@ class PenalizedTerm:
         return self.monotone(table_C + step_C) - table_C if self.sign else step_C
 
     def monotone(self, table_C: Float64) -> Float64:
-        """Return the nearest table that is monotone from the first code on that stands for no missing value."""
+        """Return the nearest table that is monotone over the codes that do not stand for a missing value."""
         from sklearn.isotonic import isotonic_regression
 
         weight_C = self.curvature_C[1:] + EMPTY_RIDGE
@@ -73,7 +73,7 @@ def penalized_terms(
 
     Args:
         layout: The terms.
-        shape: What the layout is of: where bins begin.
+        shape: The shape that the layout was made of: it says where bins begin.
         monotone: 1 for features along which log-odds never fall, -1 where they never rise.
         codes_TN: Each row's code of each term of the layout.
         sharpest: Features of the pairs that have the most knots.
@@ -105,8 +105,8 @@ class PenalizedFit:
     Args:
         terms: The terms, in the order of the table. Their penalties are changed where ``fit`` adapts them.
         target_N: 0 or 1.
-        weight_N: What each row counts.
-        ids: What ids of lists add, where they have a term: the fit goes on from there.
+        weight_N: Weight of each row.
+        ids: Effects of ids of lists, if they have a term: the fit continues from them.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class PenalizedFit:
             self.intercept += self.rows.center()
 
     def refine(self, rounds: int) -> None:
-        """Take steps of all terms by the curvature and the penalties that another fit has left there."""
+        """Take steps of all terms with the curvature and the penalties that another fit has left in them."""
         for _ in range(rounds):
             for each in self.terms:
                 self._update(each, factorize=False)

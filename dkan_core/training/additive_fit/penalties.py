@@ -1,4 +1,4 @@
-"""What holds the terms of a penalized fit: for each kind of term a weight times a quadratic form of its numbers.
+"""The penalties of a penalized fit: for each kind of term, a weight times a quadratic form of its numbers.
 
 A penalty knows the curvature of the likelihood by its term's numbers, takes Newton steps, and adapts its weight.
 
@@ -20,20 +20,20 @@ from dkan_core.utils.arrays import Float64
 
 # The greatest weight, at which a term is a line or nothing, and the largest factor of an update.
 MOST_WEIGHT, MAX_FACTOR = 1e6, 10.0
-# Weight of the squared slope of a curve, which second differences leave free: next to nothing to begin with, which is
-# also the least. Slopes that were held back before would stay so.
+# Weight of the squared slope of a curve, which second differences do not penalize: almost 0 at the start, which is also
+# the minimum. Slopes that were shrunk at the start would stay so.
 START_SLOPE_WEIGHT = 1e-4
-# What an update of a pair's weight is multiplied by: it takes the term by itself, as though no other one explained the
-# same rows, and so asks for too much; of pairs, which overlap most, above all.
+# Factor of an update of a pair's weight: the update looks at a term by itself, as though no other one explained the
+# same rows, and so makes the weight too large, above all for pairs, which overlap most.
 PAIR_FACTOR = 0.65
-# A pair whose weight is no more than this is as rough as its knots allow, as geographic ones are: it gets more of them.
-# If these are still too few, its weight falls to almost the least one: to the second number or less.
+# A pair whose weight is no more than this is as rough as its knots allow, as geographic pairs are: it gets more knots.
+# If these are still too few, its weight falls almost to the minimum: to the second number or less.
 SHARP_PAIR_WEIGHT, SHARPEST_PAIR_WEIGHT = 1.0, 0.15
 # Curvature of a missing value's own number, on top of what penalties add.
 MISSING_RIDGE = 1.0
-# The same of a curve's numbers. Lines are hardly penalized at first: one through a common value and a rare one beside
-# it, whose few rows are all of one class, would grow without end, and over codes that no row has to thousands of
-# log-odds. Of a line by 4 log-odds this takes 0.2 nats.
+# The same for a curve's numbers. At first, lines are hardly penalized: a line through a common value and a rare one
+# beside it, whose few rows have one class, would grow without bound, to thousands of log-odds over codes that no row
+# has. For a line over 4 log-odds, this costs 0.2 nats.
 CURVE_RIDGE = 1e-3
 
 
@@ -60,12 +60,12 @@ class Penalty(ABC):
 
     @property
     def is_settled(self) -> bool:
-        """Whether the weight is as great as can be: there it stays."""
+        """Whether the weight has reached its maximum, where it stays."""
         return self.weight >= MOST_WEIGHT
 
 
 class CodesPenalty(Penalty):
-    """Squares, of numbers without neighbours."""
+    """Squares, for numbers without neighbours."""
 
     start_weight, least_weight = 3.0, 0.3
 
@@ -120,14 +120,14 @@ class CurvePenalty(Penalty):
         self.weight = _adapted(self.weight, rank, float(used), float(bends @ bends), self.least_weight)
 
     def adapt_slope(self, table_C: Float64) -> None:
-        """Do the same with the weight of the slope."""
+        """Adapt the weight of the slope."""
         used = self._slope_variance * (1 - self._shrinkage * self._slope_variance)
         slope = float(curve_slope() @ table_C)
         self.slope_weight = _adapted(self.slope_weight, 1, used, slope**2, START_SLOPE_WEIGHT)
 
     @property
     def is_settled(self) -> bool:
-        """Whether both weights are as great as can be: there they stay."""
+        """Whether both weights have reached their maximum, where they stay."""
         return self.weight >= MOST_WEIGHT and self.slope_weight >= MOST_WEIGHT
 
 
@@ -135,7 +135,7 @@ class PairPenalty(Penalty):
     """Squared differences, of both orders, between neighbouring cells of a pair; squares where there are none.
 
     Args:
-        spline: Has the knots whose numbers are fitted; None: those of all cells are.
+        spline: The knots whose numbers are fitted; None if the numbers of all cells are.
     """
 
     start_weight, least_weight = 10.0, 0.1
@@ -170,7 +170,7 @@ class PairPenalty(Penalty):
         self.weight = _adapted(self.weight, numbers_KS.size, used, square, self.least_weight, PAIR_FACTOR)
 
     def sharpen(self, table_C: Float64) -> Float64 | None:
-        """Give a pair that is as rough as its knots allow more of them.
+        """Give more knots to a pair that is as rough as its knots allow.
 
         Returns:
             The table with the same numbers at the new knots; None where there are no more of them.
@@ -195,12 +195,12 @@ def _adapted(weight: float, rank: int, used: float, square: float, least: float,
     """Return the weight of a penalty by the update of Fellner and Schall.
 
     Args:
-        weight: The present one.
-        rank: Of the penalty's matrix.
+        weight: Current weight.
+        rank: Rank of the penalty's matrix.
         used: Trace of that matrix times the inverse of curvature and penalties.
         square: The penalty of what is estimated, without its weight.
-        least: The weight is no less.
-        factor: What the update is multiplied by.
+        least: Minimum of the weight.
+        factor: Factor of the update.
     """
     unexplained = factor * max(rank / weight - used, np.finfo(np.float64).tiny)
     change = unexplained / max(square, unexplained / MAX_FACTOR)
@@ -209,7 +209,7 @@ def _adapted(weight: float, rank: int, used: float, square: float, least: float,
 
 @functools.cache
 def curve_slope() -> Float64:
-    """Return what a curve is multiplied by to get its slope; its length is 1, and a missing value does not count."""
+    """Return the unit vector whose product with a curve is its slope; the missing value does not count."""
     centered = np.arange(SCORE_CODES - 1) - (SCORE_CODES - 2) / 2
     slope_C: Float64 = np.concatenate([[0.0], centered / np.linalg.norm(centered)])
     return slope_C

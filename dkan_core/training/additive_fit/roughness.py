@@ -26,8 +26,8 @@ def pair_roughness(
 
     Args:
         shape: Bins of both sides.
-        ordered: Whether a side's bins have neighbours; those of a category are held against zero.
-        differences: What first and second differences count.
+        ordered: Whether a side's bins have neighbours; those of a category are shrunk towards zero.
+        differences: Weights of first and second differences.
     """
     first_II, second_JJ = (side_roughness(*each, differences) for each in zip(shape, ordered, strict=True))
     roughness_CC: Float64 = np.kron(first_II, np.eye(shape[1])) + np.kron(np.eye(shape[0]), second_JJ)

@@ -1,7 +1,7 @@
 """Gradients summed as one flat buffer a step: by torch.distributed, or around a ring that is written out.
 
-No hooks, and nothing is packed or copied. In the ring each rank talks to its two neighbours alone: with W ranks each
-number is sent 2 (W - 1) / W times by each, whatever W, and every sum has one fixed order.
+No hooks are needed, and nothing is packed or copied. In the ring, each rank talks only to its two neighbours: with W
+ranks, each rank sends every number 2 (W - 1) / W times, and every sum has one fixed order.
 
 Shape suffixes: N numbers of a buffer.
 """
@@ -14,7 +14,7 @@ from torch import Tensor
 from dkan_core.training.collectives.base import RoundInputs, RoundTotals, Strategy
 
 Exchange = Callable[[Tensor, Tensor], None]
-"""Sends the first to the next rank and fills the second from the one before."""
+"""Sends the first tensor to the next rank and fills the second from the previous one."""
 
 
 class AllReduce(Strategy):
@@ -26,13 +26,13 @@ class AllReduce(Strategy):
             self.replica.bind_gradients(self.update_N)
 
     def all_reduce(self, buffer_N: Tensor) -> None:
-        """Put the sum over all ranks in the place of each one's numbers: by torch.distributed, with NCCL or gloo."""
+        """Replace the numbers of every rank by their sum, with torch.distributed over NCCL or gloo."""
         # Overlapping it with the backward pass, as DDP does, gains nothing here: nearly all of the gradient is the
         # first layer's, which comes last.
         self.process_group.all_reduce(buffer_N)
 
     def run_sync_round(self, inputs: RoundInputs) -> RoundTotals:
-        """Compute this rank's gradient and sum all, each weighted by its measured labels."""
+        """Compute this rank's gradient, and sum the gradients of all ranks, weighted by measured labels."""
         (step,) = inputs.steps
         self.replica.load(inputs.state_KP[0])
         own = self.replica.compute_gradient(self.batches.get(step, self.process_group.rank), self.config)
@@ -50,7 +50,7 @@ class AllReduce(Strategy):
 
 
 class Ring(AllReduce):
-    """The same, summed around a ring."""
+    """``AllReduce`` with sums around a ring."""
 
     def all_reduce(self, buffer_N: Tensor) -> None:
         group = self.process_group
@@ -58,7 +58,7 @@ class Ring(AllReduce):
 
 
 def ring_all_reduce(buffer_N: Tensor, rank: int, size: int, exchange: Exchange) -> None:
-    """Put the sum over a ring of ranks in the place of each one's numbers.
+    """Replace the numbers of every rank by their sum over the ring.
 
     The buffer is cut into as many chunks as there are ranks. First each chunk goes around and grows to a sum, which
     is whole at one rank; then the sums go around.
@@ -71,7 +71,7 @@ def ring_all_reduce(buffer_N: Tensor, rank: int, size: int, exchange: Exchange) 
     """
     chunks = torch.tensor_split(buffer_N, size)
     scratch = torch.empty_like(chunks[0])
-    # After this, each rank has one chunk that is summed.
+    # After this loop, each rank has the whole sum of one chunk.
     for turn in range(size - 1):
         target = chunks[(rank - turn - 1) % size]
         received = scratch[: len(target)]

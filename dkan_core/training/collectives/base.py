@@ -17,13 +17,13 @@ from dkan_core.training.compute.flat_model import Replica
 from dkan_core.training.state.parameter_store import UpdateRules
 from dkan_core.utils.arrays import Float32
 
-# float32 counts exactly to 2**24: so split, rows are exact up to 2**36.
+# float32 counts exactly up to 2**24; split in two numbers, rows are exact up to 2**36.
 ROWS_UNIT = 1 << 12
 
 
 @dataclass(frozen=True, kw_only=True)
 class RoundTotals:
-    """Values summed over the ranks along with gradients or parameters, in float32: counts so that they are exact."""
+    """Values summed over the ranks along with gradients or parameters, in float32; counts are split to stay exact."""
 
     weight: float = 0.0
     """Sum over the measured labels."""
@@ -35,7 +35,7 @@ class RoundTotals:
     """Rows, in units of ``ROWS_UNIT``."""
 
     row_remainder: float = 0.0
-    """Rows left over from that."""
+    """The remaining rows."""
 
     ending: float = 0.0
     """Why the run ends after this round, as decided by the first rank: an index of ``ENDINGS``."""
@@ -68,7 +68,7 @@ class RoundTotals:
 
     @classmethod
     def from_tensor(cls, totals: Tensor) -> Self:
-        """Return those that a tensor holds in their order."""
+        """Return the totals in a tensor, which has them in the order of the fields."""
         return cls(**dict(zip((field.name for field in fields(cls)), totals.tolist(), strict=True)))
 
     def over_ranks(self, process_group: ProcessGroup) -> Self:
@@ -97,7 +97,7 @@ TOTALS = len(fields(RoundTotals))
 
 @dataclass(frozen=True, kw_only=True)
 class RoundInputs:
-    """A round as every rank begins it."""
+    """What a rank begins a round with."""
 
     state_KP: Float32
     """The committed state."""
@@ -133,7 +133,7 @@ class Strategy(ABC):
     def __post_init__(self) -> None:
         self.config = self.rules.config
         count = self.arrays * self.replica.values_P.numel()
-        # The totals lie behind the numbers: one exchange sums both.
+        # The totals follow the numbers in the buffer, so one exchange sums both.
         self.buffer_N = torch.zeros(count + TOTALS, device=self.process_group.device)
         self.update_N = self.buffer_N[:count]
         self._tail = self.buffer_N[count:]
@@ -148,9 +148,9 @@ class Strategy(ABC):
         return reduced_N
 
     def write_tail(self, own: RoundTotals) -> None:
-        """Put what this rank adds to the totals behind its numbers."""
+        """Write this rank's part of the totals behind its numbers."""
         self._tail.copy_(torch.tensor(astuple(own)))
 
     def read_tail(self) -> RoundTotals:
-        """Return what stands there, once it is summed."""
+        """Return the totals behind the numbers, once they are summed."""
         return RoundTotals.from_tensor(self._tail)

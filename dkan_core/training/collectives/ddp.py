@@ -26,7 +26,7 @@ class DistributedDataParallelism(Strategy):
         self.model = DdpModel(self.process_group, self.replica, self.config)
 
     def run_sync_round(self, inputs: RoundInputs) -> RoundTotals:
-        """Compute the loss as this rank's share of that of all, and let DDP average its gradient."""
+        """Compute this rank's share of the global loss, and let DDP average its gradient."""
         (step,) = inputs.steps
         arrays = self.batches.get(step, self.process_group.rank)
         self.replica.load(inputs.state_KP[0])
@@ -55,7 +55,7 @@ class DdpModel:
 
         Args:
             batch: This rank's rows, maybe none.
-            weight: Of their measured labels.
+            weight: Total weight of their measured labels.
 
         Returns:
             The mean loss of these rows, and the weight of the global batch: scalars.
@@ -73,7 +73,7 @@ class DdpModel:
         rows = len(batch["labels"])
         size = max(1, -(-rows // self.config.accumulate))
         losses = []
-        # Once also without rows: the other ranks wait for this one's part of the average.
+        # At least once, also without rows: the other ranks wait for this one's part of the average.
         starts = range(0, max(1, rows), size)
         for start in starts:
             part = {name: tensor[start : start + size] for name, tensor in batch.items()}
@@ -86,7 +86,7 @@ class DdpModel:
 
 
 class _Logits(nn.Module):
-    """The model with its members' logits as what ``forward`` returns."""
+    """A module whose ``forward`` returns the logits of the model's members."""
 
     def __init__(self, model: TabularModel) -> None:
         super().__init__()

@@ -1,8 +1,8 @@
 """Local SGD (Stich 2019, arXiv:1805.09767) with AdamW: local steps, and an average every ``sync_interval``.
 
-Each begins a round with the state that all have agreed on and has moments of its own until its end; then parameters and
-moments are averaged, weighted by rows. So nothing but that state has to be kept, and one rank alone equals plain
-training to the bit.
+Each rank begins a round with the common state and has its own moments until the round ends; then parameters and moments
+are averaged, weighted by rows. So only the common state has to be kept, and a single rank equals plain training to the
+bit.
 
 Shape suffixes: P trainable parameters, N numbers of a buffer.
 """
@@ -27,7 +27,7 @@ class LocalSGD(Strategy):
 
     def run_sync_round(self, inputs: RoundInputs) -> RoundTotals:
         """Take the steps of a round alone, then average."""
-        # A copy: a round that is refused leaves the committed state as it was.
+        # A copy, so that a refused round leaves the committed state as it was.
         np.copyto(self.state_3P, inputs.state_KP[: self.arrays])
         totals = self.local_steps.take(
             AdamState(*self.state_3P), inputs.steps, self.process_group.rank, inputs.lr_scale

@@ -1,8 +1,8 @@
 """What strategies that divide the model among ranks share: each rank's device holds only a part of it.
 
-Every rank has the whole state in its host's memory, as with all strategies, so that checkpoints, snapshots and what
-happens when a rank dies are the same. Of a step's gradient each has its part, and zeros elsewhere: one sum over all
-ranks makes it whole, whichever way the model is divided.
+Every rank has the whole state in its host's memory, as with all strategies, so checkpoints, snapshots and the recovery
+from a rank's death are the same. Each rank computes its part of a step's gradient, with zeros elsewhere: one sum over
+all ranks makes it whole, however the model is divided.
 
 Shape suffixes: P trainable parameters of the whole model.
 """
@@ -25,7 +25,7 @@ class ModelParallelism(Strategy):
     """One gradient a step, computed by ranks that each have a part of the model."""
 
     repeated: tuple[str, ...] = ()
-    """What the names of parameters begin with that all ranks of a copy have, with the same gradient."""
+    """Name prefixes of the parameters that all ranks of a copy have, with the same gradient."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -46,9 +46,9 @@ class ModelParallelism(Strategy):
 
     @abstractmethod
     def add_gradient(self, arrays: Arrays) -> LossTotals:
-        """Add the gradient of a slice's loss, summed over its labels, to that of the part; return the mean loss.
+        """Add the gradient of a slice's loss, summed over its labels, to the part's gradient; return the mean loss.
 
-        One rank of each copy returns it, with the weight and the rows; the others return nothing but zeros.
+        One rank of each copy returns loss, weight and rows; the others return zeros.
         """
 
     def run_sync_round(self, inputs: RoundInputs) -> RoundTotals:

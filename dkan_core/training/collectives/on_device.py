@@ -2,10 +2,10 @@
 
 Each rank applies the same update to the same parameters, as it does on the host, so that all states stay the same.
 
-Sums by NCCL may be part of a CUDA graph. What its and torch's documentation ask for in turn: all ranks capture and
-replay the same steps (``StepGraph``); the first sums are launched, and so connections are made before; calls of other
-threads, such as torch's watchdog, do not end the capture ("thread_local"); captured sums are not watched by torch, but
-by ``wait_for``; and graphs are released before the connections are closed (``DeviceRounds.close``).
+Sums by NCCL may be part of a CUDA graph. The documentation of NCCL and torch then requires: all ranks capture and
+replay the same steps (``StepGraph``); the first sums are launched, so that connections exist before a capture; calls of
+other threads, such as torch's watchdog, do not end the capture ("thread_local"); ``wait_for`` watches captured sums, as
+torch does not; and graphs are released before the connections are closed (``DeviceRounds.close``).
 
 Shape suffixes: P trainable parameters, N numbers of a buffer.
 """
@@ -26,10 +26,10 @@ from dkan_core.training.compute.step_exchange import StepExchange
 from dkan_core.training.state.parameter_store import UpdateRules
 
 MIXING = "NCCL_GRAPH_MIXING_SUPPORT"
-"""Variable by which NCCL is told that sums are launched and replayed side by side."""
+"""Variable that tells NCCL that launched and replayed sums are mixed."""
 
 POLL_SECONDS = 1e-4
-"""How often to look whether a device has come to an event: a step takes several times as long."""
+"""How often to check whether a device has reached an event: a step takes several times as long."""
 
 
 class DeviceExchange(StepExchange):
@@ -53,7 +53,7 @@ class DeviceExchange(StepExchange):
         return self.process_group.device == self.replica.device
 
     def sum_over_ranks(self, buffer_N: Tensor) -> None:
-        """Put the sum over all ranks in the place of each one's numbers."""
+        """Replace the numbers of every rank by their sum over all ranks."""
         if self._sums_on_device:
             self.all_reduce(buffer_N)
             return
@@ -62,20 +62,20 @@ class DeviceExchange(StepExchange):
         buffer_N.copy_(host_N)
 
     def all_reduce(self, buffer_N: Tensor) -> None:
-        """Do the same where the process group is."""
+        """Do the same on the process group's device."""
         self.process_group.all_reduce(buffer_N)
 
     def wait_for_peers(self, record_activity: Callable[[], None]) -> None:
         self.process_group.wait_for_all(record_activity)
 
     def all_agree(self, agreed: bool) -> bool:
-        """Return whether all ranks say yes: they launch their sums in the same way."""
+        """Return whether all ranks agree, so that all launch their sums in the same way."""
         refusals = torch.tensor([float(not agreed)], device=self.process_group.device)
         self.process_group.all_reduce(refusals)
         return refusals.item() == 0
 
     def wait_for(self, event: torch.cuda.Event) -> None:
-        """Wait until the device has come to an event, unless a rank that it waits for may be gone."""
+        """Wait until the device has reached an event; exit if that takes too long, as a rank may be gone."""
         deadline = time.monotonic() + self.config.exchange_timeout
         with self.process_group.exit_on_peer_loss():
             while not event.query():
@@ -89,7 +89,7 @@ class GradientExchange(DeviceExchange):
 
     def __init__(self, process_group: ProcessGroup, replica: Replica, rules: UpdateRules) -> None:
         super().__init__(process_group, replica, rules)
-        # The weight lies behind the gradient: one exchange sums both.
+        # The weight follows the gradient in the buffer, so one exchange sums both.
         self.buffer_N = torch.zeros(replica.values_P.numel() + 1, device=replica.device)
         replica.bind_gradients(self.buffer_N[:-1])
 
@@ -106,7 +106,7 @@ class GradientExchange(DeviceExchange):
 
 
 class RingExchange(GradientExchange):
-    """``ring``: the same, around a ring."""
+    """``ring``: ``allreduce`` with sums around a ring."""
 
     def all_reduce(self, buffer_N: Tensor) -> None:
         group = self.process_group
@@ -122,11 +122,11 @@ class DdpExchange(DeviceExchange):
 
     @property
     def why_not_captured(self) -> str:
-        """Always: it rebuilds its buckets in the first steps, and counts its calls on the host."""
+        """Always a reason: DDP rebuilds its buckets in the first steps, and counts its calls on the host."""
         return "DDP counts its calls on the host; strategy allreduce computes the same, and can be captured"
 
     def gradient(self, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        """Compute the loss as this rank's share of that of all, and let DDP average its gradient."""
+        """Compute this rank's share of the global loss, and let DDP average its gradient."""
         self.replica.gradients_P.zero_()
         weight = total_weight(batch, self.config)
         loss, total = self.model.backward(batch, weight)
@@ -152,7 +152,7 @@ class AveragingExchange(DeviceExchange):
         return agreed
 
     def end_round(self, state_3P: Tensor, rows: int) -> None:
-        """Put the mean over all ranks in the place of parameters and moments."""
+        """Replace parameters and moments by their mean over all ranks."""
         if self.process_group.size == 1:
             return
         torch.mul(state_3P.view(-1), rows, out=self.buffer_N[:-1])

@@ -1,8 +1,8 @@
 """Pipeline parallelism (GPipe: Huang et al. 2019, arXiv:1811.06965): ranks have consecutive layers.
 
-The rows of a step go through them in micro-batches, so that a rank computes one while others compute the next:
-``torch.distributed.pipelining`` sends what lies between. All micro-batches of a run have the same number of rows, as
-that asks for; what a batch lacks are rows without a measured label, which change nothing.
+The rows of a step pass through the ranks in micro-batches, so that a rank computes one while others compute the next;
+``torch.distributed.pipelining`` sends the activations. It requires the same number of rows in all micro-batches of a
+run, so batches are padded with rows without a measured label, which change nothing.
 
 Shape suffixes: M members, B rows of a micro-batch, L labels, O units of a member.
 """
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Pipeline(ModelParallelism):
-    """Ranks have consecutive layers, as many each as the others or one more; the first also has the encoder."""
+    """Each rank has consecutive layers, their numbers differing by at most one; the first also has the encoder."""
 
     _schedule: "ScheduleGPipe | None" = None
 
@@ -88,7 +88,7 @@ class Pipeline(ModelParallelism):
 
 
 class Stage(nn.Module):
-    """Consecutive layers of a model; its other parameters are given up.
+    """Consecutive layers of a model; its other parameters are dropped.
 
     Args:
         model: The model, changed.
@@ -119,7 +119,7 @@ class Stage(nn.Module):
                 parameter.requires_grad_(False).data = parameter.new_empty(0)
 
     def shapes(self, rows: int) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
-        """Return the shapes of what this stage is given and gives for so many rows."""
+        """Return the shapes of this stage's inputs and outputs for ``rows`` rows."""
         config = self.model.config
         between: list[tuple[int, ...]] = [(config.members, rows, config.hidden[index - 1]) for index in self.edges]
         logits: tuple[int, ...] = (rows, config.members, len(config.labels))

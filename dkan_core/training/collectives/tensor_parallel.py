@@ -3,8 +3,8 @@
 The ranks are a mesh of two dimensions: along "tensor" they have different units of one copy of the model and take the
 same rows, along "data" they have different rows. ``tensor-parallel`` has one copy, ``hybrid`` several.
 
-Each divided layer reads all inputs and computes the rank's own outputs ("column-parallel"), which are then gathered: by
-DTensor, which knows the backward pass of what it does. The last layer is not divided, as there are few labels.
+Each divided layer reads all inputs and computes the rank's own outputs ("column-parallel"), which DTensor then gathers,
+with the matching backward pass. The last layer is not divided, as there are few labels.
 
 Shape suffixes: M members, B rows, L labels, H outputs of the first layer over all members.
 """
@@ -97,7 +97,7 @@ class TensorParallelism(ModelParallelism):
         from torch.distributed.tensor import DTensor, Replicate, Shard
 
         placed = DTensor.from_local(units, self._mesh, [Shard(units.dim() - 1)], run_check=False)
-        # Behind it all ranks compute the same, and so have the same gradient.
+        # After this layer all ranks compute the same, and so have the same gradient.
         return placed.full_tensor(grad_placements=[Replicate()])
 
     def _sum_gradients_of_inputs(self, _: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:

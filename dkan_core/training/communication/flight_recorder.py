@@ -1,7 +1,7 @@
-"""Diagnosis of ranks that wait for each other in vain: torch's flight recorder, and its debugging variables.
+"""Diagnosis of ranks that wait for each other in vain, with torch's flight recorder and its debugging variables.
 
-torch keeps each rank's last collectives in a ring: which, of what size, in what order, begun or done. Where one times
-out, the rings of all ranks, side by side, show who did not come (``TrainConfig.debug_distributed``).
+torch keeps each rank's last collectives in a ring buffer: their kind, size, order and state. If one times out, the
+buffers of all ranks show which rank is missing (``TrainConfig.debug_distributed``).
 """
 
 import json
@@ -15,7 +15,7 @@ from torch._C import _distributed_c10d as c10d
 
 from dkan_core.utils.storage.files import write_json
 
-# Collectives that a rank keeps: the figure of torch's own documentation. A step of allreduce has one.
+# Collectives that a rank keeps, as in torch's documentation. A step of allreduce has one.
 KEPT_COLLECTIVES = 2000
 
 logger = logging.getLogger(__name__)
@@ -25,8 +25,8 @@ class FlightRecorder:
     """The recorder of one rank.
 
     Args:
-        folder: For dumps and logs of the libraries; empty where there is none, and only the log tells.
-        rank: Of this process.
+        folder: For dumps and logs of the libraries; empty if there is none, and diagnosis is only in the log.
+        rank: Rank of this process.
     """
 
     def __init__(self, folder: str, rank: int) -> None:
@@ -34,19 +34,19 @@ class FlightRecorder:
         self.rank = rank
 
     def start(self, device: torch.device) -> None:
-        """Record and check collectives; to be called before the process group is made."""
+        """Record and check collectives; call this before the process group is made."""
         for name, value in self.variables().items():
             os.environ.setdefault(name, value)
-        # gloo's ranks compare what they are about to do, and so name the one that does not come. With NCCL that would
-        # be a synchronization per collective, which no CUDA graph may hold.
+        # gloo's ranks compare their next collectives, and so name the rank that does not join. With NCCL that would
+        # take a synchronization per collective, which no CUDA graph may contain.
         level = c10d.DebugLevel.DETAIL if device.type == "cpu" else c10d.DebugLevel.INFO
         if "TORCH_DISTRIBUTED_DEBUG" not in os.environ:
-            # torch has read the variable when it was imported.
+            # torch read the variable when it was imported.
             c10d.set_debug_level(level)
         logger.info("collectives are recorded, debug level %s", c10d.get_debug_level().name)
 
     def variables(self) -> dict[str, str]:
-        """Return the variables that torch and NCCL are given, unless they have values of their own."""
+        """Return the variables to set for torch and NCCL, unless they are set already."""
         variables = {
             "TORCH_FR_BUFFER_SIZE": str(KEPT_COLLECTIVES),
             "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
@@ -76,8 +76,8 @@ class FlightRecorder:
 
 
 def recorded(device: torch.device) -> dict[str, Any]:
-    """Return what torch has recorded in this process, as its JSON holds it."""
-    # As JSON: the other form of a dump is a pickle.
+    """Return what torch has recorded in this process, parsed from its JSON."""
+    # JSON, as the other format of a dump is a pickle.
     try:
         text = c10d._dump_fr_trace_json(backend="nccl" if device.type == "cuda" else "gloo")
     except TypeError:

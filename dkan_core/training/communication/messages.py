@@ -1,6 +1,6 @@
 """Messages between a run's processes: JSON lines over socket pairs.
 
-A socket tells at once when the process at its other end has died, whatever killed it.
+A socket shows at once that the process at its other end has died, whatever killed it.
 """
 
 import contextlib
@@ -60,7 +60,7 @@ class Channel:
 
     def waiting(self) -> list[Message]:
         """Return the messages that have arrived, without waiting; a closed end shows as ``lost``."""
-        # What has arrived before the other end was closed is still to be read.
+        # Messages that arrived before the other end was closed are still to be read.
         with contextlib.suppress(BlockingIOError, PeerLostError):
             while not self.lost:
                 self._fill(socket.MSG_DONTWAIT)
@@ -68,7 +68,7 @@ class Channel:
         return [json.loads(line) for line in lines]
 
     def send_error(self, error: DkanError) -> None:
-        """Send an error that would come again in another process, for ``error_of`` at the other end."""
+        """Send an error that would recur in another process, for ``error_of`` at the other end."""
         self.send(kind="error", error=type(error).__name__, text=str(error))
 
     @property
@@ -90,7 +90,7 @@ class Channel:
 
 
 def error_of(message: Message) -> DkanError | None:
-    """Return the error in a message; None in one that says something else."""
+    """Return the error in a message; None if it holds no error."""
     if message["kind"] != "error":
         return None
     error: DkanError = getattr(errors, message["error"])(message["text"])

@@ -27,10 +27,10 @@ from dkan_core.utils import gpu
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 
 MEETING_SECONDS = 1800.0
-"""How long ranks wait for each other to be ready: as long as the launcher tries to start one."""
+"""How long ranks wait until all are ready: as long as the launcher keeps trying to start one."""
 
 POLL_SECONDS = 0.1
-"""How often they look."""
+"""How often they check."""
 
 logger = logging.getLogger(__name__)
 
@@ -39,8 +39,8 @@ def open_tcp_store(host: str, port: int, timeout: float, *, is_master: bool, lis
     """Connect to a store, or serve one.
 
     Args:
-        host: Where it is.
-        port: Of it.
+        host: Host of the store.
+        port: Port of the store.
         timeout: Seconds to wait for it.
         is_master: Whether this process serves it.
         listening: Socket that the store takes over; without one it listens on every address.
@@ -62,11 +62,11 @@ def serve_loopback_store(timeout: float, address: str = "127.0.0.1", port: int =
 
     Args:
         timeout: Seconds that its clients wait for it.
-        address: Of the loopback.
+        address: Loopback address.
         port: To listen at. Default: a free one.
 
     Raises:
-        OSError: Somebody else listens there.
+        OSError: The port is in use.
     """
     listener = socket.create_server((address, port))
     port = listener.getsockname()[1]
@@ -79,7 +79,7 @@ def local_rendezvous(store: TCPStore, config: ResolvedTrainConfig) -> Rendezvous
 
 
 def backend_for_devices(devices: Sequence[str]) -> str:
-    """Return what ranks on these devices of a node can talk with.
+    """Return the backend for ranks on these devices of a node.
 
     >>> backend_for_devices(["cuda:0", "cuda:1"]), backend_for_devices(["cuda:0", "cuda:0"])
     ('cpu:gloo,cuda:nccl', 'gloo')
@@ -95,10 +95,10 @@ class ProcessGroup:
     Args:
         rendezvous: Where the ranks find each other.
         rank: This rank's number.
-        size: How many there are.
-        device: Where it computes.
-        timeout: Seconds that it waits for the others before it gives them up for lost.
-        recorder: Of its collectives, to be dumped where the others are lost. Default: none.
+        size: Number of ranks.
+        device: Device that the rank computes on.
+        timeout: Seconds to wait for the other ranks before giving them up for lost.
+        recorder: Records the collectives, and dumps them if other ranks are lost. Default: none.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class ProcessGroup:
         self.rank = rank
         self.size = size
         self.stopwatch = Stopwatch()
-        """Told what the time between ranks went into; by default one that is not read."""
+        """Receives the time spent on exchanges; by default a stopwatch that nobody reads."""
 
         self.device = device if rendezvous.backend != "gloo" else torch.device("cpu")
         """Where buffers are summed."""
@@ -122,10 +122,10 @@ class ProcessGroup:
         if recorder is not None:
             recorder.start(self.device)
         if rendezvous.one_node:
-            # Nothing listens beyond this machine: neither library asks for a password.
+            # Listen only on the loopback: neither library has a password.
             os.environ |= {"GLOO_SOCKET_IFNAME": LOOPBACK, "NCCL_SOCKET_IFNAME": LOOPBACK}
         with self.exit_on_peer_loss():
-            # Without one of its own torch.distributed waits 30 minutes for a rank whose node is gone.
+            # By default, torch.distributed waits 30 minutes for a rank whose node is gone.
             patience = timedelta(seconds=timeout)
             self._store = PrefixStore(
                 rendezvous.prefix, open_tcp_store(rendezvous.host, rendezvous.port, timeout, is_master=False)
@@ -134,23 +134,23 @@ class ProcessGroup:
 
     @contextmanager
     def exit_on_peer_loss(self) -> Iterator[None]:
-        """End this process, with a code that says so, when another rank is gone."""
+        """Exit with ``PEER_LOST`` when another rank is gone."""
         try:
             yield
         except (torch.OutOfMemoryError, torch.AcceleratorError):
             # This rank's own device has failed.
             raise
         except RuntimeError:
-            # What cannot be captured can be launched.
+            # An operation that fails while a CUDA graph is captured may still work without a graph.
             if self.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
                 raise
-            # NCCL says of a GPU that has failed only that a call of CUDA has.
+            # If a GPU has failed, NCCL reports only that a call of CUDA has failed.
             gpu.check_works(self.device)
             logger.exception("lost the other ranks")
             if self._recorder is not None:
                 self._recorder.keep_dump(self.device)
             sys.stderr.flush()
-            # At once: what is left of the connections may wait for those that are gone.
+            # Exit at once: closing what is left of the connections may wait for the lost ranks.
             os._exit(PEER_LOST)
 
     @contextmanager
@@ -160,10 +160,10 @@ class ProcessGroup:
         self.stopwatch.lap("exchange")
 
     def wait_for_all(self, record_activity: Callable[[], None]) -> None:
-        """Wait, once, until every rank is ready for steps, which may take some minutes longer than others.
+        """Wait, once, until every rank is ready for steps, as some take minutes longer than others.
 
         Args:
-            record_activity: Called again and again: whoever waits is not stuck, and who is waited for may be.
+            record_activity: Called while waiting: a rank that waits is not stuck, but the one that it waits for may be.
         """
         deadline = time.monotonic() + MEETING_SECONDS
         with self.exit_on_peer_loss():
@@ -175,7 +175,7 @@ class ProcessGroup:
                 time.sleep(POLL_SECONDS)
 
     def all_reduce(self, buffer_N: Tensor) -> None:
-        """Put the sum over all ranks in the place of each one's numbers."""
+        """Replace the numbers of every rank by their sum over all ranks."""
         with self._timed(), self.exit_on_peer_loss():
             dist.all_reduce(buffer_N)
 
@@ -190,11 +190,12 @@ class ProcessGroup:
                 transfer.wait()
 
     def broadcast(self, arrays: list[Tensor], facts: list[object]) -> None:
-        """Put what the first rank has in the place of what the others have.
+        """Replace the values of all other ranks by the first rank's.
 
         Args:
             arrays: Of the same shapes in every rank.
-            facts: What JSON can hold, which is all that a stranger could make a rank believe.
+            facts: Values that JSON can hold, so that a stranger on the network can inject nothing worse than wrong
+                values.
         """
         with self.exit_on_peer_loss():
             # JSON and not pickle, which could run code: torch's own broadcast of objects unpickles.
@@ -205,7 +206,7 @@ class ProcessGroup:
             dist.broadcast(text, src=0)
             facts[:] = json.loads(text.cpu().numpy().tobytes())
             for array in arrays:
-                # Views of padded arrays are not dense, and gloo would send the first so many numbers of the memory.
+                # Views of padded arrays are not contiguous: gloo would send the first N numbers in memory.
                 ours = array.to(self.device).contiguous()
                 dist.broadcast(ours, src=0)
                 array.copy_(ours)

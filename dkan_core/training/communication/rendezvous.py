@@ -7,7 +7,7 @@ from typing import Self
 
 from dkan_core.errors import ConfigError
 
-# Exit code of a rank that ends because another one is gone: EX_TEMPFAIL of <sysexits.h>, worth another attempt.
+# Exit code of a rank that ends because another one is gone: EX_TEMPFAIL of <sysexits.h>, so a retry may succeed.
 PEER_LOST = 75
 
 
@@ -18,7 +18,7 @@ class Rendezvous:
     host: str = "127.0.0.1"
     port: int = 0
     prefix: str = ""
-    """Begins this run's keys; ranks that replace others use another one."""
+    """Prefix of this run's keys; ranks that replace others use another prefix."""
 
     backend: str = "gloo"
     """Of torch.distributed."""
@@ -27,7 +27,7 @@ class Rendezvous:
     """Whether one launcher has started all ranks: it can replace them, and they talk over the loopback."""
 
     def for_generation(self, generation: int) -> Self:
-        """Return the rendezvous of the ranks that replace the first ones, or others."""
+        """Return the rendezvous of the ranks that replace earlier ones."""
         return replace(self, prefix=f"{self.prefix}/{generation}")
 
 
@@ -48,20 +48,20 @@ class TorchRun:
     host: str
     port: int
     agent_has_store: bool
-    """Whether torchrun's agent keeps a store at ``host`` and ``port``; else rank 0 is to."""
+    """Whether torchrun's agent serves a store at ``host`` and ``port``; otherwise rank 0 has to."""
 
     attempt: str
-    """How often torchrun has started all ranks again."""
+    """How often torchrun has restarted all ranks."""
 
     one_node: bool = False
     """Whether all ranks are known to be on this node."""
 
     has_own_gpu: bool = False
-    """Whether this process is shown one GPU alone, its own, as by torchrun's ``--virtual-local-rank``."""
+    """Whether this process sees only its own GPU, as with torchrun's ``--virtual-local-rank``."""
 
     @classmethod
     def read(cls, variables: Mapping[str, str] = os.environ) -> "TorchRun | None":
-        """Return it; None in a process that was not started by torchrun, or not with others.
+        """Return the environment; None if torchrun did not start this process, or started it alone.
 
         Raises:
             ConfigError: A variable is not a number.
@@ -80,7 +80,8 @@ class TorchRun:
             port=_whole_number(variables, "MASTER_PORT"),
             agent_has_store=variables.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
             attempt=variables.get("TORCHELASTIC_RESTART_COUNT", "0"),
-            # Other launchers, on several nodes, may not set it: then it cannot be assumed.
+            # Launchers other than torchrun may leave it unset on several nodes, so an unset variable does not mean one
+            # node.
             one_node=variables.get("LOCAL_WORLD_SIZE") == str(size),
             has_own_gpu="," not in variables.get("CUDA_VISIBLE_DEVICES", ","),
         )

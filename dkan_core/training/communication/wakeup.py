@@ -1,6 +1,6 @@
 """Wake-ups between processes: shared memory holds the data, and a notification only says "look there".
 
-So a notification that is lost with the process that received it, or one too many, does no harm.
+So a lost notification, for example if its receiver has died, or an extra one does no harm.
 """
 
 import os
@@ -9,22 +9,22 @@ from contextlib import suppress
 
 
 class Wakeup:
-    """One process waits for it, others notify it.
+    """One process waits for it, and others notify it.
 
     Args:
-        handles: File descriptors of a pipe, read end first: from ``handles`` of another one, or inherited.
+        handles: File descriptors of a pipe, read end first: inherited, or ``handles`` of another wake-up.
     """
 
     def __init__(self, handles: tuple[int, int] | None = None) -> None:
         self.handles = handles or os.pipe()
         for handle in self.handles:
-            # A full pipe must not block who notifies, nor an empty one who was woken for nothing.
+            # Neither may a full pipe block the notifier, nor an empty one a process that was woken without need.
             os.set_blocking(handle, False)
         self._poll = select.poll()
         self._poll.register(self.handles[0], select.POLLIN)
 
     def notify(self) -> None:
-        """Wake the process that waits; where the pipe is full of notifications already, do nothing."""
+        """Wake the waiting process; if the pipe is already full of notifications, do nothing."""
         with suppress(BlockingIOError):
             os.write(self.handles[1], b"\0")
 

@@ -1,4 +1,4 @@
-"""AdamW on the device of its parameters: in one pass on a GPU where that is right, else as torch's operations.
+"""AdamW on the device of its parameters: in one fused pass on a GPU if that is right, else by torch's operations.
 
 Shape suffixes: P trainable parameters, S steps planned at once.
 """
@@ -24,7 +24,7 @@ class Rates(NamedTuple):
     """How large a step is."""
 
     factors_3: Tensor
-    """Learning rate, and what the moments, which begin at 0, are corrected by."""
+    """Learning rate, and the bias corrections of both moments."""
 
     decay_P: Tensor
     """Weight decay of each parameter."""
@@ -54,7 +54,7 @@ class DeviceAdamW:
         self._factors_S3 = torch.zeros(most_steps, 3, device=values_P.device)
 
     def plan(self, lrs: Sequence[float], counts: Sequence[int]) -> None:
-        """Set the learning rate of each of the next steps, and how many steps there are up to it."""
+        """Set the learning rate and the step count of each of the next steps."""
         factors = [(lr, 1 - BETA1**count, math.sqrt(1 - BETA2**count)) for lr, count in zip(lrs, counts, strict=True)]
         self._factors_S3[: len(factors)].copy_(torch.tensor(factors))
 
@@ -62,17 +62,17 @@ class DeviceAdamW:
         """Take a planned step.
 
         Args:
-            index: Of the step among those planned, ``(1,)``.
+            index: Index of the step among those planned, ``(1,)``.
             state_3P: Parameters and both moments, changed in place.
             gradient_P: The gradient.
-            share: Of the step to take, a scalar; 0, for a batch without a measured label, changes nothing.
+            share: Share of the step to take, a scalar; 0, for a batch without a measured label, changes nothing.
             clip_norm: Norm to which the gradient is scaled down; None for no limit.
         """
         clip = None
         if clip_norm is not None:
             trained_P = gradient_P if self._rate_P is None else gradient_P * (self._rate_P > 0)
             norm = torch.linalg.vector_norm(trained_P)
-            # What follows from an infinite one is to be refused; a factor of 0 would hide that.
+            # A step with an infinite gradient must be refused: a factor of 0 would hide it.
             clip = (clip_norm / norm).clamp(max=1.0).masked_fill(norm.isinf(), math.nan)
         rates = Rates(self._factors_S3[index].squeeze(0), self._decay_P, self._rate_P)
         take_step(state_3P, gradient_P, rates, share, clip)
@@ -85,8 +85,8 @@ def take_step(state_3P: Tensor, gradient_P: Tensor, rates: Rates, share: Tensor,
         state_3P: Parameters and both moments, changed in place.
         gradient_P: The gradient.
         rates: Learning rate and weight decay.
-        share: Of the step to take, a scalar; 0 changes nothing.
-        clip: What the gradient is multiplied by, a scalar; None for 1.
+        share: Share of the step to take, a scalar; 0 changes nothing.
+        clip: Factor of the gradient, a scalar; None for 1.
     """
     if gradient_P.is_cuda and fused_is_right(gradient_P.device):
         from dkan_core.training.compute import fused_adamw
@@ -97,12 +97,12 @@ def take_step(state_3P: Tensor, gradient_P: Tensor, rates: Rates, share: Tensor,
 
 
 def take_plain_step(state_3P: Tensor, gradient_P: Tensor, rates: Rates, share: Tensor, clip: Tensor | None) -> None:
-    """Take the same step as one operation of torch after the other."""
+    """Take the same step by separate operations of torch."""
     lr, first_rise, second_rise = rates.factors_3.unbind()
     values_P, exp_avg_P, exp_avg_sq_P = state_3P
     if clip is not None:
         gradient_P = gradient_P * clip
-    # The moments of what is frozen stay as they are, too.
+    # Frozen parameters keep their moments, too.
     learned = share if rates.rate_P is None else share * (rates.rate_P > 0)
     exp_avg_P.lerp_(gradient_P, (1 - BETA1) * learned)
     exp_avg_sq_P.lerp_(gradient_P.square(), (1 - BETA2) * learned)

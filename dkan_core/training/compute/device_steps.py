@@ -56,7 +56,7 @@ class DeviceSteps(LocalSteps):
         if self.resident is None:
             place_on_host(batches.reader, rules.config)
         parameters = replica.values_P.numel()
-        # In one piece, which other processes' can be averaged with at once.
+        # One contiguous buffer, so that a single exchange averages all of it over processes.
         self.state_3P = torch.zeros(3, parameters, device=self.device)
         replica.bind_values(self.state_3P[0])
         self.moments_2P = self.state_3P[1:]
@@ -66,7 +66,7 @@ class DeviceSteps(LocalSteps):
         self.cursor = torch.zeros(1, dtype=torch.int64, device=self.device)
         self.totals_2 = torch.zeros(2, dtype=torch.float64, device=self.device)
         self._graph = StepGraph(self.device, self.exchange.all_agree)
-        # With peers, they decide together before the first step.
+        # With peers, all processes decide this together before the first step.
         self._takes_graph = not self.exchange.has_peers and self.resident is not None
         self._in_flight: deque[torch.cuda.Event] = deque()
         self._compiled = False
@@ -88,10 +88,11 @@ class DeviceSteps(LocalSteps):
             try:
                 return self._take(state, rounds, slice_index, lr_scale)
             except torch.cuda.OutOfMemoryError:
-                # The others are in the middle of these steps, and would take part in none of them again.
+                # The peers are in the middle of these steps, and would take part in none of them again.
                 if self.resident is None or self.exchange.has_peers:
                     raise
-            # After the error, which holds what the step had allocated. The state is as it was: it is changed last.
+            # Only after the error is gone, as it holds the step's memory. The state is unchanged: a step writes it
+            # last.
             self._release_rows()
             return self._take(state, rounds, slice_index, lr_scale)
 
@@ -119,7 +120,7 @@ class DeviceSteps(LocalSteps):
         why_not = self.exchange.why_not_captured
         if not why_not and self.resident is None:
             why_not = "batches are sent to the device"
-        # Their rows may come from slower disks, and their kernels be compiled, where ours were there.
+        # Peers may read from slower disks, or compile kernels that this process found in a cache.
         self.exchange.wait_for_peers(self.on_step)
         self._takes_graph = self.exchange.all_agree(not why_not)
         if not self._takes_graph:
@@ -145,7 +146,7 @@ class DeviceSteps(LocalSteps):
             taken = self._take_round(steps, slice_index, lr_scale)
             self.exchange.end_round(self.state_3P, taken)
             rows += taken
-        # Reading waits without a limit, and nothing else watches what a graph exchanges.
+        # Reading the losses waits without a limit, and nothing else watches the exchanges of a graph.
         self._wait_for_steps(0)
         for target, source in zip(host, self.state_3P, strict=True):
             target.copy_(source)
@@ -175,7 +176,7 @@ class DeviceSteps(LocalSteps):
         )
 
     def _plan(self, steps: range, positions: list[int], lr_scale: float) -> None:
-        """Give the device what it needs to know of the steps to come."""
+        """Send the learning rates and positions of the next steps to the device."""
         schedule = self.rules.schedule
         epoch = steps.start // self.rules.work_plan.steps_per_epoch
         if self.resident is not None:
@@ -190,7 +191,7 @@ class DeviceSteps(LocalSteps):
         if rows == 0 and not self.exchange.has_peers:
             self.cursor.add_(1)
         elif self._takes_graph:
-            # Who exchanges something takes the same slice of every step; alone, slices of any size may come.
+            # With peers, a process takes the same slice of every step; alone, it may be given slices of any size.
             counted = self._global_rows(step) if self.exchange.has_peers else rows
             self._graph.run(lambda: self._step(self._rows(step, slice_index, rows)), counted)
         else:
@@ -218,7 +219,7 @@ class DeviceSteps(LocalSteps):
         self.cursor.add_(1)
 
     def _wait_for_steps(self, most: int) -> None:
-        """Wait until at most so many are in flight of what the device has been told to do."""
+        """Wait until at most ``most`` of the steps that the device was given are in flight."""
         if self.device.type != "cuda":
             return
         event = torch.cuda.Event()
@@ -235,5 +236,5 @@ class DeviceSteps(LocalSteps):
 def make_local_steps(
     replica: Replica, batches: SliceBatches, rules: UpdateRules, on_step: Callable[[], None] = lambda: None
 ) -> LocalSteps:
-    """Return what takes steps where the replica is: on the CPU in the arrays of the state itself."""
+    """Return the local steps for the replica's device; on the CPU they work in the arrays of the state itself."""
     return (DeviceSteps if replica.device.type == "cuda" else HostSteps)(replica, batches, rules, on_step)

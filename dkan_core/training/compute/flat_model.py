@@ -55,7 +55,7 @@ class Replica:
         self.device = device
         use_kernel(model, kernel)
         self.model = model.to(device)
-        # On a GPU, where a step may be a CUDA graph, autograd takes gradients on to the factors.
+        # On a GPU, where a step may be a CUDA graph, autograd propagates gradients to the factors.
         self._sketched = sketched_layers(self.model) if device.type == "cpu" else []
         self._parameters = trained_parameters(self.model)
         self._sizes = [parameter.numel() for parameter in self._parameters]
@@ -140,7 +140,7 @@ class Replica:
         """Return the views of the values; on the CPU, where buffers take turns, those made before."""
         if self.device.type != "cpu":
             return self._split(self.values_P)
-        # The views keep the buffer: no other one can have its address meanwhile.
+        # The views keep the buffer alive, so no other buffer can have its address.
         address = self.values_P.data_ptr()
         if address not in self._views:
             if len(self._views) == KEPT_BUFFERS:

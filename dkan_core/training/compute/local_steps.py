@@ -34,7 +34,7 @@ class LocalSteps(ABC):
 
         Args:
             state: Changed in place.
-            steps: Of the run, all in one epoch.
+            steps: Steps of the run, all in one epoch.
             slice_index: The slice.
             lr_scale: Factor of the learning rate.
         """
@@ -71,13 +71,13 @@ class HostSteps(LocalSteps):
         return LossTotals(loss, weight, sum(each.rows for each in taken))
 
     def _clip_factor(self) -> float:
-        """Return what scales the gradient; its norm takes a pass over it, and is needed for nothing else here."""
+        """Return the factor that clips the gradient; its norm takes a pass over it, which only clipping needs."""
         limit = self.rules.config.clip_norm
         if limit is None:
             return 1.0
         # Summed as a parameter server does: with one worker, both take the same steps to the bit.
         norm = mean_into(self._gradient_P, [self._gradient_P], [1.0])
         if not math.isfinite(norm):
-            # What follows from it is to be refused; a factor of 0 would hide that.
+            # A step with this gradient must be refused: a factor of 0 would hide it.
             return math.nan
         return clip_factor(self._optimizer.trained_norm(self._gradient_P, norm), limit)

@@ -48,7 +48,7 @@ def total_weight_on_host(arrays: Arrays, config: TrainConfig) -> float:
 @functools.cache
 def constants(values: tuple[float, ...], device: torch.device) -> Tensor:
     """Return numbers on a device as a tensor that stays: a step that is a CUDA graph cannot copy from the host."""
-    # Whole numbers may be integers.
+    # The values may be Python integers.
     return torch.tensor(values, dtype=torch.float32, device=device)
 
 
@@ -73,7 +73,7 @@ def masked_loss(logits_MBL: Tensor, rows: Mapping[str, Tensor], config: TrainCon
 
 def part_loss(member_logits: Logits, part: dict[str, Tensor], config: TrainConfig, total: Tensor) -> Tensor:
     """Return what some rows of a batch add to its mean loss, in float32; ``total`` is the batch's weight."""
-    # The loss is computed outside, in float32: bfloat16 has three digits.
+    # The loss is computed outside of autocast, in float32: bfloat16 has three digits.
     with torch.autocast(total.device.type, torch.bfloat16, enabled=config.precision == "bf16"):
         arguments = part.get("numeric"), part.get("categorical"), part["dropout_key"], part.get("sparse")
         logits_MBL = member_logits(*arguments)

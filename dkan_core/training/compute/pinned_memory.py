@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 def pin(arrays: list[Float32], device: torch.device) -> bool:
     """Keep the pages of arrays in memory for a device to copy from and to, until this process ends.
 
-    Copies work without it too, but in two: through a buffer of the driver, which the host waits for.
+    Copies work without it, too, but go through a buffer of the driver, for which the host waits.
 
     Args:
         arrays: Each in one piece; shared memory or not.
@@ -33,7 +33,7 @@ def pin(arrays: list[Float32], device: torch.device) -> bool:
     for array in arrays:
         code = int(torch.cuda.cudart().cudaHostRegister(array.ctypes.data, array.nbytes, PORTABLE))
         if code:
-            # Such as by a limit on locked memory: it costs speed alone.
+            # For example, because of a limit on locked memory: this costs only speed.
             logger.warning("%.1f MB cannot be pinned (CUDA error %d): copies take longer", array.nbytes / 1e6, code)
             _forget_error(device)
             return False
@@ -47,12 +47,12 @@ def _forget_error(device: torch.device) -> None:
 
 
 def copies_to(device: torch.device) -> DeviceCopies | None:
-    """Return what the loader's buffers need where batches go to a device; None for the CPU, which reads them itself."""
+    """Return how the loader's buffers are copied to a device; None for the CPU, which reads them itself."""
     if device.type != "cuda":
         return None
 
     def begun() -> Callable[[], object]:
-        # Behind the copies, which are in the same stream: when it is reached they have ended.
+        # The event follows the copies in the same stream, so they have ended once it is reached.
         event = torch.cuda.Event()
         event.record(torch.cuda.current_stream(device))
 
@@ -76,5 +76,5 @@ def to_tensors(arrays: Arrays, device: torch.device) -> dict[str, Tensor]:
     tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
     if device.type != "cuda":
         return tensors
-    # From pageable memory the copy would be made in two, and waited for. The loader's buffers are pinned as they are.
+    # A copy from pageable memory takes two steps, which the host waits for. The loader's buffers are pinned already.
     return {name: tensor.pin_memory().to(device, non_blocking=True) for name, tensor in tensors.items()}

@@ -1,4 +1,4 @@
-"""Batches gathered on a device from rows that all lie there: the host does nothing but say where a batch begins.
+"""Batches gathered on a device that holds all rows: the host only says where a batch begins.
 
 Rows, their order and their keys for dropout are those of ``loader``, to the bit.
 
@@ -21,7 +21,7 @@ from dkan_core.training.compute.row_keys import KeyRule
 from dkan_core.training.compute.row_lookup import look_up
 
 CHUNK_BYTES = 256 << 20
-"""Rows are copied to the device in pieces of this size: what the host holds of them apart from the page cache."""
+"""Size of the pieces in which rows are copied to the device: the host holds no more, apart from the page cache."""
 
 SPARE_BYTES = 4 << 30
 SPARE_SHARE = 0.25
@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 
 def may_lie_on_device(config: ResolvedTrainConfig, device: torch.device) -> bool:
-    """Return whether rows may lie on a device: where steps are taken on it, and nothing else is asked for."""
+    """Return whether rows may lie on a device: if steps are taken on it, and ``data_in`` allows it."""
     takes_steps = config.takes_local_steps or config.mode != "sync"
     return takes_steps and device.type == "cuda" and config.data_in in ("auto", "device")
 
@@ -45,13 +45,13 @@ def rows_on_device(
     """Copy all rows of a split to a device; return None where they do not fit there.
 
     Raises:
-        ConfigError: They do not fit, and nothing else is asked for.
+        ConfigError: They do not fit, and ``data_in`` asks for the device.
     """
     size = reader.rows * row_bytes_in_batch(reader) / 1e9
     if config.data_in not in ("auto", "device"):
         return None
     if fits_device(reader, device):
-        # Processes that share a device count its free memory at the same moment, and all take it.
+        # Processes that share a device may count its free memory at the same moment, and all claim it.
         try:
             return ResidentRows(reader, config, device, on_chunk)
         except torch.cuda.OutOfMemoryError:
@@ -120,7 +120,7 @@ class ResidentRows:
         """Return the rows of an epoch from a position in its stream on.
 
         Args:
-            position: Of the first row, ``(1,)`` int64 on the device.
+            position: Position of the first row, ``(1,)`` int64 on the device.
             epoch: Which epoch, ``(1,)`` int64 on the device.
             count: How many rows, B.
         """

@@ -15,7 +15,7 @@ class KeyRule(NamedTuple):
 
     seed: int
     of_row: bool
-    """Whether on the row alone, the same in every epoch, and not on its position in an epoch."""
+    """Whether keys depend only on the row, the same in every epoch, and not on its position in an epoch."""
 
 
 def mix_keys(key_N: Tensor, *, seed: int = 0) -> Tensor:

@@ -17,10 +17,10 @@ def look_up(order_N: Tensor, position: Tensor, epoch: Tensor, count: int, rule: 
 
     Args:
         order_N: Rows in the order of the epoch, int64.
-        position: Of the first row, ``(1,)`` int64.
+        position: Position of the first row, ``(1,)`` int64.
         epoch: Which epoch, ``(1,)`` int64.
         count: How many rows, B.
-        rule: Of the keys.
+        rule: Seed and scope of the keys.
 
     Shape:
         - Output: ``(B,)`` int64 and ``(B,)`` int32
@@ -33,7 +33,7 @@ def look_up(order_N: Tensor, position: Tensor, epoch: Tensor, count: int, rule: 
 
 
 def plain_look_up(order_N: Tensor, position: Tensor, epoch: Tensor, count: int, rule: KeyRule) -> tuple[Tensor, Tensor]:
-    """Return the same as ``look_up`` by one operation of torch after the other."""
+    """Return the same as ``look_up`` by separate operations of torch."""
     positions_B = position + torch.arange(count, device=order_N.device)
     rows_B = order_N[positions_B]
     keyed_B = rows_B if rule.of_row else epoch * len(order_N) + positions_B

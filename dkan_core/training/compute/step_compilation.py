@@ -25,7 +25,7 @@ def compile_step(
     device = next(model.parameters()).device
     with ThreadPoolExecutor(min(THREADS, available_cores())) as pool:
         adamw = pool.submit(device_adamw.fused_is_right, device)
-        # What needs too much memory is for the step itself to find.
+        # If memory does not suffice, the step itself reports it.
         with suppress(torch.OutOfMemoryError), compilation.side_by_side(pool):
             batch = batch_of_step()
             part = {name: tensor[: -(-len(tensor) // config.accumulate)] for name, tensor in batch.items()}

@@ -1,4 +1,4 @@
-"""What a step on a device has to do with other processes: the interface, and what it is where there are none."""
+"""How a step on a device works with other processes: the interface, and its version for a process alone."""
 
 from collections.abc import Callable
 
@@ -11,10 +11,10 @@ from dkan_core.training.compute.gradient import add_gradient
 
 
 class StepExchange:
-    """Steps that other processes take part in, all at the same time: the gradient, and what ends a round."""
+    """Exchanges of steps that all processes take at the same time: the gradient, and the end of a round."""
 
     has_peers = True
-    """Whether there are any."""
+    """Whether there are other processes."""
 
     ends_rounds = False
     """Whether anything is exchanged at the end of a round."""
@@ -29,7 +29,7 @@ class StepExchange:
         self.config = config
 
     def gradient(self, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        """Put the gradient that a step is taken by into the replica's.
+        """Write the gradient for a step into the replica's gradients.
 
         Args:
             batch: This process's rows, maybe none.
@@ -52,22 +52,22 @@ class StepExchange:
         return nothing, nothing
 
     def end_round(self, state_3P: Tensor, rows: int) -> None:
-        """Make of parameters and moments after a round what the processes agree on.
+        """Replace parameters and moments after a round by what the processes agree on.
 
         Args:
             state_3P: Changed in place.
-            rows: What this process's count.
+            rows: Weight of this process's state.
         """
 
     def wait_for_peers(self, record_activity: Callable[[], None]) -> None:
         """Wait until all processes are ready to take steps, however long it takes them; record activity meanwhile."""
 
     def all_agree(self, agreed: bool) -> bool:
-        """Return whether all processes say yes whose steps have to be launched in the same way."""
+        """Return whether all processes agree; their steps have to be launched in the same way."""
         return agreed
 
     def wait_for(self, event: torch.cuda.Event) -> None:
-        """Wait until the device has come to an event."""
+        """Wait until the device has reached an event."""
         event.synchronize()
 
 

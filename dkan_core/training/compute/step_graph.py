@@ -1,7 +1,7 @@
 """A step captured as a CUDA graph, which is launched as one.
 
-NCCL takes a sum either from the graphs of all ranks or from none: all must capture the same step and replay it for the
-same batches, and they do so only if each has been able to.
+NCCL takes a sum either from the graphs of all ranks or from none, so all ranks must capture the same step and replay it
+for the same batches. They do so only if every rank was able to capture it.
 """
 
 import logging
@@ -27,7 +27,7 @@ class StepGraph:
 
     Args:
         device: Where the step computes.
-        all_agree: Tells whether all processes say yes that take part in the steps.
+        all_agree: Returns whether all processes that take part in the steps agree.
     """
 
     def __init__(self, device: torch.device, all_agree: Callable[[bool], bool] = bool) -> None:
@@ -43,7 +43,7 @@ class StepGraph:
 
         Args:
             step: Always the same one but for the rows; it reads and writes the same tensors each time.
-            rows: Of the step, or of the global batch where that says how many and all processes are to decide alike.
+            rows: Rows of the step; with several processes those of the global batch, so that all decide alike.
         """
         if self._graph is not None and rows == self._rows:
             self._graph.replay()

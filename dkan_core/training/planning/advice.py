@@ -17,7 +17,7 @@ NEAR = 0.9
 # Speedup that justifies another course of learning: twice the batch size, or averages of parameters.
 WORTH = 1.2
 
-# Error of measurements, and so of these two: the notes say what a repetition may recommend.
+# Error of measurements, and so of the two limits above: notes say what a repeated measurement may recommend.
 MARGIN = 0.05
 
 # Steps below which a plan warns, and halves the batches where it can.
@@ -153,7 +153,7 @@ class SweepCase:
 def choose(
     predictions: Sequence[Prediction], most_workers: int, schemes: Sequence[Scheme], near: float = NEAR
 ) -> Prediction:
-    """Return the prediction to go for: of those near the fastest the one with the fewest workers, then the simplest.
+    """Return the best choice: of the predictions near the fastest, the one with the fewest workers, then the simplest.
 
     Several workers that take local steps do not learn what one process would: they have to be faster by far.
 
@@ -202,7 +202,7 @@ def advise(
         is_fitted=is_fitted,
     )
     batch_size = case.best_batch(config.batch_size)
-    # The best of one worker, whatever its strategy: a gain over a slow one would be none.
+    # The fastest strategy of one worker: a gain over a slower one would be no gain.
     alone = max(each.rows_per_second for each in predictions if each.workers == 1)
     found = case.predict(batch_size)
     rows = batch_size / chosen.workers

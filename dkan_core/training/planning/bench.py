@@ -30,7 +30,7 @@ REPEATS = 10
 ROUNDS = 3
 # Exchanges are for the processes of one node; more than this is a mistyped number.
 MAX_WORKERS = 64
-# Linux alone has it; elsewhere the machine's architecture has to do.
+# Exists only on Linux; elsewhere the machine's architecture has to do.
 CPU_INFO = Path("/proc/cpuinfo")
 
 
@@ -122,7 +122,7 @@ def bench_sync(
     seconds = _measure(wanted, devices, repeats, rounds)
     costs = []
     for (name, size), own in seconds.items():
-        # Round by round: what slowed one down slowed both down.
+        # Round by round, as a disturbance slows both down.
         ratio = np.median(np.array(own) / np.array(seconds[SERVER_SYNC, size]))
         costs.append(Cost(exchange=name, size=size, seconds=float(np.median(own)), ratio=float(ratio)))
     return SyncBench(

@@ -13,7 +13,7 @@ from dkan_core.training.launcher.train import train
 from dkan_core.training.planning.formulas import SCHEMES, Prediction
 from dkan_core.utils.storage.scratch import scratch_folder
 
-# A run takes whole epochs of at least this many steps together, unless that takes longer.
+# A run takes whole epochs with at least this many steps in total, unless that takes longer than this time.
 MIN_STEPS, SECONDS = 100, 5.0
 
 logger = logging.getLogger(__name__)

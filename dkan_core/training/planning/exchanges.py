@@ -85,7 +85,7 @@ def _config(name: str, devices: Sequence[str]) -> ResolvedTrainConfig:
         sync_interval=1,
         device="cpu",
     )
-    # The devices are put in last: a plan may name GPUs, of which resolving would demand that they are here.
+    # Devices are set after resolving, which would fail for GPUs of a plan that this machine does not have.
     return replace(resolve(asked, rows=workers), device=",".join(devices))
 
 

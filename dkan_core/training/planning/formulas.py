@@ -28,8 +28,8 @@ ASSUMED_COPY_BANDWIDTH = 20e9
 DEVICE_BANDWIDTH = 2e12
 ADAMW_ARRAYS = 7
 
-# Least share of a gradient's measured time that is for its rows: in noise, a larger slice may seem as fast as a small
-# one, and its rate would be infinite.
+# Least share of a gradient's measured time that counts for its rows: through noise, a larger slice may seem as fast as
+# a small one, and its rate would be infinite.
 MIN_ROW_SHARE = 0.01
 
 
@@ -64,7 +64,7 @@ def fit_step(small: tuple[int, float], large: tuple[int, float]) -> StepCost:
     (rows, seconds), (more_rows, more_seconds) = small, large
     most = more_seconds / more_rows
     rise = (more_seconds - seconds) / (more_rows - rows) if more_rows > rows else most
-    # No more than if the launch took no time, so that it is never negative.
+    # No more than without any launch time, so that launch time is never negative.
     per_row = min(most, max(rise, MIN_ROW_SHARE * most))
     return StepCost(launch=max(0.0, more_seconds - more_rows * per_row), rate=1 / per_row)
 
@@ -95,7 +95,7 @@ def server_exchange(workers: int, size: float, copy_bandwidth: float, arrays: in
     Args:
         workers: GPUs.
         size: Bytes of the parameters.
-        copy_bandwidth: Of a copy between a GPU and the host.
+        copy_bandwidth: Bandwidth of a copy between a GPU and the host.
         arrays: How many times ``size`` is aggregated.
     """
     # To the host and back; there, what each worker pushed is read, and the sum read and written.
@@ -231,7 +231,7 @@ def predict(
     )
     feed = machine.feed(scheme, workers)
     share = efficiency(compute, beside, interval, rows=rows, feed=feed)
-    # Rows are read in parallel with all of it: only what takes longer than that shows.
+    # Rows are read in parallel with everything else: only a longer time for reading counts.
     busy = compute + beside / interval
     if rows / feed > busy:
         bottleneck = "feed"

@@ -268,7 +268,7 @@ def _recommend(trials: Sequence[Trial], steps: int, full_steps: int) -> tuple[Tr
 
 def _noise(trials: list[Trial]) -> float | None:
     """Return two standard errors of the difference of two means over seeds."""
-    # Rates that are far too low or high scatter more; what they say of chance does not hold for the good ones.
+    # Rates that are far too low or high scatter more: their spread does not apply to good rates.
     better = sorted(trials, key=lambda trial: -trial.mean)[: (len(trials) + 1) // 2]
     scores_TS = np.array([trial.average_precision for trial in better], dtype=np.float64)
     seeds = scores_TS.shape[1]

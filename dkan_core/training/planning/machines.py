@@ -1,4 +1,4 @@
-"""The machines of a plan: the cores measured here, or as many of the GPU measured here as somebody has."""
+"""The machines of a plan: the cores measured here, or a number of GPUs like the one measured here."""
 
 import math
 from collections.abc import Mapping

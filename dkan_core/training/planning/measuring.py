@@ -43,7 +43,7 @@ from dkan_core.training.state.shared_memory import MemoryShape, create_memory
 from dkan_core.utils.resources import available_cores, available_memory
 from dkan_core.utils.storage.scratch import scratch_folder
 
-# With how many processes an exchange is measured on the CPU; with more, it is on a line through the last two.
+# Numbers of processes with which an exchange is measured on the CPU; more lie on a line through the last two.
 MEASURED_WORKERS = (1, 2, 4)
 
 # The median of 20 moves by a few percent from one measurement to the next; an exchange takes milliseconds.
@@ -133,7 +133,7 @@ def measure(
 
     Args:
         data: Prepared folder.
-        manifest: What is in it.
+        manifest: Its manifest.
         config: Resolved settings for one worker.
         counts: Workers that are to be predicted.
         cpu_workers: Whether they share the cores of this machine.

@@ -1,7 +1,7 @@
 """From which size on the strategies that divide a model would pay: beyond what one device holds.
 
-They are never the fastest: they exchange what ``allreduce`` does and also activations, through the host, which has
-the optimizer. So the question is memory alone, for parameters and gradients; that of rows can be cut by ``accumulate``.
+They are never the fastest: they exchange what ``allreduce`` does and also activations, through the host, which has the
+optimizer. So only memory for parameters and gradients matters; that for rows can be reduced by ``accumulate``.
 """
 
 import math
@@ -32,10 +32,10 @@ class ModelParallelPlan:
     """Parameters and gradients of the whole model."""
 
     hidden_from: int | None = None
-    """Units of the first hidden layer, the others growing with it, from which on one device is too small."""
+    """Least units of the first hidden layer, the others growing with it, for which one device is too small."""
 
     layers_from: int | None = None
-    """Hidden layers as wide as the first one, from which on one device is too small."""
+    """Least number of hidden layers as wide as the first one for which one device is too small."""
 
     def cells(self) -> tuple[str, ...]:
         """Return its line of the table; where the device's memory is not known, it says so."""
@@ -55,7 +55,7 @@ class LayerSizes:
 
     @classmethod
     def of_model(cls, parameters: int, config: ResolvedTrainConfig, labels: int) -> "LayerSizes":
-        """Return those of a model whose parameters were counted.
+        """Return the layer sizes of a model with this number of parameters.
 
         >>> from dkan_core import TrainConfig
         >>> from dkan_core.training.setup.defaults import resolve
@@ -69,7 +69,7 @@ class LayerSizes:
         return cls(layers=(parameters - sum(later), *later))
 
     def growth_to(self, parameters: float) -> float:
-        """Return by what to multiply all hidden widths for so many parameters.
+        """Return the factor of all hidden widths that leads to this number of parameters.
 
         >>> LayerSizes(layers=(100, 100, 10)).growth_to(620)
         2.0
@@ -85,7 +85,7 @@ def model_parallel_plans(
     """Return what the strategies that divide the model would hold, and from which size on they would pay.
 
     Args:
-        parameters: Of the model.
+        parameters: Number of the model's parameters.
         config: Resolved settings.
         labels: Outputs of the model.
         workers: How many there may be, at least 2.

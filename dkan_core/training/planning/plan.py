@@ -97,7 +97,7 @@ class Plan:
     measured: Measurements
     predictions: tuple[Prediction, ...] = field(repr=False)
     divided: tuple[ModelParallelPlan, ...] = field(repr=False)
-    """What strategies that divide the model would mean, which are no matter of speed."""
+    """What strategies that divide the model would mean for memory; they are not a matter of speed."""
 
     advice: Advice
     checked: tuple[PlanCheck, ...] = field(repr=False)
@@ -293,7 +293,7 @@ def _plan_on(data: Path, manifest: PreparedData, config: TrainConfig, asked: Dev
 
 
 def _device(measured: Measurements, asked: DeviceAssumptions, *, on_cpu: bool) -> Device:
-    """Return what a worker has: of a GPU that is not there nothing is known but what was given."""
+    """Return a worker's device; of a GPU that is not there, only what was given is known."""
     one = measured.probes[1]
     is_here = on_cpu or one.copy_bandwidth is not None
     return Device(

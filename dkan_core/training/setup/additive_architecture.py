@@ -30,9 +30,9 @@ from dkan_core.utils.arrays import Arrays, UInt16
 
 # Bins of a number and codes of a category in a pair, at most.
 NUMERIC_BINS, CATEGORY_BINS = 16, 32
-# Columns of which all pairs are looked at: their number grows with the square. Of more columns, the ones that say most.
+# Most columns of which all pairs are searched, as their number grows with the square. Of more columns, the best ones.
 MAX_PAIRED = 48
-# Best pairs that are looked at again after each one that is taken.
+# Best pairs that are judged again after each one that is taken.
 MAX_SHORTLIST = 32
 MAX_AUTO_PAIRS = 24
 
@@ -54,7 +54,7 @@ def choose_additive(
     monotone = parse_monotone(config.monotone, [each.name for each in preprocessor.numeric])
     warn_of_calendar(config.monotone, preprocessor)
     names = {preprocessor.numeric[feature].name for feature, _ in monotone}
-    # A value's own weight could turn a monotone curve around.
+    # A weight for each value could break a curve's monotonicity.
     coded = [index for index, each in enumerate(preprocessor.coded) if each.name not in names]
     pairs: list[Group] = []
     binned: dict[int, tuple[int, ...]] = {}
@@ -83,7 +83,7 @@ def choose_pairs(residuals: list[Residuals], columns: dict[int, CodedColumn], li
     """
     if not residuals:
         return []
-    # A column of one value would be in no pair that is more than the other column alone.
+    # A pair with a column of one value would say no more than the other column alone.
     varied = {feature: column for feature, column in columns.items() if np.ptp(column.codes)}
     alone = {feature: sum(each.main_gain(column) for each in residuals) for feature, column in varied.items()}
     kept = sorted(sorted(alone, key=lambda feature: -alone[feature])[:MAX_PAIRED])
@@ -108,7 +108,7 @@ def choose_pairs(residuals: list[Residuals], columns: dict[int, CodedColumn], li
 
 
 def _upper_codes(preprocessor: Preprocessor) -> tuple[int, ...]:
-    """Return for each column of at most two values the first code that counts as the upper one: the nearer one."""
+    """Return the first upper code of each column of at most two values: codes belong to the nearer value."""
     found = []
     for feature in preprocessor.numeric:
         if len(feature.knots) <= MAX_BINARY_KNOTS:
@@ -118,7 +118,7 @@ def _upper_codes(preprocessor: Preprocessor) -> tuple[int, ...]:
 
 
 def _cuts(preprocessor: Preprocessor, sample: Arrays, monotone: set[int]) -> dict[int, tuple[int, ...]]:
-    """Return where the bins of each feature that may be part of a pair begin, but for the first one."""
+    """Return for each feature that may be part of a pair where its bins begin, except for the first bin."""
     cuts: dict[int, tuple[int, ...]] = {}
     for index, feature in enumerate(preprocessor.numeric):
         if index in monotone:
@@ -134,11 +134,11 @@ def _cuts(preprocessor: Preprocessor, sample: Arrays, monotone: set[int]) -> dic
 
 
 def quantile_cuts(count_C: npt.NDArray[np.int64], bins: int) -> tuple[int, ...]:
-    """Return where bins of about as many rows each begin, but for the first one: that of missing values.
+    """Return where bins of about as many rows each begin, except for the first one, which holds missing values.
 
     Args:
         count_C: Rows with each code of a stored score.
-        bins: How many there are; fewer where one code has the rows of several.
+        bins: Number of bins; there are fewer where one code has the rows of several.
 
     >>> quantile_cuts(np.array([7, 10, 10, 10, 10]), 2), quantile_cuts(np.array([0, 90, 5, 5]), 4)
     ((1, 3), (1, 2))

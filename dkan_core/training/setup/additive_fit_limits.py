@@ -9,27 +9,27 @@ from dkan_core.data.format.manifest import PreparedData
 # Rows times terms times labels up to which the tables of an additive model are refitted after gradient training: about
 # a minute on one core, and 400 MB, in addition to the memory of the sharpest pairs.
 MAX_FITTED_CELLS = 100_000_000
-# A step of a term costs at least as much as with so many rows.
+# Below this number of rows, a term's step costs no less.
 MIN_FITTED_ROWS = 25_000
 # Pairs with ``pairs="auto"``, as many as the cells above allow. The penalty removes those that are noise.
 MIN_FITTED_PAIRS, MAX_FITTED_PAIRS = 48, 96
-# Rows per term from which on the fit had a better validation AP than gradients in every run that was tried. With four
-# rows per term (fingerprints of 1,024 bits) gradients may be far better.
+# Rows per term from which on the fit had a better validation AP than gradients in every run tried. With four rows per
+# term (fingerprints of 1,024 bits) gradients may be far better.
 MIN_ROWS_PER_TERM = 70
 
 # Rows times terms times labels up to which the additive model of a blend is fitted: three seconds on one core, and
 # 150 MB, in addition to the memory of the sharpest pairs. If there are more rows, it is fitted to the first ones, as
 # they are shuffled.
 MAX_BLEND_CELLS = 30_000_000
-# Fewest rows of such a sample, and fewest rows of a blend at all: with fewer, neither its terms nor its weight in the
+# Fewest rows of such a sample, and fewest train rows of a blend: with fewer, neither its terms nor its weight in the
 # blend can be estimated.
 MIN_SAMPLED_ROWS, MIN_BLEND_ROWS = 20_000, 100
-# Terms whose fit takes as long as that of one ID in each row.
+# The number of terms whose fit takes as long as that of one ID per row.
 TERMS_PER_ID = 10
 
 
 def can_fit_tables(rows: int, terms: int, labels: int) -> bool:
-    """Return whether the tables of an additive model of so many terms are fitted again.
+    """Return whether the tables of an additive model with this number of terms are refitted after gradient training.
 
     >>> can_fit_tables(2_000_000, 40, 1), can_fit_tables(2_000_000, 40, 12), can_fit_tables(5_000, 1_000, 12)
     (True, False, False)
@@ -38,7 +38,7 @@ def can_fit_tables(rows: int, terms: int, labels: int) -> bool:
 
 
 def fitted_pairs(config: TrainConfig, columns: int, rows: int, labels: int) -> int | None:
-    """Return how many pairs a run from scratch has whose tables are fitted again; None: they are not.
+    """Return how many pairs a run from scratch has if its tables are refitted; None if they are not.
 
     >>> auto = TrainConfig(model="additive")
     >>> [fitted_pairs(auto, columns=28, rows=rows, labels=1) for rows in (10_000, 1_000_000, 2_000_000)]
@@ -54,7 +54,7 @@ def fitted_pairs(config: TrainConfig, columns: int, rows: int, labels: int) -> i
 
 
 def needs_no_gradients(config: TrainConfig, prepared: PreparedData) -> bool:
-    """Return whether tables are fitted again, and to so many rows that they beat gradients on every set tried."""
+    """Return whether tables are refitted on so many rows per term that the fit beat gradients in every run tried."""
     encoding, rows, labels = prepared.preprocessor, prepared.splits["train"].rows, len(prepared.labels)
     columns = len(encoding.numeric) + len(encoding.coded)
     pairs = fitted_pairs(config, columns, rows, labels)
@@ -62,7 +62,7 @@ def needs_no_gradients(config: TrainConfig, prepared: PreparedData) -> bool:
 
 
 def blend_rows(rows: int, terms: int, labels: int) -> int:
-    """Return how many rows an additive model is fitted to that a network is to be blended with; 0: there is none.
+    """Return how many rows the additive model of a blend is fitted to; 0 if there is no blend.
 
     >>> [blend_rows(rows, terms=100, labels=1) for rows in (90, 100_000, 10_000_000)], blend_rows(5_000, 1_000, 12)
     ([0, 100000, 300000], 0)

@@ -1,4 +1,4 @@
-"""The model's architecture for a data set: by the settings, and by a look at a sample of the train split."""
+"""The model's architecture for a data set, from the settings and a sample of the train split."""
 
 import logging
 from dataclasses import replace
@@ -19,7 +19,7 @@ from dkan_core.training.setup.untrained_model import untrained_model
 from dkan_core.utils.hints import some_of
 from dkan_core.utils.torch_resources import torch_threads
 
-# In a line of the log: there may be a hundred.
+# Most pairs in a line of the log, as there may be a hundred.
 SHOWN_PAIRS = 12
 
 logger = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ def _choose_network(
     """Return the architecture of a network that reads all columns, and the settings with what a search has found.
 
     Raises:
-        ConfigError: A part of the model that has a learning rate of its own is in no network that may be found.
+        ConfigError: A part with a learning rate of its own is in no network that the search may find.
     """
     one_hot_groups: tuple[tuple[int, ...], ...] = ()
     missing: tuple[int, ...] = ()
@@ -56,7 +56,7 @@ def _choose_network(
     if not config.architecture_search:
         return architecture, config
     if config.lr_multipliers:
-        # Before the search, which takes time: the largest network that it may find has the parts of all.
+        # Before the search, which takes time: the largest network that it may find has all parts that any may have.
         largest = possible_findings(config)[-1]
         network = ModelConfig.for_data(prepared, largest, one_hot_groups=one_hot_groups, missing=missing)
         learning_rate_factors(untrained_model(network, prepared, largest), config, reader.rows)
@@ -65,7 +65,7 @@ def _choose_network(
 
 
 def settle_architecture(reader: RowReader, prepared: PreparedData, config: ResolvedTrainConfig) -> ResolvedTrainConfig:
-    """Return the settings of runs that are only compared, with what one search finds; networks read all columns."""
+    """Return the settings for runs that are compared, with what one search finds; their networks read all columns."""
     if not config.architecture_search:
         return config
     with torch_threads(threads_per_worker(1)):
@@ -73,7 +73,7 @@ def settle_architecture(reader: RowReader, prepared: PreparedData, config: Resol
 
 
 def settled(config: ResolvedTrainConfig, architecture: ModelConfig) -> ResolvedTrainConfig:
-    """Return the settings with what a search for the architecture has found, so that there is none again."""
+    """Return the settings with the architecture that a search has found, so that no second search follows."""
     found = {name: getattr(architecture, name) for name in SEARCHED_SETTINGS}
     return replace(config, **found, architecture_search=False)
 
@@ -82,7 +82,7 @@ def _choose_additive(reader: RowReader, prepared: PreparedData, config: Resolved
     encoding = prepared.preprocessor
     columns = len(encoding.numeric) + len(encoding.coded)
     sample = search_sample(reader, columns=columns, labels=len(prepared.labels))
-    # Pairs that say next to nothing are left out when the tables are fitted again.
+    # The refit of the tables removes pairs of next to no effect.
     searched = fitted_pairs(config, columns, reader.rows, len(prepared.labels))
     one_hot_groups, shape = choose_additive(encoding, sample, config, searched)
     names = [feature.name for feature in (*encoding.numeric, *encoding.coded)]

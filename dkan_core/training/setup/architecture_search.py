@@ -1,9 +1,9 @@
 """Which architecture predicts unseen rows better: small networks are trained on a sample and compared.
 
-Most tables are noisy: few and broad basis functions and dropout fit least of the noise. Measurements and images are
-not: twice the basis functions learn more of them. A second hidden layer pays where many columns interact, as no sum of
-pairs of them does. Rows that no network has seen show which of these holds. Rows of a group are on one side, as in the
-search for crosses.
+Most tables are noisy: few broad basis functions and dropout fit the least noise. Measurements and images are not, and
+profit from twice the basis functions. A second hidden layer pays where many columns interact in ways that no sum over
+pairs expresses. Rows that no network was trained on show which of these holds. Rows of a group are on one side, as in
+the search for crosses.
 
 Shape suffixes: N rows.
 """
@@ -51,7 +51,7 @@ logger = logging.getLogger(__name__)
 def search_architecture(
     reader: RowReader, prepared: PreparedData, architecture: ModelConfig, config: ResolvedTrainConfig
 ) -> ResolvedTrainConfig:
-    """Return the settings with the basis functions, hidden layers and dropout that are best; it takes seconds."""
+    """Return the settings with the best basis functions, hidden layers and dropout; the search takes seconds."""
     columns = architecture.num_numeric + len(architecture.cardinalities) + prepared.preprocessor.row_codes
     sample = sample_of(reader, columns)
     if sample is None:
@@ -67,11 +67,11 @@ def search_architecture(
 
     def loss(of: ResolvedTrainConfig, hidden: tuple[int, ...] = HIDDEN) -> Float64:
         network = small.model_copy(update={"hidden": hidden, "num_centers": of.num_centers, "dropout": of.dropout})
-        # More threads gain nothing with such small networks, and cost a third more CPU time with two.
+        # More threads make such small networks no faster; two cost a third more CPU time.
         with torch_threads(1):
             return losses(trained(network, seen, prepared, config), unseen, config)
 
-    # From many rare categories networks may learn nothing but noise, and less of it with other basis functions.
+    # With many rare categories, networks may learn only noise, and less of it with other basis functions.
     constant = losses(untrained_model(small, prepared, config).eval(), unseen, config).mean()
     tries_depth = rows >= DEPTH_SEARCH_ROWS
     # With dropout, such small networks learn too slowly for a second layer to be of use.

@@ -1,10 +1,9 @@
 """Embeddings of two columns of many codes that start as the factors of their joint effects, not at random.
 
-What a user thinks of an item is a product of what both are like, and there are too many pairs for a cross. A network
-learns such factors slowly, one by one, and memorizes codes meanwhile. So they are estimated before training, where
-unseen rows say that there are any: logistic matrix factorization by variational Bayes (Lim and Teh 2007; the bound on
-the likelihood is that of Jaakkola and Jordan 2000). Automatic relevance determination draws factors that say nothing
-to 0.
+A user's opinion of an item is a product of traits of both, and there are too many pairs for a cross. A network learns
+such factors slowly, one by one, and memorizes codes meanwhile. So if unseen rows show that there are factors, they are
+estimated before training: logistic matrix factorization by variational Bayes (Lim and Teh 2007; the bound on the
+likelihood is that of Jaakkola and Jordan 2000). Automatic relevance determination shrinks useless factors to 0.
 
 Shape suffixes: N rows, P pairs of codes that rows have, C codes of a column, D codes of the other one, K an effect and
 the factors after it.
@@ -30,23 +29,23 @@ from dkan_core.training.setup.parameter_groups import EMBEDDINGS
 from dkan_core.training.setup.trials import can_be_held_out, folds_of, most_even_fold
 from dkan_core.utils.arrays import Arrays, Float64
 
-# Half of an embedding; eight factors gained as much. Rounds to find out whether there are any, and to estimate them.
+# Half of an embedding; eight factors gained as much. Then the rounds to test for factors, and to estimate them.
 FACTORS = 4
 TRIAL_ROUNDS, ROUNDS = 6, 15
-# Rows before whose end no precision is estimated: at the start, factors are random.
+# First rounds, in which no precision is estimated, as factors are still random.
 FIXED_ROUNDS = 2
 # The first rows of the train split, which are shuffled: labels (rows times labels) and values (rows times columns)
 # at most.
 MAX_LABELS, MAX_VALUES = 400_000, 16_000_000
-# Columns of the most codes of which all pairs are tried.
+# Of the columns with the most codes, how many are tried in pairs.
 MAX_COLUMNS = 3
-# Mean rows of a code, of the column that has more codes: with more rows, embeddings learn factors by themselves.
+# Most mean rows of a code, of the column that has more codes: with more, embeddings learn factors by themselves.
 MAX_CODE_ROWS = 135
-# Log-likelihood, in nats, that factors must save on unseen rows. Pairs without any gained 3.5 at most.
+# Log-likelihood, in nats, that factors must save on unseen rows. Pairs without factors gained 3.5 at most.
 MIN_GAIN = 10.0
 # Precisions of the effects and of the factors at the start, and the spread of the latter.
 EFFECT_PRECISION, FACTOR_PRECISION, FACTOR_STD = 2.0, 4.0, 0.5
-# Log-odds at which the bound's curvature, tanh(z / 2) / 2z, is taken at least: it has a limit at 0.
+# Lower limit of the log-odds in the bound's curvature, tanh(z / 2) / 2z, which has a limit at 0.
 LEAST_LOG_ODDS = 1e-3
 
 if TYPE_CHECKING:
@@ -59,26 +58,26 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows by the codes of two columns: ``codes`` (2, N), ``target_N`` and what each counts."""
+    """Rows by the codes of two columns: ``codes`` (2, N), ``target_N`` and the weight of each row."""
 
     codes: Codes
     target_N: npt.NDArray[np.bool_]
     weight_N: Float64
 
     def where(self, kept_N: npt.NDArray[np.bool_]) -> "Rows":
-        """Return some of the rows, without those that count nothing."""
+        """Return some of the rows, without those of weight 0."""
         kept_N = kept_N & (self.weight_N > 0)
         return Rows(self.codes[:, kept_N], self.target_N[kept_N], self.weight_N[kept_N])
 
 
 class FactorPosterior:
-    """The posterior of what one column's codes have: an effect and factors, normally distributed.
+    """The posterior of the effect and the factors of each code of a column: normal distributions.
 
     Args:
-        codes_P: Codes of the rows, of all with the same pair of codes once.
+        codes_P: Codes of this column in the distinct pairs of codes that rows have.
         size: How many codes there are, C.
-        factors: How many factors.
-        random: Where the factors start.
+        factors: Number of factors.
+        random: Source of the factors' start values.
     """
 
     def __init__(self, codes_P: Codes, size: int, factors: int, random: np.random.Generator) -> None:
@@ -90,11 +89,11 @@ class FactorPosterior:
         self.precision_K = np.array([EFFECT_PRECISION] + factors * [FACTOR_PRECISION])
 
     def expected_products(self) -> Float64:
-        """Return what the products of an effect and factors are on average, ``(C, K, K)``."""
+        """Return the posterior means of the products of an effect and factors, ``(C, K, K)``."""
         return self.mean_CK[:, :, None] * self.mean_CK[:, None, :] + self.covariance_CKK
 
     def learn_precision(self) -> None:
-        """Set the prior's precision to what the posterior says of the codes that rows have."""
+        """Set the prior's precision from the posterior of the codes that rows have."""
         second_CK = np.diagonal(self.expected_products(), axis1=1, axis2=2)
         self.precision_K = self.known_C.sum() / second_CK[self.known_C].sum(0)
 
@@ -106,7 +105,7 @@ class Factorization:
         random = np.random.default_rng(0)
         prior = np.average(rows.target_N, weights=rows.weight_N)
         self.constant = math.log(prior / (1 - prior))
-        # Rows of the same two codes have the same log-odds.
+        # Rows with the same two codes have the same log-odds.
         pairs_P, pair_N = np.unique(rows.codes[0] * sizes[1] + rows.codes[1], return_inverse=True)
         self.codes = np.stack(np.divmod(pairs_P, sizes[1]))
         self.weight_P = np.bincount(pair_N, rows.weight_N).astype(np.float64)
@@ -121,7 +120,7 @@ class Factorization:
             side.mean_CK[~side.known_C] = 0
 
     def log_odds(self, codes: Codes) -> Float64:
-        """Return those of rows by their codes ``(2, N)``, given the mean of the posterior."""
+        """Return the log-odds of rows with codes ``(2, N)``, at the posterior mean."""
         one_NK, other_NK = (side.mean_CK[each] for side, each in zip(self.sides, codes, strict=True))
         product_N = np.einsum("nk,nk->n", one_NK[:, 1:], other_NK[:, 1:])
         log_odds_N: Float64 = product_N + self.constant + one_NK[:, 0] + other_NK[:, 0]
@@ -131,8 +130,8 @@ class Factorization:
         """Set the posterior of one column, given that of the other one."""
         size_P = np.maximum(np.abs(self.log_odds(self.codes)), LEAST_LOG_ODDS)
         curvature_P = self.weight_P * np.tanh(size_P / 2) / (2 * size_P)
-        # A row's log-odds are linear in what its own code has: the other one's effect is an offset, and its factors,
-        # behind a 1, are what that is multiplied by.
+        # A row's log-odds are linear in the effect and factors of its own code: the other code's effect is an offset,
+        # and a 1 and the other code's factors are the coefficients.
         products_DKK, features_DK = other.expected_products(), other.mean_CK.copy()
         offset_DK = self.constant * features_DK + products_DKK[:, 0]
         offset_DK[:, 0], features_DK[:, 0] = self.constant + other.mean_CK[:, 0], 1
@@ -153,10 +152,10 @@ def _by_codes(own: FactorPosterior, other: FactorPosterior, value_P: Float64) ->
 
 
 def start_at_factors(model: TabularModel, reader: RowReader, prepared: PreparedData) -> None:
-    """Let the embeddings of the two columns whose factors predict unseen rows best start at these, if any do.
+    """Let two columns' embeddings start at factors, for the pair whose factors predict unseen rows best, if any help.
 
-    Of several labels, that counts for which they say most. Nothing is done where no two columns have more joint codes
-    than a cross may have, or their codes have many rows.
+    Of several labels, the one for which they help most counts. Nothing is done if no two columns have more joint codes
+    than a cross may have, or if their codes have many rows.
     """
     config = model.config
     pairs = _pairs(config, reader.rows)
@@ -196,14 +195,14 @@ def _sizes(config: ModelConfig, pair: tuple[int, ...]) -> tuple[int, int]:
 
 
 def _rows(sample: Arrays, pair: tuple[int, int], label: int) -> Rows:
-    """Return all rows of a sample, of which those without the label count nothing."""
+    """Return all rows of a sample; those without the label have weight 0."""
     rows = len(sample["labels"])
     weight_N = sample["weight"].astype(np.float64) if "weight" in sample else np.ones(rows)
     return Rows(sample["categorical"][:, pair].T.astype(np.int64), *target_of(sample["labels"][:, label], weight_N))
 
 
 def _gain(rows: Rows, sizes: tuple[int, int], held_N: npt.NDArray[np.bool_]) -> float:
-    """Return what factors save beyond effects on rows that are held out of both, in nats."""
+    """Return the log-likelihood that factors save beyond effects on rows held out of both fits, in nats."""
     seen, unseen = rows.where(~held_N), rows.where(held_N)
     if not seen.target_N.any() or seen.target_N.all():
         return 0.0
@@ -215,7 +214,7 @@ def _gain(rows: Rows, sizes: tuple[int, int], held_N: npt.NDArray[np.bool_]) -> 
 
 
 def _write(model: TabularModel, pair: tuple[int, int], found: Factorization) -> None:
-    """Put factors into embeddings: of the same size in both columns, the largest as large as embeddings start."""
+    """Write factors into the embeddings, of equal scale in both columns, the largest as large as embeddings start."""
     one_CK, other_CK = (side.mean_CK[:, 1:] for side in found.sides)
     size_2K = np.stack([np.sqrt(np.square(each).mean(0)) for each in (one_CK, other_CK)])
     size_2K = np.maximum(size_2K, np.finfo(np.float32).tiny)

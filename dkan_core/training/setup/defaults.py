@@ -35,13 +35,13 @@ from dkan_core.utils.extras import require
 from dkan_core.utils.hints import counted, flag
 
 BASE_BATCH = 512
-# Without it 0.001 of AP were lost, the mean of ten data sets. Additive models gained nothing.
+# Without it, AP was 0.001 lower, the mean over ten data sets. Additive models gained nothing.
 EMA_DECAY = 0.5
-# Half of it lost 0.007 of AP, the mean of three data sets.
+# Half of it lost 0.007 of AP, the mean over three data sets.
 BASE_LR = 4e-3
 # The rules alone would give large batches a rate that diverges; see ``resolve``.
 MAX_LR = 1e-2
-# Factor of an additive model's rate: without layers behind the tables nothing amplifies a step.
+# Factor of an additive model's rate: with no layers behind the tables, nothing amplifies a step.
 ADDITIVE_LR = 5.0
 # Factor when training starts from a model: new rows should add to what it learned, not undo it.
 CONTINUING_LR = 0.1
@@ -50,7 +50,7 @@ EXPONENTS = {"none": 0.0, "sqrt": 0.5, "linear": 1.0}
 # Steps between two exchanges where parameters are averaged. In a prototype with four workers, averaging every 8 steps
 # lost 0.007 of AP against one worker, every 64 steps 0.012.
 DEFAULT_INTERVAL = 8
-# Each process is handed two descriptors for every other one, and a message takes 253.
+# Each process inherits two descriptors for every other one, and a message takes 253.
 MAX_WORKERS = 100
 
 logger = logging.getLogger(__name__)
@@ -62,9 +62,9 @@ def resolve_for(
     """Fill in what is None for a data set; see ``resolve``.
 
     Args:
-        config: What was asked for.
+        config: Settings as given.
         prepared: The data set.
-        torchrun: What torchrun has started.
+        torchrun: The environment that torchrun has set up, if any.
         from_scratch: Whether training starts from an untrained model, unless ``config`` names one.
 
     Raises:

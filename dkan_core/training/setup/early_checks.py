@@ -38,7 +38,7 @@ def check_training(
         ConfigError: Settings exclude each other or name a column that is not there, or no rows are left to test on.
         DataError: Columns are to be read, and a file is missing or broken.
     """
-    # What "auto" becomes depends on the machine; these take what the others that it may become do.
+    # The strategy that "auto" becomes depends on the machine; these two accept what the other candidates accept.
     default: ResolvedStrategy = "allreduce" if config.mode == "sync" else "parameter-server"
     check_workers(config, default if config.strategy == "auto" else config.strategy, _known_workers(config))
     check_names(config, sources, labels, categorical)
@@ -46,11 +46,11 @@ def check_training(
 
 
 def check_names(config: TrainConfig, sources: str | Path | Sequence[str | Path], labels: str, categorical: str) -> None:
-    """Check what settings say of columns and labels; the arguments and errors are those of ``check_training``."""
+    """Check the columns and labels that settings name; arguments and errors are those of ``check_training``."""
     names = separated(labels)
     if names:
         check_label_weights(config, len(names))
-    # Data are encoded as those of the initial model were, whatever types their columns have.
+    # With ``init_from``, columns are encoded as in the initial model, whatever their types.
     if sources and config.monotone and not config.init_from:
         others = {*names, *separated(categorical)}
         parse_monotone(config.monotone, [name for name in _numeric_columns(sources) if name not in others])
@@ -63,15 +63,15 @@ def check_split(split: str) -> None:
 
 
 def check_workers(config: TrainConfig, strategy: ResolvedStrategy, workers: int | None) -> None:
-    """Check that a strategy takes so many workers and what is said of them.
+    """Check that a strategy supports the number of workers and the settings of workers.
 
     Args:
         config: The settings.
-        strategy: The one that is taken.
-        workers: How many there are; None where the machine decides.
+        strategy: The resolved strategy.
+        workers: Number of workers; None where the machine decides.
 
     Raises:
-        ConfigError: It does not.
+        ConfigError: It does not support them.
     """
     if strategy == "single" and (workers or 1) > 1:
         raise ConfigError(f"workers {workers}: strategy single has one worker; choose another one, such as allreduce")
@@ -87,7 +87,7 @@ def check_workers(config: TrainConfig, strategy: ResolvedStrategy, workers: int 
 
 
 def check_label_weights(config: TrainConfig, labels: int) -> None:
-    """Raise ConfigError where there are weights of more or fewer labels."""
+    """Raise ConfigError if the number of label weights is not that of the labels."""
     if config.label_weights and len(config.label_weights) != labels:
         raise ConfigError(
             f"label_weights: {len(config.label_weights)} numbers; the data has {counted(labels, 'label')}"
@@ -101,7 +101,7 @@ def _known_workers(config: TrainConfig) -> int | None:
 
 
 def _numeric_columns(sources: str | Path | Sequence[str | Path]) -> list[str]:
-    """Return what may become numeric features; which of the columns have a role or are left out is not asked."""
+    """Return columns that may become numeric features, whether or not they have a role or are left out."""
     names: list[str] = []
     for name, kind in read_sources(split_sources(sources), ColumnRequirements(others=False)).types.items():
         if is_time(kind):

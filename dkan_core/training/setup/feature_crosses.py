@@ -1,13 +1,13 @@
 """Which codes deserve weights of their own: chosen before training, by how well they predict rows they have not seen.
 
 An additive model of every feature is fitted on each half of a sample of the train split. A candidate is a coded numeric
-column (are its exact values more than its smooth curve?) or a cross of coded columns (is the pair more than the sum?).
-Its effect is estimated on what the model of one half leaves unexplained there, and judged by the loss that it saves
-when model and effect meet the other half, so a candidate that only fits noise loses. (Estimated on what the model of
-the other half leaves, the effect would also hold that model's noise: it has the opposite sign where it is judged, and
-good candidates lose.) One that is taken joins the additive model, on top of which the next is judged. All pairs are
-looked at once and the best again and again; a pair that is taken may grow by a third column. Rows of a group are in one
-half: what holds for some rows of it holds for the others, and not for new groups.
+column (do its exact values add to its smooth curve?) or a cross of coded columns (does the pair add to the sum?). Its
+effect is estimated on the residuals of one half's model on that half, and judged by the loss that model and effect save
+on the other half, so a candidate that only fits noise loses. (Estimated on residuals of the other half's model, the
+effect would also fit that model's noise, which has the opposite sign where it is judged, and good candidates would
+lose.) An accepted candidate joins the additive model, and the next one is judged on top. All pairs are judged once, and
+the best ones again and again; an accepted pair may grow by a third column. Rows of a group are in one half, as what
+holds for some rows of a group holds for its others, and not for new groups.
 
 The pairwise search is that of FAST (Lou et al. 2013, doi:10.1145/2487575.2487579), here cross-fitted and greedy.
 
@@ -31,23 +31,23 @@ from dkan_core.model.decoding import decode_scores
 from dkan_core.training.likelihood import MAX_CODES, LogisticLikelihood
 from dkan_core.utils.arrays import Arrays, Float64, UInt16
 
-# How many labels (rows times labels), and values (rows times columns), are looked at, which takes a second or two.
+# Most labels (rows times labels), and values (rows times columns), of the sample, which takes a second or two.
 SAMPLE_LABELS, SAMPLE_VALUES = 200_000, 8_000_000
 
-# Coded columns up to which all pairs are looked at: their number grows with the square.
+# Most coded columns of which all pairs are judged: their number grows with the square.
 MAX_CROSSED = 64
-# Best pairs that are looked at again after each one that is taken.
+# Best pairs that are judged again after each one that is taken.
 MAX_SHORTLIST = 24
 MAX_CROSSES = 4
 # Columns of a cross, at most.
 MAX_ORDER = 3
-# Log-likelihood, in nats over the sample, that exact values and a cross must save on unseen rows, beyond one nat for
-# so many codes: each has a vector of weights, which take time in every step and may be memorised. The best of many
-# candidates gains a few nats by chance.
+# Log-likelihood, in nats over the sample, that exact values and a cross must save on unseen rows, beyond one nat per
+# ``CODES_PER_NAT`` codes: each code has a vector of weights, which takes time in every step and may be memorized. The
+# best of many candidates gains a few nats by chance.
 MIN_VALUE_GAIN, MIN_CROSS_GAIN = 10.0, 10.0
 CODES_PER_NAT = 25
 
-# With so many rows a code, exact values are kept anyhow: they cost little, and the network may combine them.
+# Exact values of a column with so many rows per code are always kept: they cost little, and may help in combinations.
 PLENTIFUL_ROWS = 5_000
 
 # The additive model of the smooth columns: bins of a numeric column, rounds of boosting, and the share of each step.
@@ -68,7 +68,7 @@ def search_sample(reader: RowReader, *, columns: int, labels: int) -> Arrays:
 
 
 def choose_missing(preprocessor: Preprocessor, sample: Arrays, one_hot_groups: Sequence[Group]) -> tuple[int, ...]:
-    """Return the coded features that have missing values and no weights of their own in ``one_hot_groups``."""
+    """Return the coded features with missing values that have no weights of their own in ``one_hot_groups``."""
     alone = {group[0] for group in one_hot_groups if len(group) == 1}
     left = [index for index in range(len(preprocessor.coded)) if index not in alone]
     return tuple(index for index in left if (sample["categorical"][:, index] == MISSING).any())
@@ -77,8 +77,8 @@ def choose_missing(preprocessor: Preprocessor, sample: Arrays, one_hot_groups: S
 def choose_one_hot_groups(preprocessor: Preprocessor, sample: Arrays, train_rows: int) -> tuple[Group, ...]:
     """Return the groups of coded features whose joint value gets weights of its own.
 
-    A category is always a group. The values of a numeric column are where they predict unseen rows, or have rows in
-    plenty; a cross is where it predicts unseen rows.
+    A category is always a group. A numeric column's values are a group if they predict unseen rows, or have plenty of
+    rows; a cross is one if it predicts unseen rows.
 
     Args:
         preprocessor: The encoding; a group holds indexes of its ``coded``.
@@ -101,7 +101,7 @@ def choose_one_hot_groups(preprocessor: Preprocessor, sample: Arrays, train_rows
 
 
 def halves(sample: Arrays) -> UInt16:
-    """Return which half each row of a sample is in, 0 or 1 ``(N,)``: rows of a group in the same one."""
+    """Return the half of each row of a sample, 0 or 1 ``(N,)``; rows of a group are in the same one."""
     if "group" not in sample:
         return (np.arange(len(sample["labels"])) % 2).astype(np.uint16)
     return (np.unique(sample["group"], return_inverse=True)[1] % 2).astype(np.uint16)
@@ -116,7 +116,7 @@ class CodedColumn:
 
 
 def coded_column(codes: npt.NDArray[np.int32], size: int) -> CodedColumn:
-    """Return a coded feature of which rare codes count as unseen."""
+    """Return a coded feature whose rare codes count as unseen."""
     kept = min(size, MAX_ONE_HOT_CODES)
     return CodedColumn(np.where(codes < kept, codes, UNSEEN).astype(np.uint16), kept)
 
@@ -132,7 +132,7 @@ def joint_column(columns: Sequence[CodedColumn] | Mapping[int, CodedColumn], gro
 
 
 def _smooth(preprocessor: Preprocessor, sample: Arrays, columns: list[CodedColumn]) -> list[CodedColumn]:
-    """Return what the network sees without one-hots: binned scores, missing in the middle, and categories."""
+    """Return what the network reads without one-hots: binned scores, missing ones in the middle, and categories."""
     smooth = [column for column, feature in zip(columns, preprocessor.coded, strict=True) if feature.kind == "category"]
     for stored_N in sample["numeric"].T if "numeric" in sample else ():
         scores_N = decode_scores(torch.from_numpy(np.ascontiguousarray(stored_N)[:, None])).numpy()[:, 0]
@@ -142,12 +142,12 @@ def _smooth(preprocessor: Preprocessor, sample: Arrays, columns: list[CodedColum
 
 
 class Residuals:
-    """What additive models, one of each half of the rows, leave unexplained in the half they know and in the other."""
+    """Residuals of two additive models, one per half of the rows, each on its own half and on the other one."""
 
     def __init__(self, target_N: Float64, weight_N: Float64, half_N: UInt16) -> None:
         self.half_N = half_N
         prior = np.average(target_N, weights=weight_N)
-        # By no model, by that of the row's own half, and by that of the other one.
+        # Predictions without a model, by the model of the row's own half, and by the other half's.
         self.alone, self.own, self.unseen = (
             LogisticLikelihood(target_N, weight_N, np.log(prior / (1 - prior))) for _ in range(3)
         )
@@ -160,7 +160,7 @@ class Residuals:
         for target_N in sample["labels"].T:
             measured_N = (target_N != NOT_MEASURED).astype(np.float64)
             weight_N = measured_N * sample["weight"] if "weight" in sample else measured_N
-            # Gains and shrinkage count rows: the scale of the weights must not matter.
+            # Gains and shrinkage are in units of rows: the scale of the weights must not matter.
             weight_N = weight_N * (measured_N.sum() / max(weight_N.sum(), np.finfo(np.float64).tiny))
             counted_N = target_N[weight_N > 0]
             if counted_N.any() and not counted_N.all():
@@ -176,7 +176,7 @@ class Residuals:
         gradient_2C, curvature_2C = _by_half(self.own, indices_N, column)
         effect_of_other_2C = _effects(gradient_2C, curvature_2C)[::-1]
         unseen_2C, _ = _by_half(self.unseen, indices_N, column)
-        # A half has about the same curvature by either model.
+        # Both models have about the same curvature in a half.
         return float((effect_of_other_2C * unseen_2C - 0.5 * effect_of_other_2C**2 * curvature_2C).sum())
 
     def main_gain(self, column: CodedColumn) -> float:
@@ -185,14 +185,14 @@ class Residuals:
         return float((gradient_C * _effects(gradient_C, curvature_C)).sum() / 2)
 
     def absorb(self, column: CodedColumn, share: float = 1.0) -> None:
-        """Let the additive models have the effects of a column."""
+        """Add the effects of a column to the additive models."""
         indices_N = self._indices(column)
         effect_2C = share * _effects(*_by_half(self.own, indices_N, column))
         self.own.add(indices_N, effect_2C.ravel())
         self.unseen.add(indices_N, effect_2C[::-1].ravel())
 
     def _indices(self, column: CodedColumn) -> UInt16:
-        """Return the codes of the rows in the first half, those in the other one after them."""
+        """Return the codes of the rows, with those of the second half shifted behind those of the first."""
         assert 2 * column.size <= MAX_CODES
         return column.codes + np.uint16(column.size) * self.half_N
 
@@ -204,19 +204,19 @@ def _by_half(rows: LogisticLikelihood, indices_N: UInt16, column: CodedColumn) -
 
 
 def _effects(gradient: Float64, curvature: Float64) -> Float64:
-    """Return the Newton step of each code, drawn towards 0."""
+    """Return the Newton step of each code, shrunk towards 0."""
     return gradient / (curvature + SHRINKAGE)
 
 
 def worth(residuals: list[Residuals], column: CodedColumn) -> float:
-    """Return what weights for the codes of a column gain on unseen rows beyond what they cost, in nats."""
+    """Return what weights for the codes of a column gain on unseen rows beyond their cost, in nats."""
     return sum(residual.gain(column) for residual in residuals) - column.size / CODES_PER_NAT
 
 
 def _choose_values(
     residuals: list[Residuals], columns: list[CodedColumn], candidates: list[Group], train_rows: int
 ) -> list[Group]:
-    """Return the candidates that gain beside the better ones, or whose codes have rows in plenty."""
+    """Return the candidates that gain on top of better ones, or whose codes have plenty of rows."""
     gains = {group: worth(residuals, joint_column(columns, group)) for group in candidates}
     taken = [group for group in candidates if train_rows >= PLENTIFUL_ROWS * columns[group[0]].size]
     for group in sorted(candidates, key=gains.__getitem__, reverse=True):
@@ -232,7 +232,7 @@ def _choose_crosses(residuals: list[Residuals], columns: list[CodedColumn]) -> l
     """Return the best cross, the best one after that, and so on; a taken cross may grow by a column."""
 
     def fits(group: Group) -> bool:
-        # Crosses of more joint codes were memorised.
+        # Larger crosses were memorized.
         return len(group) <= MAX_ORDER and math.prod(columns[index].size for index in group) <= MAX_ONE_HOT_CODES
 
     pairs: list[Group] = [pair for pair in itertools.combinations(range(len(columns)), 2) if fits(pair)]
@@ -249,6 +249,6 @@ def _choose_crosses(residuals: list[Residuals], columns: list[CodedColumn]) -> l
             residual.absorb(joint_column(columns, best))
         grown = {tuple(sorted({*best, index})) for index in range(len(columns)) if index not in best}
         shortlist = [group for group in {*shortlist, *grown} - {*taken} if fits(group)]
-        # A set has no order, and of equal gains the first is taken: the same data must give the same crosses.
+        # Sets have no order, and the first of equal gains is taken, so sort: the same data must give the same crosses.
         shortlist.sort()
     return taken

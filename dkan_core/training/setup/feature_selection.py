@@ -1,14 +1,13 @@
-"""Which columns a network ignores: those that say nothing about rows that no network has seen.
+"""Which columns a network ignores: those that do not help to predict rows that no network was trained on.
 
 With few rows, a network fits the noise of columns that do not matter, each a little. Small networks are trained on four
 fifths of the rows, five times, and each column's values are shuffled among the other rows: a column is useless unless
 that raises the loss (permutation importance: Breiman 2001, doi:10.1023/A:1010933404324). Networks without the useless
-columns have to predict those rows better, as each of two columns that say the same looks useless beside the other.
+columns must predict those rows better, since each of two redundant columns looks useless beside the other.
 
-Of many columns that each say a little, some raise the loss of the very rows that they are judged by, and any network is
-better on those rows without them. So the choice as such has to be worth it, too: columns that the rows of four folds
-choose are left out of a network that predicts those of the fifth (Ambroise and McLachlan 2002,
-doi:10.1073/pnas.102102699).
+Of many columns that each help a little, some raise the loss on the very rows that judge them, and any network predicts
+those rows better without them. So the selection itself is validated, too: columns chosen on the rows of four folds are
+left out of a network that predicts those of the fifth (Ambroise and McLachlan 2002, doi:10.1073/pnas.102102699).
 
 Shape suffixes: N rows, M changed rows, F folds, C columns.
 """
@@ -47,16 +46,16 @@ from dkan_core.utils.arrays import Arrays, Float64
 from dkan_core.utils.hints import some_of
 from dkan_core.utils.torch_resources import torch_threads
 
-# With more rows a network learns by itself which columns do not matter; with more values trials take too long.
+# With more rows, a network learns by itself to ignore useless columns; with more values, trials take too long.
 MAX_ROWS, MAX_VALUES = 30_000, 4_000_000
-# Most members of a small network: which interactions one of this size learns is a matter of chance.
+# Most members of a small network: with one, chance decides which interactions it learns.
 MAX_MEMBERS = 4
-# Standard errors of the mean by which shuffling a useful column raises the loss, at least.
+# A column is useful if shuffling it raises the loss by at least so many standard errors of the mean.
 USEFUL = 1.0
 MIN_IMPROVEMENT = MinImprovement(standard_errors=2.5, relative=0.01)
-# The same where other rows have chosen what is left out.
+# The same where the columns to leave out were chosen on other rows.
 MIN_UNBIASED_IMPROVEMENT = MinImprovement(standard_errors=0.0, relative=0.01)
-# Columns that a line of the log names.
+# Most columns that a line of the log names.
 MAX_NAMED = 12
 
 Part = tuple[Arrays, Arrays]
@@ -65,7 +64,7 @@ Part = tuple[Arrays, Arrays]
 
 @dataclass(frozen=True)
 class _Rises:
-    """The loss of rows that networks of all columns have not seen, and by how much shuffling a column raises it."""
+    """The loss on rows that networks of all columns have not seen, and how much shuffling a column raises it."""
 
     losses: list[Float64]
     """Losses of the rows of each fold."""
@@ -82,7 +81,7 @@ class _Rises:
         """Return the indices of the columns that do not lower the loss of the rows of some folds."""
         rows = sum(len(self.losses[fold]) for fold in folds)
         rise_C, square_C = self.sum_FC[[*folds]].sum(0), self.square_FC[[*folds]].sum(0)
-        # The loss of the other rows, whose values do not change, does not rise.
+        # The sums include only rows whose value changed; the loss of all others rises by 0.
         error_C = np.sqrt(np.maximum(square_C - rise_C**2 / rows, 0))
         indices: list[int] = np.flatnonzero(rise_C <= USEFUL * error_C).tolist()
         return indices
@@ -91,11 +90,11 @@ class _Rises:
 def select_features(
     reader: RowReader, prepared: PreparedData, architecture: ModelConfig, config: ResolvedTrainConfig
 ) -> ModelConfig:
-    """Return the architecture of a network that ignores useless columns, where it predicts unseen rows better."""
+    """Return the architecture of a network that ignores useless columns if it predicts unseen rows better."""
     columns = source_columns(prepared.preprocessor)
     values = architecture.num_numeric + len(architecture.cardinalities) + prepared.preprocessor.row_codes
-    # What says nothing about one label may say much about another, and its loss is lost in their sum. Sketches are of
-    # all inputs, and a LayerNorm mixes them.
+    # A column that is useless for one label may help another, whose loss is lost in the sum over labels. Sketches mix
+    # all inputs, and so does a LayerNorm.
     mixes_inputs = architecture.sketch_rank > 0 or architecture.input_norm != "none"
     if len(prepared.labels) > 1 or mixes_inputs or reader.rows > min(MAX_ROWS, MAX_VALUES // values):
         return architecture
@@ -124,7 +123,7 @@ def select_features(
 
 
 def _without(useless: Sequence[int], columns: Sequence[Column], whole: ModelConfig) -> ModelConfig:
-    """Return the architecture of a network without some columns; the whole one where there are none, or no others."""
+    """Return the architecture without some columns; unchanged if there are none, or if no others would be left."""
     if not useless or (len(useless) == len(columns) and not whole.sparse):
         return whole
     indices = [each for index in useless for each in columns[index].indices]
@@ -137,7 +136,7 @@ def _losses(
     prepared: PreparedData,
     config: ResolvedTrainConfig,
 ) -> Float64:
-    """Return the loss of each row ``(N,)`` by a small network of its part's architecture that has not seen it."""
+    """Return the loss of each row ``(N,)`` by a small network of its part's architecture that has not seen the row."""
     return np.concatenate([loss_M for _, _, loss_M in _trials(architectures, parts, prepared, config)])
 
 
@@ -161,7 +160,7 @@ def _measured(
     prepared: PreparedData,
     config: ResolvedTrainConfig,
 ) -> _Rises:
-    """Return what each column is worth to networks on rows that they have not seen."""
+    """Return the effect of shuffling each column on the loss of rows that the networks have not seen."""
     found, (sum_FC, square_FC) = [], np.zeros((2, len(parts), len(columns)))
     for fold, (model, unseen, loss_M) in enumerate(_trials([architecture] * FOLDS, parts, prepared, config)):
         found.append(loss_M)
@@ -179,7 +178,7 @@ def _rises(
     before_N = loss_of(torch.from_numpy(response.log_odds_NL), rows, config)
     changes = []
     for column in columns:
-        # Seeded by the name: a column more in the data does not change what the others show.
+        # Seeded by the column's name, so that another column in the data does not change the results of the others.
         generator = np.random.Generator(np.random.PCG64([config.seed, *column.name.encode()]))
         rows_M, cells = redrawn(response.arrays, column, generator.permutation(len(rows["labels"])))
         changes.append((rows_M, [(column, cells)]))

@@ -42,7 +42,7 @@ from dkan_core.utils.arrays import Float32
 from dkan_core.utils.hints import counted, flag, listed_names
 from dkan_core.utils.storage.remote import local_copy
 
-# Settings that a model has once and for all.
+# Settings that a saved model fixes.
 ARCHITECTURE_SETTINGS = (
     "model",
     "members",
@@ -57,7 +57,7 @@ ARCHITECTURE_SETTINGS = (
     "sketch_rank",
 )
 
-# What messages call the model; callers of a classifier give it by another name.
+# The model's name in messages; callers of a classifier pass another one.
 OF_INIT_FROM = "the model of init_from"
 
 logger = logging.getLogger(__name__)
@@ -74,18 +74,18 @@ class InitialModel:
     """Moments of its optimizer, free of bias; None: zeros."""
 
     origins: tuple[dict[str, Any], ...] = ()
-    """Where the rows came from of its own and all earlier trainings, as ``trained_on`` returns them."""
+    """Origins of the rows of this model's training and all earlier ones, as ``trained_on`` returns them."""
 
     @classmethod
     def of(cls, module: TabularModel, preprocessor: Preprocessor) -> "InitialModel":
-        """Return a trained model as what training starts from: the network of a blend, which reads all columns."""
+        """Return a trained model to start from; of a blend, its network, extended to read all columns."""
         module = module.network_alone() if isinstance(module, BlendedFastKAN) else module
         if isinstance(module, TabularFastKAN):
             module = reading_all(module, preprocessor)
         return cls(architecture=module.config, module=module, preprocessor=preprocessor)
 
     def fits(self, prepared: PreparedData) -> bool:
-        """Return whether data have the model's labels, and its encoding of the same columns."""
+        """Return whether data have the model's labels and the same encoding of the same columns."""
         return list(self.architecture.labels) == prepared.labels and self.preprocessor == prepared.preprocessor
 
 
@@ -96,17 +96,17 @@ def take_initial(
 
     Args:
         config: Settings as the user gave them.
-        manifest: The data to train on.
-        prepared: Where they lie, as messages call it.
+        manifest: Manifest of the data to train on.
+        prepared: Location of the data, for messages.
         checkpoints: Folder or URI of the run's own checkpoints, where the settings name none.
 
     Returns:
         The settings with the architecture of the model, ``init_from`` being a digest of its weights; and the model.
-        None where the settings name none, or where it is gone and a run that resumes has all in its checkpoint.
+        None if the settings name none, or if it is gone and a resumed run has everything in its checkpoint.
 
     Raises:
         ConfigError: A setting contradicts the model's architecture.
-        DataError: There is no such model, or the data are not encoded as it knows them.
+        DataError: There is no such model, or the data have another encoding.
     """
     if config.init_from is None:
         return config, None
@@ -140,7 +140,7 @@ def take_initial(
 
 
 def warn_of_kept_shape(initial: InitialModel, config: TrainConfig, model: str = OF_INIT_FROM) -> None:
-    """Warn where a model, which messages call ``model``, keeps other members, pairs or monotone columns than asked."""
+    """Warn if a model, called ``model`` in messages, keeps other members, pairs or monotone columns than asked for."""
     shape = initial.architecture.additive
     if config.quality == "best":  # which is more members
         logger.warning(
@@ -165,7 +165,8 @@ def settings_from(config: TrainConfig, known: ModelConfig, weights: bytes, model
     """
     digest = hashlib.sha256(weights).hexdigest()
     architecture = {name: getattr(known, name) for name in ARCHITECTURE_SETTINGS}
-    # A digest rather than the URI: another model there is another run, and its checkpoints are no longer this run's.
+    # A digest rather than the URI: with another model at that URI, the run is another one and cannot use its
+    # checkpoints.
     return replace(_complete(config, architecture, model), init_from=f"sha256:{digest}")
 
 
@@ -176,7 +177,7 @@ def starting_architecture(
     initial: InitialModel | None,
     choices: RefitChoices | None,
 ) -> ModelConfig:
-    """Return the architecture that training starts with: that of ``init_from``, with what its data did not have."""
+    """Return the architecture at the start: that of ``init_from``, extended by what its data did not have."""
     if initial is not None and initial.fits(prepared):
         return initial.architecture
     chosen = choose_architecture(reader, prepared, config)
@@ -186,7 +187,7 @@ def starting_architecture(
 
 
 def with_architecture(config: TrainConfig, manifest: PreparedData, prepared: str | Path) -> TrainConfig:
-    """Return the settings of a run that only measures: with the architecture of ``init_from``, but not its weights.
+    """Return the settings of a run that only measures: with the architecture of ``init_from``, without its weights.
 
     Raises:
         UserError: As ``take_initial``.
@@ -212,16 +213,16 @@ def initial_model(
 
 
 def check_transfer(initial: InitialModel, manifest: PreparedData, prepared: str, uri: str | None) -> None:
-    """Check that the data are the model's, or have more columns or labels; say what starts from it and what does not.
+    """Check that data are the model's, or have more columns or labels; log what keeps its weights and what does not.
 
     Args:
         initial: The model.
-        manifest: The data to train on.
-        prepared: Where they lie, as messages call it.
-        uri: Where the model lies, as messages call it. None: the caller of a classifier's ``fit`` gave it.
+        manifest: Manifest of the data to train on.
+        prepared: Location of the data, for messages.
+        uri: Location of the model, for messages. None: it was passed to the ``fit`` of a classifier.
 
     Raises:
-        DataError: A label has another meaning; nothing was added, and yet they differ; or nothing of the model fits.
+        DataError: A label has another meaning, nothing was added and the encodings still differ, or no column fits.
     """
     model = "init_model" if uri is None else f"the model of init_from, {uri},"
     check_positive(manifest.positive, prepared, initial.architecture.positive, model)
@@ -268,10 +269,10 @@ def check_transfer(initial: InitialModel, manifest: PreparedData, prepared: str,
 
 
 def _kept_moments(initial: InitialModel, manifest: PreparedData, model: str) -> Float32:
-    """Return the moments of AdamW that belong to a model, without the bias that they have after few steps.
+    """Return AdamW's moments that belong to a model, without the bias of moments after few steps.
 
     Raises:
-        ConfigError: They cannot be had, or would be those of another model.
+        ConfigError: There are none, or they belong to another model.
         DataError: The checkpoint is damaged.
     """
     parent, _, name = model.rpartition("/")
@@ -291,7 +292,7 @@ def _kept_moments(initial: InitialModel, manifest: PreparedData, model: str) -> 
     if settings["mode"] == "async":
         raise ConfigError(f"init_optimizer kept: {where} is of mode async, whose workers have moments of their own")
     moments_2P = np.array(checkpoint.state_KP[1:3])
-    # What was kept before has no bias since then.
+    # Moments that the earlier run had kept are already free of bias.
     if settings.get("init_optimizer", "fresh") == "fresh":
         rises = [1 - beta**checkpoint.ledger.step for beta in (BETA1, BETA2)]
         moments_2P /= np.array(rises, np.float32)[:, None]
@@ -299,7 +300,7 @@ def _kept_moments(initial: InitialModel, manifest: PreparedData, model: str) -> 
 
 
 def _complete(config: TrainConfig, architecture: Mapping[str, Any], model: str = OF_INIT_FROM) -> TrainConfig:
-    """Return the settings with an architecture; one that is given and another raises ConfigError."""
+    """Return the settings with an architecture; raise ConfigError if a given setting contradicts it."""
     defaults = {field.name: field.default for field in fields(config)}
     for name, value in architecture.items():
         if getattr(config, name) not in (defaults[name], value):
@@ -311,7 +312,7 @@ def _complete(config: TrainConfig, architecture: Mapping[str, Any], model: str =
 
 
 def _as_checkpoint_says(config: TrainConfig, checkpoints: str) -> TrainConfig:
-    """Return the settings of a run that resumes, whose checkpoint holds what the model of ``init_from`` gave it."""
+    """Return the settings of a resumed run, with what its checkpoint has from the model of ``init_from``."""
     missing = DataError(f"init_from {config.init_from}: no model there; expected a folder that `dkan train` wrote")
     uri = (config.checkpoint_uri or checkpoints).rstrip("/")
     if config.resume == "never" or (config.resume in OWN_CHECKPOINTS and "{run}" in uri):

@@ -1,4 +1,4 @@
-"""Which models and workers the strategies that divide a model take; others are refused with what to do instead."""
+"""Which models and workers the strategies that divide a model support; errors for others say what to do instead."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,10 +12,10 @@ DEFAULT_TENSOR_PARALLEL_SIZE = 2
 
 
 def tensor_parallel_size(config: TrainConfig, strategy: ResolvedStrategy) -> int | None:
-    """Return the workers among which hybrid divides each layer; None for other strategies.
+    """Return the number of workers that divide each layer with strategy hybrid; None for other strategies.
 
     Raises:
-        ConfigError: It is given for another strategy.
+        ConfigError: The setting is given for another strategy.
     """
     if strategy == "hybrid":
         return config.tensor_parallel_size or DEFAULT_TENSOR_PARALLEL_SIZE
@@ -28,14 +28,14 @@ def tensor_parallel_size(config: TrainConfig, strategy: ResolvedStrategy) -> int
 
 
 def undivided(config: TrainConfig) -> TrainConfig:
-    """Return settings with which one worker has the whole model, the same one."""
+    """Return settings with which one worker trains the same model undivided."""
     if config.strategy not in MODEL_PARALLEL:
         return replace(config, tensor_parallel_size=None)
     return replace(config, strategy="auto", tensor_parallel_size=None, architecture_search=False)
 
 
 def check_model_parallel_sizes(config: ResolvedTrainConfig, torchrun: TorchRun | None) -> None:
-    """Check that workers can divide a model as the strategy says, where it does.
+    """Check that workers can divide a model, if the strategy divides it.
 
     Raises:
         ConfigError: They cannot.
@@ -51,10 +51,10 @@ def check_model_parallel_sizes(config: ResolvedTrainConfig, torchrun: TorchRun |
 
 
 def check_model_parallel_settings(config: TrainConfig, strategy: ResolvedStrategy, workers: int | None) -> None:
-    """Check what can be told of a division before sizes are chosen and devices are known; nor need the workers be.
+    """Check as much of a division as is possible before sizes and devices, and maybe workers, are known.
 
     Raises:
-        ConfigError: So many workers cannot divide such a model, or the strategy takes no ``tensor_parallel_size``.
+        ConfigError: The workers cannot divide such a model, or the strategy takes no ``tensor_parallel_size``.
     """
     size = tensor_parallel_size(config, strategy)
     if strategy not in MODEL_PARALLEL:
@@ -80,7 +80,7 @@ def check_model_parallel_settings(config: TrainConfig, strategy: ResolvedStrateg
 
 
 def check_no_sparse_columns(config: ResolvedTrainConfig, encoding: Preprocessor) -> None:
-    """Raise ConfigError where a strategy that divides the model meets columns whose weights it does not divide."""
+    """Raise ConfigError if a strategy divides the model but cannot divide the weights of columns of IDs."""
     if config.strategy in MODEL_PARALLEL and encoding.sparse:
         raise ConfigError(
             f"strategy {config.strategy}: column {encoding.sparse[0].name!r} holds IDs, whose weights are not divided; "

@@ -34,7 +34,7 @@ def parse_monotone(settings: Sequence[str], numeric: Sequence[str]) -> tuple[tup
 
 
 def warn_of_calendar(settings: Sequence[str], preprocessor: Preprocessor) -> None:
-    """Warn of the parts of the calendar that let log-odds rise and fall along a monotone column of times."""
+    """Warn about parts of the calendar that let log-odds both rise and fall along a monotone column of times."""
     names = [text.rpartition(":")[0] for text in settings]
     for name in names:
         if free := [part for part in preprocessor.calendar_of(name) if part not in names]:

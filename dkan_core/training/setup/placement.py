@@ -14,7 +14,7 @@ from dkan_core.utils.hints import counted
 from dkan_core.utils.resources import available_cores
 
 NVIDIA_DRIVER = Path("/dev/nvidiactl")
-"""Exists where there is an NVIDIA driver and, in a container, a GPU was asked for."""
+"""Exists if there is an NVIDIA driver and, in a container, if the container has a GPU."""
 
 logger = logging.getLogger(__name__)
 
@@ -24,9 +24,9 @@ class Placement:
     """Where the processes of a run compute.
 
     Args:
-        workers: Device of each worker.
-        evaluator: Its device.
-        threads: Of each worker.
+        workers: The device of each worker.
+        evaluator: The evaluator's device.
+        threads: Threads of each worker.
     """
 
     workers: tuple[str, ...]
@@ -38,9 +38,10 @@ class Placement:
         """Return the placement of a resolved config."""
         workers = config.devices
         if torchrun is not None and torchrun.has_own_gpu and "cpu" not in workers:
-            # Their numbers are those of the node, by which ranks know that no two have the same.
+            # Each rank sees only its own GPU, as number 0. Settings keep the node's numbers, which show that no two are
+            # the same.
             workers = ("cuda:0",) * len(workers)
-        # Only the ranks of this node share its cores.
+        # Only this node's ranks share its cores.
         on_cpu = workers[: torchrun.local_size if torchrun else None].count("cpu")
         return cls(workers, config.eval_device, threads_per_worker(on_cpu) if on_cpu else 1)
 
@@ -53,7 +54,7 @@ def worker_devices(config: TrainConfig) -> list[str]:
     """Return the device of each worker.
 
     Raises:
-        ConfigError: There is no such GPU, or the number of workers is another than that of devices.
+        ConfigError: There is no such GPU, or the number of workers differs from that of devices.
     """
     gpus = visible_gpus()
     kind = _device_kind(config, gpus)
@@ -63,7 +64,7 @@ def worker_devices(config: TrainConfig) -> list[str]:
         if not gpus:
             raise ConfigError("device cuda: no GPU is visible to torch; use --device cpu or check the driver")
         workers = config.workers or gpus
-        # Several workers on one GPU may be meant, but have to be spelled out: they take its memory several times.
+        # Several workers may share a GPU only if devices are named: each needs memory for the whole model.
         if workers > gpus:
             raise ConfigError(
                 f"workers {workers}: only {counted(gpus, 'visible GPU')}; for several workers on one, name each one's "
@@ -77,7 +78,7 @@ def worker_devices(config: TrainConfig) -> list[str]:
 
 
 def rank_devices(config: TrainConfig, torchrun: TorchRun) -> list[str]:
-    """Return the device of each rank that torchrun has started: on CUDA, that of its number on its node.
+    """Return the device of each rank that torchrun has started: on CUDA, the GPU with its local rank.
 
     Raises:
         ConfigError: There are too few GPUs, or settings do not fit what torchrun has started.
@@ -96,7 +97,7 @@ def rank_devices(config: TrainConfig, torchrun: TorchRun) -> list[str]:
 def choose_eval_device(config: TrainConfig, workers: list[str]) -> str:
     """Return the evaluator's device: a GPU without a worker, so that evaluating takes no time from training.
 
-    Where GPUs are named, the others may be somebody else's, and the first worker's is taken.
+    If the settings name GPUs, others may be in use by someone else, and the first worker's is taken.
 
     Raises:
         ConfigError: There is no such GPU.
@@ -115,8 +116,8 @@ def threads_per_worker(workers: int) -> int:
 
 def visible_gpus() -> int:
     """Return how many GPUs a process can compute on."""
-    # Before CUDA is in use, torch counts by NVML: a GPU that is divided by MIG as well, of whose parts, wherever they
-    # are, a process sees only one.
+    # Before CUDA is in use, torch counts with NVML, which includes GPUs divided by MIG; but a process sees at most one
+    # of all their parts.
     return int(torch._C._cuda_getDeviceCount()) if torch.cuda.is_available() else 0
 
 
@@ -135,7 +136,7 @@ def _device_kind(config: TrainConfig, gpus: int) -> str:
 
 
 def _visible_device(name: str, device: str, gpus: int) -> str:
-    """Return a device with its number, without which torch makes none the current one.
+    """Return a device with its number, which torch needs to make it the current one.
 
     Raises:
         ConfigError: There is no such GPU.

@@ -5,12 +5,12 @@ from dataclasses import replace
 from dkan_core.config import ResolvedTrainConfig, TrainConfig
 from dkan_core.config.strategies import MODEL_PARALLEL
 
-# What a search decides if none of it is given.
+# The settings that a search chooses if none of them is given.
 SEARCHED_SETTINGS = ("hidden", "num_centers", "dropout")
-# Rows from which on there is a search, and from which on it tries a second hidden layer: fewer rows do not show what
-# that is worth.
+# Fewest rows for a search, and for a search that tries a second hidden layer: fewer rows do not show what that is
+# worth.
 SEARCH_ROWS, DEPTH_SEARCH_ROWS = 2_000, 50_000
-# Units of the first hidden layer over those of a second one.
+# Units of the first hidden layer per unit of a second one.
 WIDTH_PER_SECOND = 4
 # Basis functions and dropout of a network that can learn more. With a second hidden layer and 280,000 to 1,400,000
 # rows, dropout lost 0.004 to 0.006 of AP.
@@ -18,7 +18,7 @@ FINE_CENTERS, NO_DROPOUT = 16, 0.0
 
 
 def searches_architecture(config: TrainConfig, rows: int) -> bool:
-    """Return whether trials decide about the architecture: unless the settings say what they would.
+    """Return whether trials choose the architecture: not if settings name any part of it.
 
     >>> searches_architecture(TrainConfig(), 5_000), searches_architecture(TrainConfig(hidden=(64,)), 5_000)
     (True, False)

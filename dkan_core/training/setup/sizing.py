@@ -5,15 +5,15 @@ from dataclasses import dataclass
 from dkan_core.config import TrainConfig
 from dkan_core.data.format.split_info import SplitInfo
 
-# The numbers below were chosen on validation rows: docs/benchmarks/experiments.md names the data sets, and what some of
-# the numbers gain.
+# The numbers below were chosen on validation rows: docs/benchmarks/experiments.md names the data sets and some of the
+# gains.
 
 # Rows of a batch over the root of the train split's rows.
 BATCH_PER_ROOT = 2.8
 MIN_BATCH = 128
 MAX_BATCH = 65_536
 ROWS_TO_SEE = 1_500_000
-# Too few steps cost more AP than any other choice: small data gets more epochs, and no plan recommends batches that
+# Too few steps cost more AP than any other choice: small data get more epochs, and no plan recommends batches that
 # leave fewer steps.
 STEPS_TO_TAKE = 800
 MIN_EPOCHS = 3
@@ -48,7 +48,7 @@ class SizeFactors:
     epochs: float = 1.0
 
 
-# What they cost and bring is in docs/benchmarks/quality.md.
+# docs/benchmarks/quality.md has their cost and benefit.
 QUALITIES = {
     "fast": SizeFactors(members=0.5, width=0.5, batch=2, epochs=0.4),
     "default": SizeFactors(),
@@ -96,11 +96,11 @@ def batch_rows(config: TrainConfig, workers: int, rows: int) -> int:
 
 
 def epoch_count(config: TrainConfig, rows: int, batch_size: int, *, needs_gradients: bool) -> int:
-    """Return the passes over the train split at most: one where what gradients learn is of no use."""
+    """Return the maximum of passes over the train split: one if gradient training is of no use."""
     if not needs_gradients:
         return config.epochs or 1
     quality = QUALITIES[config.quality]
     by_rows = max(MIN_EPOCHS, min(10, round(ROWS_TO_SEE / rows)))
-    # A larger batch is to save time, so it is no reason for more epochs.
+    # A larger batch is meant to save time, so it is no reason for more epochs.
     by_steps = min(MAX_EPOCHS, STEPS_TO_TAKE * (batch_size // quality.batch) // rows)
     return config.epochs or max(MIN_EPOCHS, round(quality.epochs * max(by_rows, by_steps)))

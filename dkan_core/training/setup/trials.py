@@ -1,7 +1,7 @@
-"""Small networks that are trained on a sample of the train split, and what they say of its other rows.
+"""Small networks that are trained on a sample of the train split, and their loss on its other rows.
 
-What they show of rows that no network has seen decides about the architecture (``architecture_search``) and about the
-columns that the network reads (``feature_selection``).
+That loss decides about the architecture (``architecture_search``) and about the columns that the network reads
+(``feature_selection``).
 
 Shape suffixes: N rows, L labels.
 """
@@ -37,8 +37,8 @@ from dkan_core.utils.arrays import Arrays, Float64, Int64
 
 # Most rows of a sample, the first ones of the shuffled train split, and most values (rows times columns).
 SAMPLE_ROWS, SAMPLE_VALUES = 100_000, 8_000_000
-# One row, or one group of rows, out of so many is held out. Groups may be large: outside of these shares of the rows,
-# nothing can be told.
+# One row, or group of rows, in so many is held out. As groups may be large, a fold must have a share of the rows within
+# these bounds.
 FOLDS = 5
 MIN_HELD_OUT, MAX_HELD_OUT = 0.05, 0.4
 HIDDEN = (32,)
@@ -52,17 +52,17 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class MinImprovement:
-    """What must be gained in log loss to change a network."""
+    """Least gain in log loss that justifies changing a network."""
 
     standard_errors: float
     """Standard errors of the difference."""
 
     relative: float
-    """Share of the log loss: with many rows or labels, far less is significant, and worth nothing."""
+    """Share of the log loss: with many rows or labels, far smaller gains are significant, but worthless."""
 
 
 def sample_of(reader: RowReader, columns: int) -> Arrays | None:
-    """Return the first rows of the train split, as many as trials take; None where these are too few to tell."""
+    """Return the first rows of the train split, as many as trials use; None if they are too few to decide anything."""
     rows = min(reader.rows, SAMPLE_ROWS, SAMPLE_VALUES // columns)
     return next(all_batches(FirstRows(reader, rows), rows)) if rows >= SEARCH_ROWS else None
 
@@ -76,18 +76,18 @@ def folds_of(sample: Arrays) -> Int64:
 
 
 def most_even_fold(fold_N: Int64) -> int:
-    """Return the fold that has the share of the rows nearest to an even one."""
+    """Return the fold whose share of the rows is nearest to an even one."""
     shares = np.bincount(fold_N, minlength=FOLDS) / len(fold_N)
     return int(np.abs(shares - 1 / FOLDS).argmin())
 
 
 def can_be_held_out(fold_N: Int64, fold: int) -> bool:
-    """Return whether a fold has enough of the rows, and leaves enough."""
+    """Return whether a fold has enough rows, and leaves enough."""
     return MIN_HELD_OUT <= float((fold_N == fold).mean()) <= MAX_HELD_OUT
 
 
 def split_at(sample: Arrays, fold_N: Int64, fold: int) -> tuple[Arrays, Arrays]:
-    """Return the rows of all folds but one, and those of that one."""
+    """Return the rows of all other folds, and those of one fold."""
     seen, unseen = (
         {name: array[kept_N] for name, array in sample.items()} for kept_N in (fold_N != fold, fold_N == fold)
     )
@@ -95,7 +95,7 @@ def split_at(sample: Arrays, fold_N: Int64, fold: int) -> tuple[Arrays, Arrays]:
 
 
 def small_network(architecture: ModelConfig) -> ModelConfig:
-    """Return the architecture of a trial, given that of the network."""
+    """Return a trial's architecture, given that of the network."""
     return architecture.model_copy(update={"members": 1, "hidden": HIDDEN, "sketch_rank": 0, "sketch_seed": 0})
 
 
@@ -136,7 +136,7 @@ def losses(model: TabularModel, rows: Arrays, config: ResolvedTrainConfig) -> Fl
 
 def loss_of(logits_NL: Tensor, rows: Arrays, config: ResolvedTrainConfig) -> Float64:
     """Return the loss of each row ``(N,)``, given its log-odds ``(N, L)``."""
-    # What is not measured weighs nothing.
+    # Labels that are not measured have weight 0.
     labels_NL = torch.from_numpy(rows["labels"]).float().clamp(max=1)
     loss_NL = F.binary_cross_entropy_with_logits(logits_NL, labels_NL, reduction="none")
     loss_N: Float64 = (loss_NL * _weights_of(rows, config)).sum(1).double().numpy()
@@ -144,12 +144,12 @@ def loss_of(logits_NL: Tensor, rows: Arrays, config: ResolvedTrainConfig) -> Flo
 
 
 def mean_weight(rows: Arrays, config: ResolvedTrainConfig) -> float:
-    """Return what the measured labels of a row weigh together, on average."""
+    """Return the mean over rows of the total weight of a row's measured labels."""
     return _weights_of(rows, config).sum(1).double().mean().item()
 
 
 def _weights_of(rows: Arrays, config: ResolvedTrainConfig) -> Tensor:
-    """Return what each label of each row counts in the loss, ``(N, L)``: positives ``pos_weight`` times."""
+    """Return the weight of each label of each row in the loss, ``(N, L)``: positives ``pos_weight`` times."""
     tensors = to_tensors({name: rows[name] for name in ("labels", "weight") if name in rows}, CPU)
     weight_NL = cell_weights(tensors, config)
     return torch.where(tensors["labels"] == 1, config.pos_weight * weight_NL, weight_NL)
@@ -167,12 +167,12 @@ def helps(
     """Return whether the losses ``(N,)`` are lower with a change, and lower than a constant's.
 
     Args:
-        change: What the log calls it.
+        change: Its name in the log.
         without_N: Losses without it.
         with_N: Losses with it.
         min_improvement: How much lower they must be.
         constant: Mean loss of the label's frequency as the prediction for every row.
-        weight: What the measured labels of a row weigh together, on average.
+        weight: Mean over rows of the total weight of a row's measured labels.
     """
     found = improves(without_N, with_N, min_improvement) and bool(with_N.mean() < constant)
     means = (mean / weight for mean in (with_N.mean(), without_N.mean(), _least(without_N, with_N, min_improvement)))
@@ -182,7 +182,7 @@ def helps(
 
 
 def improves(without_N: Float64, with_N: Float64, min_improvement: MinImprovement) -> bool:
-    """Return whether the losses ``(N,)`` are lower with a change, by as much as is asked for."""
+    """Return whether the losses ``(N,)`` are lower with a change, by at least the required improvement."""
     return bool((without_N - with_N).mean() > _least(without_N, with_N, min_improvement))
 
 

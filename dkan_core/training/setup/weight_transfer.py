@@ -1,7 +1,7 @@
-"""A model's weights in a model that has more columns or labels: each number goes where the same thing is meant.
+"""Transfers weights to a model that has more columns or labels: each number goes where it has the same meaning.
 
-The first layer adds up what its inputs give, so that a new input of weight 0 leaves the answers to the known labels as
-they are (function-preserving, as in Net2Net: Chen et al. 2016, arXiv:1511.05641); it learns from the first step on.
+The first layer sums over its inputs, so a new input with weights of 0 does not change the answers for known labels
+(function-preserving, as in Net2Net: Chen et al. 2016, arXiv:1511.05641), and yet learns from the first step on.
 """
 
 import itertools
@@ -20,12 +20,12 @@ from dkan_core.model.random_state import random_state
 from dkan_core.model.tabular import TabularFastKAN
 
 Keys = Sequence[Hashable]
-"""What the numbers along an axis of a tensor stand for."""
+"""The meaning of each number along an axis of a tensor."""
 
 SPARSE_WEIGHT = "encoder.sparse.weight"
 
 Axes = tuple[Keys | None, ...]
-"""The axes of a tensor: None where one means the same in both models."""
+"""The axes of a tensor; None for an axis with the same meaning in both models."""
 
 
 def widened_architecture(
@@ -35,12 +35,12 @@ def widened_architecture(
     prepared: PreparedData,
     config: ResolvedTrainConfig,
 ) -> ModelConfig:
-    """Return a model's architecture with what else data have: value weights and crosses of columns that are new.
+    """Return a model's architecture extended for the data: value weights and crosses of columns that are new.
 
     Args:
-        known: The model's.
-        encoding: The one that it knows.
-        chosen: What would be chosen for the data.
+        known: The model's architecture.
+        encoding: The encoding that the model knows.
+        chosen: The architecture that would be chosen for the data.
         prepared: The data.
         config: Resolved settings.
     """
@@ -56,16 +56,16 @@ def widened_architecture(
 
 
 def reading_all(model: TabularFastKAN, encoding: Preprocessor) -> TabularFastKAN:
-    """Return a model that also reads what a network ignores, with the same answers: it learns from the first step.
+    """Return a model with the same answers that also reads columns that its network ignores, and learns from them.
 
-    What says nothing about a label, or about the rows so far, may count for others.
+    A column that is useless for the labels and rows so far may help with others.
     """
     if not model.config.ignored_features:
         return model
     config = ignoring(model.config, ())
     coded = [index - config.num_numeric for index in model.config.ignored_features if index >= config.num_numeric]
     config = config.model_copy(update={"missing": (*config.missing, *coded)})
-    # Embeddings of what was ignored begin anywhere; it is weights of zero that they feed.
+    # The ignored columns' embeddings may start at random, as they feed weights of 0.
     with random_state(0):
         whole = TabularFastKAN(config)
     whole.load_state_dict(transferred_state(model, whole, encoding, encoding))
@@ -75,13 +75,13 @@ def reading_all(model: TabularFastKAN, encoding: Preprocessor) -> TabularFastKAN
 def transferred_state(
     old: TabularFastKAN, new: TabularFastKAN, old_encoding: Preprocessor, new_encoding: Preprocessor
 ) -> dict[str, Tensor]:
-    """Return the new model's tensors, with the old one's numbers where the same column, value or label is meant.
+    """Return the new model's tensors, with the old one's numbers where column, value or label is the same.
 
     Args:
         old: The trained model.
-        new: An untrained one; what is known of nothing keeps its numbers, or 0 where it feeds the first layer's sum.
-        old_encoding: Of the old model.
-        new_encoding: Of the new one.
+        new: An untrained one; numbers without a counterpart stay, or become 0 where they feed the first layer's sum.
+        old_encoding: Encoding of the old model.
+        new_encoding: Encoding of the new model.
     """
     before, after = _Meaning(old, old_encoding, old_encoding), _Meaning(new, new_encoding, old_encoding)
     source, target = old.state_dict(), {name: tensor.clone() for name, tensor in new.state_dict().items()}
@@ -99,12 +99,12 @@ def transferred_state(
 
 
 class _Meaning:
-    """What each number of a model's tensors stands for.
+    """The meaning of each number of a model's tensors.
 
     Args:
         model: The model.
-        encoding: Of its inputs.
-        known: The encoding of the old model, by which features are the same.
+        encoding: The encoding of its inputs.
+        known: The encoding of the old model, which decides which features are the same.
     """
 
     def __init__(self, model: TabularFastKAN, encoding: Preprocessor, known: Preprocessor) -> None:
@@ -117,7 +117,8 @@ class _Meaning:
         columns = zip(inputs.embedded, widths, strict=True)
         embedded = [(self.coded[index], unit) for index, width in columns for unit in range(width)]
         self.inputs: list[Hashable] = [*(numeric[index] for index in inputs.curved), *embedded]
-        # By column and id, whatever other ids it has; those that share a code do so only among as many codes.
+        # An ID counts by column and value, whatever the other IDs. IDs that share a code match only if there are as
+        # many codes.
         self.ids: list[Hashable] = [None]
         for feature in encoding.sparse:
             shared = [("shared", feature.name, feature.buckets, bucket) for bucket in range(feature.buckets)]
@@ -127,19 +128,19 @@ class _Meaning:
         self.first = "network.first." if is_ensemble else "network.layers.0."
         last = len(config.hidden)
         self.last = f"network.rest.{last - 1}." if is_ensemble else f"network.layers.{last}."
-        # An embedding is known by its column: its index among the embeddings may be another.
+        # An embedding is identified by its column, as its index among the embeddings may differ.
         embeddings = {f"encoder.embeddings.{index}.weight": self.coded[at] for index, at in enumerate(inputs.embedded)}
         self.names: dict[str, Hashable] = {name: embeddings.get(name, name) for name in model.state_dict()}
         self.tensors = {meaning: name for name, meaning in self.names.items()}
 
     def is_summed(self, name: str) -> bool:
-        """Return whether a tensor's numbers add to the output of the first layer, and so may begin at 0."""
+        """Return whether a tensor's numbers are summed into the output of the first layer, and so may begin at 0."""
         return name in ("encoder.binary_linear.weight", "encoder.indicators.weight", SPARSE_WEIGHT) or (
             name.startswith(f"{self.first}spline") or name.startswith(f"{self.first}base")
         )
 
     def axes(self, name: str, dimensions: int) -> Axes:
-        """Return what the numbers along each axis of a tensor stand for."""
+        """Return the meaning of the numbers along each axis of a tensor."""
         outputs = self._first_outputs()
         labels = self.config.labels
         centers = [(key, center) for key in self.inputs for center in range(self.config.num_centers)]
@@ -168,13 +169,13 @@ class _Meaning:
         return known.get(name, (None,) * dimensions)
 
     def _first_outputs(self) -> Keys | None:
-        """Return what the first layer gives: hidden units, or the labels of each member where there are none."""
+        """Return the meaning of the first layer's outputs: hidden units, or without those each member's labels."""
         if self.config.hidden:
             return None
         return [*itertools.product(range(self.config.members), self.config.labels)]
 
     def _codes(self) -> Keys:
-        """Return what the rows of the table of one-hot weights stand for, in the order of ``OneHotWeights``."""
+        """Return the meaning of the rows of the one-hot weights' table, in the order of ``OneHotWeights``."""
         groups = [tuple(self.coded[index] for index in group) for group in self.config.one_hot_groups]
         blocks: list[Hashable] = [group for group in groups if len(group) == 1]
         blocks += [("missing", self.coded[index]) for index in self.config.missing]
@@ -191,13 +192,13 @@ def _coded_keys(encoding: Preprocessor, known: Preprocessor) -> list[Hashable]:
 
 
 def _keys(encoding: Preprocessor, known: Preprocessor) -> list[tuple[str, ...]]:
-    """Return a key of each feature: one that the known encoding has as well has the same there, and no other has."""
+    """Return a key of each feature, which is the same in both encodings if and only if the feature is the same."""
     before = features_by_key(known)
     return [key if before.get(key) == feature else (*key, "new") for key, feature in features_by_key(encoding).items()]
 
 
 def _common(before: Keys | None, after: Keys | None, size: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return where along an axis the same is meant: in the old tensor, and in the new one."""
+    """Return the positions along an axis with the same meaning: in the old tensor, and in the new one."""
     if before is None or after is None:
         return np.arange(size), np.arange(size)
     indices = {key: index for index, key in enumerate(before)}

@@ -31,20 +31,20 @@ from dkan_core.training.setup.additive_architecture import choose_additive
 from dkan_core.training.setup.additive_fit_limits import MAX_FITTED_PAIRS, TERMS_PER_ID, blend_rows
 from dkan_core.training.setup.feature_crosses import search_sample
 
-# To choose from by validation AP: more of them would fit its noise.
+# Few weights to choose from by validation AP: more would fit its noise.
 WEIGHTS = (0.2, 0.4, 0.6, 0.8)
-# Of few positives, validation AP says little about these: other weights than the first number below, the 0 of a network
-# that scores alone too, have to be better by the second one times the square of their distance from it, divided by the
-# validation rows of the rarer class.
+# With few positives, validation AP hardly tells these weights apart. So any weight but the first number below, and also
+# the 0 of a network that scores alone, has to be better by the second number times the square of its distance from the
+# first, divided by the validation rows of the rarer class.
 USUAL_WEIGHT, DISTANCE_COST = 0.6, 5.0
-# A network scores alone where it is better on each of so many parts of the validation rows: of many rows, whose columns
-# interact as no sum of pairs does, it is. Without a difference that happens once in a thousand times.
+# A network scores alone if it is better on each of so many parts of the validation rows, as with many rows whose
+# columns interact beyond sums of pairs. Without a real difference, that happens once in a thousand times.
 ALONE_PARTS = 10
-# Or where it is better by this share of its AP, or of what that lacks to 1 if it is less, beyond what its weight of 0
-# costs. Of few rows, blends are nearly always better on those that no choice has seen: this is for terms that have gone
-# wrong.
+# It also scores alone if it is better by this share of its AP, or of 1 minus its AP if that is less, in addition to the
+# cost of its weight of 0. With few rows, blends are nearly always better on unseen rows: this is for failed fits of the
+# additive model.
 ALONE_MARGIN = 0.1
-# Rows that pairs are chosen on: half of those that the network's crosses are, at half the time.
+# Rows to choose pairs on: half of those for the network's crosses, at half the time.
 SEARCHED_ROWS = 100_000
 
 logger = logging.getLogger(__name__)
@@ -52,12 +52,12 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class _Partner:
-    """What a network may be blended with, and how it scores validation."""
+    """The additive model that a network may be blended with, and its scores on validation."""
 
     model: AdditiveFastKAN
     scored: ScoredSplit
     id_penalties: list[float]
-    """What holds the numbers of ids, for each label; none where these have no term."""
+    """The penalty on the numbers of ids, for each label; none if ids have no term."""
 
 
 @dataclass
@@ -69,8 +69,8 @@ class Blender:
         valid: The validation split.
         prepared: The manifest of both.
         config: Settings of the run.
-        id_penalties: What an earlier training has chosen to hold the numbers of ids with; none: these have no term.
-            Default: it is chosen on validation.
+        id_penalties: The penalties on the numbers of ids that an earlier training has chosen; none if ids have no term.
+            Default: they are chosen on validation.
     """
 
     open_train: Callable[[], RowReader]
@@ -85,20 +85,20 @@ class Blender:
 
     @property
     def chosen_id_penalties(self) -> list[float]:
-        """What holds the numbers of ids in the additive model, for each label; none where these have no term."""
+        """The penalty on the numbers of ids in the additive model, for each label; none if ids have no term."""
         return [] if self._partner is None else self._partner.id_penalties
 
     def blend_by(
         self, network: TabularFastKAN, scored: ScoredSplit, weight: float
     ) -> tuple[TabularFastKAN, ScoredSplit]:
-        """Return a blend in which the additive model counts so much, and how it scores.
+        """Return a blend with this weight of the additive model, and its scores.
 
-        Where there is no such model, that is the network alone.
+        Without an additive model, return the network alone.
 
         Args:
             network: In eval mode, on the CPU, not calibrated.
             scored: Its log-odds on validation.
-            weight: That of the additive model.
+            weight: Weight of the additive model.
         """
         partner = self._partner
         if partner is None:
@@ -113,9 +113,9 @@ class Blender:
         return BlendedFastKAN.of(network, partner.model, blend), _weighted(scored, partner.scored, weight)
 
     def blend(self, network: TabularFastKAN, scored: ScoredSplit) -> tuple[TabularFastKAN, ScoredSplit]:
-        """Return the blend with the best validation AP, or a network that is better by itself, and how it scores.
+        """Return the blend with the best validation AP, or the network alone if it is better, and the scores.
 
-        With few validation rows of the rarer class, it is the one with the usual weight unless another is far better.
+        With few validation rows of the rarer class, the usual weight is taken unless another one is far better.
 
         Args:
             network: In eval mode, on the CPU, not calibrated.
@@ -129,7 +129,7 @@ class Blender:
         rows, alone = rarer_rows(scored.labels_NL), _average_precision(scored)
         best = chosen_weight(values, rows)
         far_better = is_far_better(alone, values[best], best, rows)
-        # Data that need a second hidden layer are none of those on which blends are nearly always better.
+        # Blends are nearly always better on unseen rows, but not for data that need a second hidden layer.
         better_and_deep = len(network.config.hidden) > 1 and values[best] < alone
         if far_better or better_and_deep or is_better_on_each_part(scored, found[best]):
             return network, scored
@@ -140,7 +140,7 @@ class Blender:
 
     @functools.cached_property
     def _partner(self) -> _Partner | None:
-        """The additive model; None where there is nothing to add up, or too many columns for the rows."""
+        """The additive model; None if it would have no terms, or if there are too many columns for the rows."""
         train = self.open_train()
         rows, codes = self._extent(train.rows)
         if not rows:
@@ -157,14 +157,14 @@ class Blender:
         return _Partner(model=model, scored=scored, id_penalties=[each.penalty for each in ids])
 
     def _extent(self, train_rows: int) -> tuple[int, int]:
-        """Return how many rows the additive model is fitted to, and how many codes of ids have a number there."""
+        """Return how many rows the additive model is fitted to, and for how many codes of ids it has numbers."""
         encoding, labels = self.prepared.preprocessor, len(self.prepared.labels)
         terms = self._columns + MAX_FITTED_PAIRS if self._columns else 0
         if encoding.sparse and self.id_penalties != []:
             ones = max(1, math.ceil(sum(feature.ones for feature in encoding.sparse)))
             if rows := blend_rows(train_rows, terms + TERMS_PER_ID * ones, labels):
                 return rows, 1 + sum(feature.size for feature in encoding.sparse)
-        # There are too many ids for the additive model: they are the network's alone.
+        # Too many ids for the additive model: only the network reads them.
         return blend_rows(train_rows, terms, labels) if terms else 0, 0
 
     @property
@@ -173,7 +173,7 @@ class Blender:
         return len(encoding.numeric) + len(encoding.coded)
 
     def _untrained(self, train: RowReader, *, ids: bool) -> AdditiveFastKAN:
-        """Return an additive model of all columns and the pairs that say most."""
+        """Return an additive model of all columns and the best pairs."""
         groups: tuple[tuple[int, ...], ...] = ()
         shape = AdditiveShape(form="tables")
         if self._columns:
@@ -191,12 +191,12 @@ def _weighted(of_network: ScoredSplit, of_partner: ScoredSplit, weight: float) -
 
 
 def chosen_weight(values: Mapping[float, float], rows: int) -> float:
-    """Return the weight with the best validation AP, or the usual one if rows are few and it is nearly as good."""
+    """Return the weight with the best validation AP, or the usual one if rows are few and AP is nearly as good."""
     return max(values, key=lambda weight: values[weight] - weight_cost(weight, rows))
 
 
 def weight_cost(weight: float, rows: int) -> float:
-    """Return by how much AP has to be greater with a weight than with the usual one.
+    """Return by how much AP must exceed that of the usual weight for another weight to be taken.
 
     >>> [round(weight_cost(weight, rows=50), 4) for weight in (0, 0.2, 0.6)]
     [0.036, 0.016, 0.0]
@@ -205,12 +205,12 @@ def weight_cost(weight: float, rows: int) -> float:
 
 
 def is_far_better(alone: float, blended: float, weight: float, rows: int) -> bool:
-    """Return whether a network is better by itself beyond what so few rows may show by chance.
+    """Return whether a network alone is better than its blend by more than chance can explain with so few rows.
 
     Args:
-        alone: Its validation AP.
-        blended: That of its blend.
-        weight: That of the additive model in the blend.
+        alone: Validation AP of the network alone.
+        blended: Validation AP of its blend.
+        weight: Weight of the additive model in the blend.
         rows: Validation rows of the rarer class.
 
     >>> is_far_better(0.97, 0.96, 0.6, rows=10_000), is_far_better(0.97, 0.96, 0.6, rows=20)

@@ -8,7 +8,8 @@ from typing import Any
 class EarlyStopping:
     """Remembers the best validation AP, and how many evaluations ago that was.
 
-    Of evaluations with the same AP, as where few rows are all ranked correctly, that with the lowest loss is the best.
+    Of evaluations with the same AP, as when few rows are all ranked correctly, the one with the lowest loss is the
+    best.
 
     >>> early_stopping = EarlyStopping(patience=2)
     >>> scores = (0.5, 0.9), (0.7, 0.8), (0.6, 0.5), (0.7, 0.8)
@@ -29,7 +30,7 @@ class EarlyStopping:
         return self._best[0]
 
     def take(self, average_precision: float, loss: float, *, is_due: bool = True) -> bool:
-        """Take in an evaluation; True when it is the best so far."""
+        """Count an evaluation; return whether it is the best so far."""
         score = average_precision, -loss
         better = score > self._best
         self._best = max(self._best, score)
@@ -39,7 +40,7 @@ class EarlyStopping:
         return better
 
     def replay(self, history: Iterable[Mapping[str, Any]]) -> None:
-        """Take in the evaluations of an earlier process; an AP of 0 stands for one that was not finite."""
+        """Count the evaluations of an earlier process; an AP of 0 stands for one that was not finite."""
         for entry in history:
             loss = entry.get("validation_loss", math.inf)
             self.take(entry["average_precision"] or -math.inf, loss, is_due=entry.get("due", True))

@@ -1,4 +1,4 @@
-"""The best model of a run as it is saved: blended or made of tables, calibrated, with its metrics on validation."""
+"""Makes the best model of a run ready to save: blended or made of tables, calibrated, with metrics on validation."""
 
 import functools
 from collections.abc import Callable
@@ -28,15 +28,15 @@ from dkan_core.training.validation.model_metrics import describe_best, score_dis
 from dkan_core.training.validation.scorer import BestParameters
 
 Described = tuple[Calibration, dict[str, Any]]
-"""A calibration, and what a model folder says about its model."""
+"""A calibration, and the metrics for the model folder."""
 
 FinishedModel = tuple[TabularModel, ModelConfig, dict[str, Any]]
-"""A model on the CPU, in eval mode; its architecture; and what a model folder says about it."""
+"""A model on the CPU, in eval mode; its architecture; and the metrics for the model folder."""
 
 
 @dataclass
 class Finisher:
-    """Makes what is saved of the best models of a run; what that takes of the train split is computed once.
+    """Finishes the best models of a run; what depends only on the train split is computed once.
 
     Args:
         open_train: Opens the train split.
@@ -44,7 +44,7 @@ class Finisher:
         prepared: The manifest of both.
         config: Settings of the run.
         from_scratch: Whether training started from an untrained model.
-        choices: Those of an earlier training, where this one is a refit. Default: they are made on validation.
+        choices: Choices of the first training, if this is a refit. Default: choices are made on validation.
     """
 
     open_train: Callable[[], RowReader]
@@ -55,12 +55,12 @@ class Finisher:
     choices: RefitChoices | None = None
 
     def make_ready(self) -> None:
-        """Fit what networks are blended with, if anything: it needs no model, and the first ``finish`` waits for it."""
+        """Fit what networks are blended with, if anything: this needs no network, and ``finish`` waits for it."""
         if self._blends:
             self._blender.make_ready()
 
     def finish(self, model: TabularModel, best: BestParameters) -> FinishedModel:
-        """Return the finished copy of a model; the model itself, which others are scored with, stays as it is."""
+        """Return the finished copy of a model; the model itself, which scores later parameters, stays unchanged."""
         if isinstance(model, AdditiveFastKAN):
             return self._finish_additive(model, best)
         assert isinstance(model, TabularFastKAN) and model.config.blended is None, "there is no other model"
@@ -85,7 +85,7 @@ class Finisher:
         return final.eval(), final.config, metrics
 
     def _finish_additive(self, model: AdditiveFastKAN, best: BestParameters) -> FinishedModel:
-        """Return the model of the tables."""
+        """Return the model made of tables."""
         cpu = AdditiveFastKAN(model.config)
         cpu.load_state_dict(model.state_dict())
         if self.choices is not None:
@@ -109,7 +109,7 @@ class Finisher:
         return describe_best(scored, self.prepared.labels, self.config, epoch=epoch, step=step)
 
     def _as_chosen(self, choices: RefitChoices, scored: ScoredSplit, best: BestParameters) -> Described:
-        """Return what the first training chose and says; how scores are distributed is the second model's own."""
+        """Return the choices and metrics of the first training, with the score distributions of the second model."""
         scale_L, shift_L = choices.calibration
         probabilities_NL = to_probability(scored.log_odds_NL * scale_L + shift_L)
         labels = zip(choices.metrics["labels"].items(), probabilities_NL.T, strict=True)

@@ -1,4 +1,4 @@
-"""The metrics of a model that its folder holds: on validation, with calibration, thresholds and score distributions."""
+"""The metrics in a model's folder: on validation, with calibration, thresholds and score distributions."""
 
 import math
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ def describe_best(
 ) -> tuple[Calibration, dict[str, Any]]:
     """Calibrate a model on validation; return the calibration and the metrics of its probabilities there.
 
-    The metrics are those of ``describe_probabilities``, with the calibration and where the model comes from.
+    The metrics are those of ``describe_probabilities``, with the calibration and the model's origin.
     """
     # ``pos_weight`` adds this to the log-odds that are learned. It is subtracted before the fit, so that it is undone
     # even for a label with one class only, to which nothing can be fitted.
@@ -34,7 +34,7 @@ def describe_best(
     metrics = describe_probabilities(labels_NL, probabilities_NL, names, scored.weight_N)
     for name, *pair in zip(names, scale_L.tolist(), shift_L.tolist(), strict=True):
         metrics["labels"][name] |= zip(CALIBRATION, pair, strict=True)
-    # A digest of that model's weights, which do not change when it is copied.
+    # A digest of the initial model's weights, which stays the same when the model is copied.
     provenance = {} if config.init_from is None else {"init_from": config.init_from}
     return (scale_L, shift_L), {**metrics, "split": "valid", "epoch": epoch, "step": step, **provenance}
 
@@ -49,7 +49,7 @@ def describe_probabilities(
 
     Args:
         labels_NL: 0, 1, or 255 for not measured.
-        probabilities_NL: What a model gives.
+        probabilities_NL: The model's probabilities.
         names: The labels.
         weight_N: Weights of the rows, if any.
 

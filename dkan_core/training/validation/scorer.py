@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class BestParameters:
-    """Parameters ``(P,)`` that were better than all before, how they score, and how far the run was."""
+    """Parameters ``(P,)`` that were better than all before, their scores, and the run's progress."""
 
     values_P: Float32
     scored: ScoredSplit
@@ -46,7 +46,7 @@ class ValidationScorer:
         replica: The model, whose parameters are replaced.
         reader: The validation split.
         patience: Of early stopping.
-        choices: Those of the first training, if this one is a refit.
+        choices: Choices of the first training, if this is a refit.
     """
 
     def __init__(self, replica: Replica, reader: RowReader, patience: int, choices: RefitChoices | None = None) -> None:
@@ -57,7 +57,7 @@ class ValidationScorer:
 
     def skips(self, *, final: bool) -> bool:
         """Return whether a state of the run, its final one or not, need not be scored."""
-        # A refit is trained on the validation rows, by which nothing can be chosen then: its model is its last state.
+        # A refit trains on the validation rows, which can therefore choose nothing: its model is its last state.
         return self.early_stopping.exhausted or (self.choices is not None and not final)
 
     def score_parameters(
@@ -66,15 +66,15 @@ class ValidationScorer:
         """Score parameters; return a line of history, and the best of them if they are better than all before.
 
         Args:
-            values_VP: The parameters, and their moving average where there is one; of a refit, only those are scored
-                that its first training has chosen.
+            values_VP: The parameters, and their moving average where there is one. In a refit, only the one that the
+                first training has chosen is scored.
             figures: How far the run is.
             is_due: Whether the evaluation counts for patience.
         """
         if self.choices is not None:
             values_VP = self.choices.parameters(values_VP)
         scores = [self._score(values_P) for values_P in values_VP]
-        # The first of equals: the parameters themselves rather than their average.
+        # Of equal scores, the first: the parameters themselves rather than their average.
         winner = max(range(len(scores)), key=lambda index: (scores[index].average_precision, -scores[index].loss))
         best = scores[winner]
         better = self.early_stopping.take(best.average_precision, best.loss, is_due=is_due)
@@ -95,8 +95,7 @@ class ValidationScorer:
         scored = score_split(self.replica.model, self.reader, self.replica.device)
         self.replica.model.train()
         if not np.isfinite(scored.log_odds_NL).all():
-            # Not an error: parameters that diverge for a while may come back, and the run refuses and backs off by
-            # itself.
+            # Not an error: parameters that diverge may recover, and the run refuses updates and backs off by itself.
             logger.warning("a score is not finite: these parameters cannot be the best")
             return _Score(-math.inf, math.inf, scored)
         arrays = scored.labels_NL, scored.log_odds_NL, scored.weight_N

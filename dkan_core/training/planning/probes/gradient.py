@@ -146,7 +146,7 @@ class Probe:
         return float(np.median(times[0])), float(np.median(times[1]))
 
     def _gradient(self, arrays: Arrays, config: ResolvedTrainConfig | None = None) -> None:
-        """Compute a gradient, as a worker does whose parameters have just changed; on CUDA, they are there already."""
+        """Compute a gradient, as a worker does after its parameters have changed; on CUDA, they are there already."""
         if self.device.type == "cpu":
             self.replica.load(self.values_P)
         self.replica.compute_gradient(arrays, config or self.config)
@@ -199,7 +199,7 @@ class Probe:
         part = {name: tensor[:at_once] for name, tensor in to_tensors(batch, self.device).items()}
         # By autograd, as on a GPU: what the native extension keeps in its one call per step is not seen.
         add = partial(add_part_gradient, self.replica.model.member_logits, part, self.config, torch.ones(()))
-        # Kernels that are called for the first time try themselves out.
+        # The first call of a kernel also checks it, which must not be measured.
         add()
         return kept_bytes(add, self.replica.values_P) + 2 * int(self.values_P.nbytes) + ahead
 
