@@ -94,7 +94,7 @@ class AdditiveFastKAN(TabularModel, KernelModule):
         self.register_buffer(name, values, persistent=False)
 
     def _keep_pairs(self, shape: AdditiveShape) -> None:
-        """Keep what turns the rows of a pair's features into the row of the pair."""
+        """Register what maps the table rows of a pair's features to the row of the pair."""
         slots = {features[0]: index for index, features in enumerate(self.index_features) if len(features) == 1}
         pairs = self.layout.pairs
         sides = [[slots[term.features[side]] for term in pairs] for side in (0, 1)]
@@ -121,7 +121,7 @@ class AdditiveFastKAN(TabularModel, KernelModule):
         return {"table": [term.size for term in self.layout.terms]}
 
     def tables(self) -> Tensor:
-        """Return what each code adds to the log-odds by each member, before the intercept.
+        """Return each member's table: what each code adds to the log-odds, without the intercept.
 
         Shape:
             - Output: ``(V, H)``
@@ -148,7 +148,7 @@ class AdditiveFastKAN(TabularModel, KernelModule):
         return smooth_VH
 
     def _monotone(self, table_VH: Tensor) -> Tensor:
-        """Return the table with a monotone envelope in the place of each feature that is to be monotone."""
+        """Return the table with a monotone envelope instead of the curve of each feature that must be monotone."""
         parts, stop = [], 0
         for term in self.layout.curved + self.layout.binary:
             sign = self.signs.get(term.features[0])
@@ -169,7 +169,7 @@ class AdditiveFastKAN(TabularModel, KernelModule):
         ]
 
     def indices(self, numeric: Tensor | None, categorical: Tensor | None) -> Tensor:
-        """Return the rows of the table that each row takes: one of each term.
+        """Return the rows of the table that each row of data takes, one per term.
 
         Args:
             numeric: ``(B, F)``; None where there are no numeric features.
@@ -185,7 +185,7 @@ class AdditiveFastKAN(TabularModel, KernelModule):
         return torch.cat([indices_BT, first_BP * self.pair_strides + second_BP + self.pair_firsts], dim=1)
 
     def main_indices(self, numeric: Tensor | None, categorical: Tensor | None) -> Tensor:
-        """Return those of the ``indices`` that are of single features, ``(B, T)``."""
+        """Return the ``indices`` of single features, ``(B, T)``."""
         parts = []
         if numeric is not None:
             of_feature_F = torch.arange(0, self.score_rows.numel(), SCORE_CODES, device=numeric.device)
@@ -196,11 +196,11 @@ class AdditiveFastKAN(TabularModel, KernelModule):
         return torch.cat(parts, dim=1)
 
     def indices_reading(self, slots: Iterable[int], stored_of: Callable[[int], Tensor]) -> Tensor:
-        """Return those of the ``indices`` that are of terms which read some features.
+        """Return the ``indices`` of those terms that read some features.
 
         Args:
-            slots: Where these features are in ``index_features``.
-            stored_of: Stored scores or codes ``(B,)`` of the feature there.
+            slots: Positions of these features in ``index_features``.
+            stored_of: Returns the stored scores or codes ``(B,)`` of the feature at a position.
 
         Shape:
             - Output: ``(B, K)`` int32
@@ -228,7 +228,7 @@ class AdditiveFastKAN(TabularModel, KernelModule):
         dropout_key_B: Tensor | None = None,
         sparse: Tensor | None = None,
     ) -> Tensor:
-        """Return each member's log-odds ``(M, B, L)``; rows that a member is not to see teach it nothing."""
+        """Return each member's log-odds ``(M, B, L)``; a member gets no gradient from the rows that it leaves out."""
         sums_BH = self._sums(numeric, categorical, sparse, self.tables())
         logits_MBL: Tensor = sums_BH.unflatten(1, (self.config.members, -1)).transpose(0, 1) + self.bias
         if not self.training or dropout_key_B is None or not self.bags.p:
@@ -254,14 +254,14 @@ class AdditiveFastKAN(TabularModel, KernelModule):
         if self.ids is None:
             return table_sum(self.indices(numeric, categorical), table_VX, self.kernel)
         of_ids_BX: Tensor = self.ids(sparse)
-        # Where ids are all there is, the table is empty.
+        # If ids are the only features, the table is empty.
         if not self.layout.terms:
             return of_ids_BX
         return table_sum(self.indices(numeric, categorical), table_VX, self.kernel) + of_ids_BX
 
     @torch.no_grad()
     def for_scoring(self) -> Self:
-        """Return a model of one member, the mean of all: the table of a batch is then there already."""
+        """Return a model of one member, the mean of all, whose table is computed in advance."""
         shape = additive_shape(self.config)
         if self.config.members == 1 and shape.form == "tables" and not self.signs:
             return self
@@ -320,7 +320,7 @@ def envelope(curve_CH: Tensor, sign: int) -> Tensor:
 
 
 def score_codes(numeric_BF: Tensor) -> Tensor:
-    """Return stored scores as codes from 0 to 255, which they are where they are stored as bytes.
+    """Return stored scores as codes from 0 to 255; bytes are codes already.
 
     >>> score_codes(torch.tensor([[float("nan"), -3.0, 0.0, 3.0]])).tolist()
     [[0, 1, 128, 255]]

@@ -84,7 +84,7 @@ class Blend(Schema):
     """The additive model that a network is blended with."""
 
     weight: Annotated[float, Field(gt=0, lt=1)]
-    """What its log-odds count; those of the network count the rest."""
+    """Weight of its log-odds; the network's log-odds have the rest of 1."""
 
     coded: tuple[Index, ...]
     """Coded features with a term of their own."""
@@ -160,7 +160,7 @@ def layout_of(
 
     Args:
         num_numeric: Numeric features.
-        binary: Those of two values.
+        binary: Numeric features of two values.
         cardinalities: Codes of each coded feature.
         coded: Coded features that have a term.
         shape: Pairs and their bins.

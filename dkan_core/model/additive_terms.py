@@ -51,7 +51,7 @@ class AdditiveTerms:
 
     @property
     def spread_factor(self) -> float:
-        """What the members' standard deviation is multiplied by for the standard error of their mean.
+        """Factor from the members' standard deviation to the standard error of their mean.
 
         Each member leaves out a share p of the rows. Its estimate then differs from that of all rows by a variance
         that is p / (1 - p) of that estimate's own; and the mean of M members differs by one M-th of that.
@@ -132,7 +132,7 @@ def _take_main_effects(pair: Term, table_VML: Float64, weight_V: Float64) -> tup
     normal = np.block(
         [[np.diag(weight_IJ.sum(axis=1)), weight_IJ], [weight_IJ.T, np.diag(weight_IJ.sum(axis=0))]],
     )
-    # The least-norm solution: a constant could be in either, and bins without rows are left alone.
+    # The least-norm solution: a constant could be in either function, and bins without rows stay unchanged.
     effects = np.linalg.lstsq(normal, sums, rcond=1e-12)[0]
     first_IX, second_JX = effects[:rows], effects[rows:]
     pair_IJX = pair_IJX - first_IX[:, None] - second_JX[None]

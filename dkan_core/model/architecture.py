@@ -21,14 +21,15 @@ from dkan_core.utils.schemas import Schema, read_json
 # A function of two values is linear: a basis would spend eight weights on it. Binary columns on the linear path lost
 # nothing, and cost a ninth.
 MAX_BINARY_KNOTS = 2
-# By falling frequency: rarer categories share a weight. At 64 outputs and 16 members, so many codes are 16 MB; a column
-# of 65,536 would make the table larger than the rest of the model, with weights that hardly any row trains.
+# Most codes with weights of their own, by falling frequency: rarer categories share a weight. At 64 outputs and 16
+# members, so many codes are 16 MB; a column of 65,536 would make the table larger than the rest of the model, with
+# weights that hardly any row trains.
 MAX_ONE_HOT_CODES = 4096
 # Basis functions of an additive model's curves, coarse and fine ones, as multiples of ``num_centers``.
 RESOLUTIONS = (1, 4)
-# So long a group has 2**30 joint codes at least, just below the limit that follows.
+# A group of this many features has at least 2**30 joint codes, just below the following limit.
 MAX_GROUP = 30
-# Joint codes are int32. With two codes a feature at least, no group can be longer than ``MAX_GROUP``.
+# Joint codes are int32. As a feature has at least two codes, no group can be longer than ``MAX_GROUP``.
 MAX_JOINT_CODES = 2**31 - 1
 
 Index = Annotated[int, Field(ge=0)]
@@ -90,7 +91,7 @@ class ModelConfig(Schema):
     """Groups of coded features whose joint value has weights of its own at the first layer."""
 
     missing: tuple[Index, ...]
-    """Coded features of which only whether they are missing has weights of its own."""
+    """Coded features for which only a missing value has weights of its own."""
 
     sparse: tuple[SparseGroup, ...] = ()
     """Columns of lists of ids and of bit vectors: each code has weights of its own at the first layer."""
@@ -109,7 +110,7 @@ class ModelConfig(Schema):
     """Rank of the sketches of the first layer's weights; 0: these are full."""
 
     sketch_seed: Annotated[int, Field(ge=0, le=MAX_SEED)] = 0
-    """What the random matrices of the sketches follow from."""
+    """Seed of the sketches' random matrices."""
 
     ignored_features: tuple[Index, ...] = ()
     """Features that the network does not read, coded ones counted behind the numeric ones; the additive model that it
@@ -125,7 +126,7 @@ class ModelConfig(Schema):
     def _check(self) -> Self:
         if (self.additive is not None) != (self.model == "additive"):
             raise ValueError("additive: must be there for model additive, and for no other")
-        # A network has one schema: what settings may not ask for, no file may hold.
+        # Networks are checked as settings are: a file must not hold what settings may not ask for.
         TrainConfig(
             **{name: getattr(self, name) for name in ModelConfig.model_fields if name in field_types(TrainConfig)}
         )
@@ -168,7 +169,7 @@ class ModelConfig(Schema):
     def _check_additive(self, shape: AdditiveShape) -> None:
         if self.hidden or self.embedded or any(len(group) > 1 for group in self.one_hot_groups):
             raise ValueError("additive: there must be no hidden layer, no embedding and no cross of codes")
-        # That of a blend alone has a term of them.
+        # Only the additive model of a blend has a term for ids.
         if self.sparse and (shape.form != "tables" or self.members > 1):
             raise ValueError("additive: there must be no sparse column")
         if len(shape.upper) != len(self.binary):
@@ -207,9 +208,9 @@ class ModelConfig(Schema):
             prepared: The data set.
             config: Sizes, and whether the model is a plain FastKAN, which has no one-hot weights.
             one_hot_groups: Groups of coded features whose joint value gets weights of its own.
-            missing: Coded features of which only whether they are missing gets weights.
+            missing: Coded features for which only a missing value gets weights.
             additive: What additive models alone have.
-            sketch_seed: That of the model that training starts from; None: the settings' seed.
+            sketch_seed: Seed of the model that training starts from. None: the settings' seed.
         """
         plain = config.model == "fastkan"
         return cls(
@@ -242,7 +243,7 @@ class ModelConfig(Schema):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plain form that is saved as JSON."""
-        # Without keys that other models do not have: they write the same bytes as ever.
+        # Keys that a model does not use are left out, so that files of earlier kinds of models keep the same bytes.
         later = ("additive", "blended", "ignored_features", "positive", "sketch_rank", "sketch_seed", "sparse")
         left_out: dict[str, Any] = {name: True for name in later if not getattr(self, name)}
         if self.blended is not None and not self.blended.ids:
@@ -312,7 +313,7 @@ def blended_config(
     """Return the architecture of an additive model that a network is blended with.
 
     Args:
-        config: That of the network.
+        config: Architecture of the network.
         coded: Coded features with a term of their own.
         additive: Its pairs and bins.
         ids: Whether it has a number for each code of the sparse columns.
@@ -337,7 +338,7 @@ def blended_config(
 
 
 def additive_shape(config: ModelConfig) -> AdditiveShape:
-    """Return what additive models alone have."""
+    """Return the part of an architecture that only additive models have."""
     assert config.additive is not None
     return config.additive
 
@@ -354,5 +355,5 @@ def curve_functions(config: ModelConfig) -> tuple[int, ...]:
 
 
 def sparse_rows(config: ModelConfig) -> int:
-    """Return the rows of the table of weights of sparse columns: that of no code, and one for each code."""
+    """Return the rows of the table of weights of sparse columns: one for no code, and one for each code."""
     return 1 + sum(group.codes for group in config.sparse) if config.sparse else 0

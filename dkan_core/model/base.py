@@ -40,7 +40,7 @@ class TabularModel(nn.Module):
     @property
     @abstractmethod
     def first_layer(self) -> FastKANLayer | None:
-        """The layer that reads the inputs, that of all members; None where there is none."""
+        """The layer that reads the inputs, for all members; None if there is none."""
 
     @property
     @abstractmethod
@@ -103,7 +103,7 @@ class TabularModel(nn.Module):
 
     @torch.no_grad()
     def start_at(self, log_odds_L: Sequence[float]) -> None:
-        """Let the untrained model answer about the labels' prior log-odds to every row."""
+        """Let the untrained model start at about these log-odds, the labels' priors, for every row."""
         self.bias.copy_(torch.tensor(log_odds_L))
 
     def calibrate(self, scale_L: float | npt.NDArray[Any] = 1.0, shift_L: float | npt.NDArray[Any] = 0.0) -> None:

@@ -58,12 +58,12 @@ class BlendedFastKAN(TabularFastKAN):
 
     @property
     def additive_weight(self) -> float:
-        """What the additive model's log-odds count."""
+        """The weight of the additive model's log-odds."""
         assert self.config.blended is not None
         return self.config.blended.weight
 
     def network_alone(self) -> TabularFastKAN:
-        """Return a copy of the network, not calibrated: that of the blend is not its own."""
+        """Return a copy of the network without calibration, as the blend's does not apply to it."""
         with random_state():
             network = TabularFastKAN(self.config.model_copy(update={"blended": None}))
         state = self.state_dict()

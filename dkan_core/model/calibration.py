@@ -16,8 +16,8 @@ from dkan_core.data.labels import NOT_MEASURED
 
 # Standard deviation of the prior of the scale (docs/benchmarks/experiments.md).
 SCALE_STD = 0.5
-# Usually five to ten are enough; of log-odds of hundreds, as many as these are large. The limit is for rows that two
-# classes split exactly, where no step is the last.
+# Usually five to ten steps are enough; log-odds of hundreds take about as many steps as they are large. The limit is
+# for rows that the classes separate exactly, where the steps never end.
 NEWTON_STEPS = 200
 # A model that needs more than this is not miscalibrated but wrong, and the fit follows a few rows. A scale of zero or
 # less would make all rows equal or turn their order around.
@@ -62,7 +62,7 @@ def _fit(
     positive_N, weight_N, input_N = labels_N[kept_N] == 1, weight_N[kept_N], log_odds_N[kept_N].astype(np.float64)
     if positive_N.all() or not positive_N.any():
         return 1.0, 0.0
-    # The prior is held against a number of rows: the scale of the weights must not change it.
+    # The prior counts as a number of rows, so the scale of the weights must not matter.
     weight_N = weight_N / weight_N.mean()
     center, spread = input_N.mean(), input_N.std() + 1e-6
     # Standardized, so that slope and level depend little on each other, and Newton's steps of at most 1 are far enough.
@@ -82,7 +82,7 @@ def _fit(
             break
     slope, level = slope_and_level
     scale = float(np.clip(slope / spread, MIN_SCALE, MAX_SCALE))
-    # The level belongs to the slope that was found: with a limited one, it is found again.
+    # The level depends on the slope: if the slope was limited, find the level again.
     if scale != slope / spread or not is_found:
         level = _level(positive_N, scale * (input_N - center), weight_N)
     return scale, float(level - scale * center)
@@ -106,6 +106,6 @@ def sigmoid(log_odds: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
     >>> sigmoid(np.array([-1e4, 0.0, 1e4])).round(3).tolist()
     [0.0, 0.5, 1.0]
     """
-    # The exponential of 710 is no float64 any more.
+    # The exponential of 710 overflows float64.
     probabilities: npt.NDArray[np.float64] = 1 / (1 + np.exp(-log_odds.astype(np.float64).clip(-700, 700)))
     return probabilities

@@ -26,10 +26,10 @@ from dkan_core.model.kernels.native_input import EmbeddedColumn, OneHotGroup
 Integers = npt.NDArray[Any]
 
 JOINT_VALUES = 1024
-"""Joint values, at most, of features that share no group anyway."""
+"""Most joint values of features that share no group."""
 
 MAX_JOINT_VALUES = 1 << 16
-"""Of any features: with more, their groups stay apart."""
+"""Most joint values of any features: with more, their groups stay separate."""
 
 WORTH_JOINING = 50_000
 """Lookups that summing twice has to save: about as many take as long as the launches of a second sum."""
@@ -39,8 +39,8 @@ class TableIndices(nn.Module):
     """Where rows of data find their vectors in a table, by their codes.
 
     Args:
-        groups: Which rows of the table stand for what.
-        device: Of the codes.
+        groups: The groups, each with its rows of the table.
+        device: Device of the codes.
 
     Shape:
         - Input: ``(B, C)`` int32
@@ -58,7 +58,7 @@ class TableIndices(nn.Module):
     def __init__(self, groups: Sequence[OneHotGroup], device: torch.device | None = None) -> None:
         super().__init__()
         most = max(len(group.columns) for group in groups)
-        # As many features for all groups: the code of one too many is multiplied by 0.
+        # All groups get the same number of features: codes of padding are multiplied by 0.
         columns = [[*group.columns, *[(0, 0)] * (most - len(group.columns))] for group in groups]
         numbers = {
             "features_TK": [feature for group in columns for feature, _ in group],
@@ -81,8 +81,8 @@ class CodeSums:
 
     Args:
         cardinalities: Number of codes of each coded feature.
-        groups: Which rows of the table stand for what.
-        device: Of codes and table.
+        groups: The groups, each with its rows of the table.
+        device: Device of codes and table.
     """
 
     def __init__(self, cardinalities: Sequence[int], groups: Sequence[OneHotGroup], device: torch.device) -> None:
@@ -113,11 +113,11 @@ class CodeSums:
 
 
 def shared_features(cardinalities: Sequence[int], groups: Sequence[OneHotGroup]) -> list[frozenset[int]]:
-    """Return sets of features, one of which contains those of each group; few, and of few joint values.
+    """Return few sets of features, of few joint values, so that each group's features are within one of them.
 
     Args:
         cardinalities: Number of codes of each coded feature.
-        groups: What is to be contained.
+        groups: The groups whose features must be within a set.
 
     >>> cross = [OneHotGroup(0, 12, 0, [(0, 4), (1, 1)])]
     >>> alone = [OneHotGroup(0, 3, 0, [(feature, 1)]) for feature in range(5)]
@@ -155,7 +155,7 @@ def _by_features(
 def _merged(
     features: Sequence[int], sizes: Sequence[int], groups: Sequence[OneHotGroup]
 ) -> Iterator[tuple[OneHotGroup, Integers]]:
-    """Yield what takes the place of groups, and the rows ``(joint values, groups)`` of which its own are sums."""
+    """Yield the groups that replace others, each with the rows ``(joint values, groups)`` that its own rows sum."""
     if len(groups) == 1 or math.prod(sizes) > MAX_JOINT_VALUES:
         for group in groups:
             yield group, group.first + np.arange(group.rows)[:, None]
@@ -171,7 +171,7 @@ class EmbeddingInputs:
 
     Args:
         columns: The embedded columns, in the order of the layer's inputs.
-        device: Of the embeddings.
+        device: Device of the embeddings.
     """
 
     def __init__(self, columns: Sequence[EmbeddedColumn], device: torch.device) -> None:
@@ -190,7 +190,7 @@ class EmbeddingInputs:
 
         Args:
             tables: The embeddings of each column.
-            absent: What stands for an input that is not there.
+            absent: Value of an absent input.
         """
         values_E = torch.cat([table.flatten() for table in tables])
         inputs = values_E.new_full((self._rows * self._width,), absent)

@@ -1,4 +1,4 @@
-"""Dropout that is a function of row and unit: the rows beside a row do not matter, and neither does the device.
+"""Dropout as a function of row and unit: neither the other rows of a batch nor the device matter.
 
 Torch's own dropout draws from a generator, so that a mask depends on where a batch is cut. Here each cell is hashed by
 itself (a counter-based generator, as in Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"): a batch
@@ -14,8 +14,8 @@ from torch.nn import functional as F
 
 from dkan_core.data.hashing import splitmix64
 
-# Of the 32-bit mixer lowbias32 (Wellons 2018), without its outer shifts: both keys are mixed already, and only the high
-# bits of the result are looked at.
+# Constants of the 32-bit mixer lowbias32 (Wellons 2018), without its outer shifts: both keys are mixed already, and
+# only the high bits of the result are used.
 FIRST_FACTOR, SHIFT, SECOND_FACTOR = 0x7FEB352D, 15, 0x846CA68B - (1 << 32)
 
 # Torch has no logical shift of int32: the copies of the sign bit are masked away.
@@ -23,12 +23,12 @@ LOGICAL = (1 << (32 - SHIFT)) - 1
 
 
 class RowDropout(nn.Module):
-    """Drops units while training; which ones, each row's key decides.
+    """Drops units in training; each row's key decides which ones.
 
     Args:
         units: How many units there are, U.
         p: Share of them to drop; the others grow by 1 / (1 - p).
-        layer: What tells this module's masks from those of others in the same network.
+        layer: Number that distinguishes this module's masks from those of other modules in the same network.
 
     Shape:
         - Input: ``(B, U)`` or ``(M, B, O)`` with U = M * O; keys ``(B,)`` int32 of ``data.loading.loader``.
@@ -80,7 +80,7 @@ def dropped_share(p: float) -> int:
 
 
 def keep_factors(row_key_B: Tensor, unit_key_U: Tensor, p: float, dtype: torch.dtype) -> Tensor:
-    """Return what each cell is multiplied by: 0 where it is dropped, else 1 / (1 - p), with p in units of 2**-32.
+    """Return the factor of each cell: 0 where it is dropped, else 1 / (1 - p), with p in units of 2**-32.
 
     Shape:
         - Input: ``(B,)`` and ``(U,)`` int32

@@ -23,10 +23,10 @@ from dkan_core.model.kernels import KernelModule, can_compute_input_layer, table
 from dkan_core.model.kernels.native_input import EmbeddedColumn, InputLayout, InputWeights, OneHotGroup, input_layer
 from dkan_core.model.sparse_weights import SparseWeights
 
-# A binary input has one weight where a curved one has nine that learn together: it is larger instead.
+# Scale of binary inputs: larger, as each has one weight where a curved input has nine that learn together.
 BINARY_SCALE = 3.0
-# Of an embedding at the start: within the grid of the basis (-2 to 2), where torch's own, 1, puts every twentieth value
-# outside.
+# Standard deviation of embeddings at the start: they lie within the grid of the basis (-2 to 2), where torch's own, 1,
+# puts every twentieth value outside.
 EMBEDDING_STD = 0.5
 
 
@@ -42,7 +42,7 @@ class OneHotWeights(KernelModule):
         cardinalities: Number of codes of each coded feature; by itself a feature keeps its ``MAX_ONE_HOT_CODES``
             most frequent ones, and the others count as unseen.
         groups: Indexes of coded features.
-        missing: Coded features of which only whether they are missing counts.
+        missing: Coded features for which only a missing value counts.
         width: Numbers of a vector, 0 at the start.
 
     Shape:
@@ -80,7 +80,7 @@ class OneHotWeights(KernelModule):
 
 
 def _strides(group: tuple[int, ...], cardinalities: Sequence[int]) -> list[tuple[int, int]]:
-    """Return each column of a group, and what its code is multiplied by in the code of all together.
+    """Return each column of a group, and the factor of its code in the group's joint code.
 
     >>> _strides((0, 2, 1), [9, 3, 5])
     [(0, 15), (2, 3), (1, 1)]
@@ -141,7 +141,7 @@ class InputEncoder(nn.Module):
         if self.indicators is not None:
             tables["indicators.weight"] = self.indicators.sizes
         if self.groups:
-            # The vector of no code is beside those of the first column.
+            # The first column includes the vector for no code.
             sizes = [group.codes for group in self.groups]
             tables["sparse.weight"] = [1 + sizes[0], *sizes[1:]]
         return tables
@@ -210,13 +210,13 @@ class InputEncoder(nn.Module):
         return functools.reduce(torch.add, self._shifts(numeric, None, dropout_key_B, sparse), first_BH)
 
     def input_weights(self, layer: FastKANLayer) -> InputWeights:
-        """Return what a first layer and this encoder learn, but for the weights of binary features."""
+        """Return the weights of a first layer and of this encoder, except those of binary features."""
         one_hot_VH = None if self.indicators is None else self.indicators.weight
         base = layer.base_linear
         return InputWeights(layer.spline_linear.weight, base.weight, base.bias, one_hot_VH, self._tables)
 
     def binary_inputs(self, numeric: Tensor | None, dropout_key_B: Tensor | None) -> Tensor | None:
-        """Return what ``binary_linear`` is given; None where there are no binary features."""
+        """Return the input of ``binary_linear``; None if there are no binary features."""
         if self.binary_linear is None or numeric is None:
             return None
         kept_BF: Tensor = self.binary_dropout(decode_scores(numeric[:, self.binary]), dropout_key_B)

@@ -75,7 +75,7 @@ class FastKANEnsemble(nn.Module):
         widths: Inputs (maybe none), a member's hidden widths and outputs.
         input_norm: "layer" normalizes the inputs row by row; "none" does not.
         dropout: Share of each hidden layer's units dropped while training.
-        sketch: Of the first layer's weights; None: they are trained themselves.
+        sketch: Sketch of the first layer's weights. None: the weights themselves are trained.
         basis: Settings of ``RadialBasis``.
 
     Shape:
@@ -101,7 +101,7 @@ class FastKANEnsemble(nn.Module):
         self.members = members
         inputs, first, *_ = widths
         norm = input_norm == "layer"
-        # Without inputs, as with binary columns alone, the shifts are all there is.
+        # Without inputs, as with binary columns alone, the first layer's output is only the shifts.
         self.first = FastKANLayer(inputs, members * first, norm=norm, sketch=sketch, **basis) if inputs else None
         self.rest = nn.ModuleList(
             MemberLayer(members, inputs, outputs, **basis) for inputs, outputs in itertools.pairwise(widths[1:])

@@ -39,7 +39,7 @@ FeatureChange = tuple[Stored, Stored]
 
 Changes = Mapping[Feature, FeatureChange]
 
-# With as many rows, tables have an entry for each value that is possible, and no search for those that occur.
+# With at least this many rows, tables have an entry for each possible value, without a search for those that occur.
 UINT8_VALUES = 256
 
 
@@ -52,7 +52,7 @@ class _Term:
 
     change: FeatureChange
     count: int
-    """How many values there are; 0 where they are not the first whole numbers."""
+    """Number of values if they are 0, 1, 2 and so on; otherwise 0."""
 
     def numbered(self) -> tuple[Stored, Stored, Stored]:
         """Return values ``(P,)``, and which of them each row has before and after."""
@@ -64,7 +64,7 @@ class _Term:
 
 
 class FirstLayerTerms:
-    """The terms of a model's first layer; behind them, of a blend, those of its additive model.
+    """The terms of a model's first layer; for a blend, those of its additive model follow.
 
     Args:
         model: The model. Unless ``first_layer_is_sum`` holds, only the terms of binary features and one-hots add up.
@@ -265,7 +265,7 @@ def _of_additive(blend: BlendedFastKAN, arrays: Mapping[str, Stored]) -> Iterato
 def _own_codes(
     groups: Sequence[SparseGroup], arrays: Mapping[str, Stored]
 ) -> Iterator[tuple[Feature, npt.NDArray[np.int32]]]:
-    """Yield each column of ids with the rows' codes of it ``(M, S)``, 0 in the place of others."""
+    """Yield each column of ids with its codes in each row ``(M, S)``, 0 in the place of other columns' codes."""
     stop = 1
     for index, group in enumerate(groups):
         start, stop = stop, stop + group.codes

@@ -18,22 +18,22 @@ from dkan_core.model.kernels import byte_layer, radial_linear
 from dkan_core.model.kernels.native_input import InputLayout, OneHotGroup
 
 Weights = tuple[Tensor, Tensor]
-"""Of basis and SiLU, for some of the inputs."""
+"""Weights of basis and SiLU, for some of the inputs."""
 
 TABLE_NUMBERS = 1 << 15
-"""Codes times inputs of all embedded columns, at most, for each of them: with fewer, it takes less time to compute what
-every code adds than to gather embeddings, and to scatter their gradients, column by column. (On an H100, 0.1 ms for
+"""Most codes times inputs of all embedded columns, for each of them: with fewer, it takes less time to compute the term
+of every code than to gather embeddings, and to scatter their gradients, column by column. (On an H100, 0.1 ms for
 205,000 numbers and 256 outputs, and 0.04 ms for each column.)"""
 
 MAX_COPIED_ROWS = 1 << 16
-"""Rows of one-hot weights, at most, that are copied so that there is one table with what embeddings add."""
+"""Most rows of one-hot weights that are copied into one table with the terms of embeddings."""
 
 ABSENT, ABSENT_WIDTHS = -1e4, 20
 """An input so far below 0, and so many widths below all centers, has a basis, a SiLU and derivatives of exactly 0."""
 
 
 class GpuFirstLayer:
-    """Computes the output of a first layer without LayerNorm, but for what binary features and ids add.
+    """Computes the output of a first layer without LayerNorm, except for the terms of binary features and ids.
 
     Args:
         cardinalities: Number of codes of each coded feature.
@@ -48,7 +48,7 @@ class GpuFirstLayer:
         """Constants on the device."""
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out what lies on a device: a copy, or who reads a pickle, may have another."""
+        """Leave out what lies on a device: a copy, or a process that reads a pickle, may use another."""
         return {**self.__dict__, "_made": {}}
 
     def __call__(
@@ -65,7 +65,7 @@ class GpuFirstLayer:
             layer: The layer.
             stored_BI: Its scores as they are stored; None where it has none.
             categorical: ``(B, C)`` int32; None where there are no coded features.
-            embeddings: Of each embedded column.
+            embeddings: Embeddings of each embedded column.
             one_hot_VH: Weights of the one-hot groups.
         """
         of_scores, of_codes = self._divided(layer)
@@ -77,7 +77,7 @@ class GpuFirstLayer:
         return functools.reduce(torch.add, terms)
 
     def _divided(self, layer: FastKANLayer) -> tuple[Weights, Weights]:
-        """Return the weights of scores and of embeddings: in one operation, whose gradient is copied once."""
+        """Return the weights of scores and of embeddings, split by one operation, whose gradient is copied once."""
         spline_OK, base_OI = layer.spline_linear.weight, layer.base_linear.weight
         scores = len(self._layout.scores)
         if 0 in (scores, self._width):
@@ -95,7 +95,7 @@ class GpuFirstLayer:
         one_hot_VH: Tensor | None,
         weights: Weights,
     ) -> list[Tensor]:
-        """Return what embeddings and one-hots add, each ``(B, H)``."""
+        """Return the terms of embeddings and one-hots, each ``(B, H)``."""
         terms, embedded_VH = [], None
         if self._takes_table(len(categorical)):
             absent = min(ABSENT, layer.rbf.grid_min - ABSENT_WIDTHS * layer.rbf.width)
@@ -114,7 +114,7 @@ class GpuFirstLayer:
         return terms
 
     def _takes_table(self, rows: int) -> bool:
-        """Return whether what embeddings add is computed for codes, and not for rows."""
+        """Return whether the terms of embeddings are computed per code, and not per row."""
         if self._codes * self._width <= TABLE_NUMBERS * len(self._layout.embedded):
             return self._codes > 0
         # Only in training: a row's score does not depend on how many rows are scored with it.
@@ -125,9 +125,10 @@ class GpuFirstLayer:
         key = device, name
         made = self._made
         if key not in made:
-            # The model may have been on another device. Nothing is changed that another thread may be reading.
+            # The model may have been on another device. The dictionary is replaced, as another thread may be reading
+            # it.
             made = {known: constants for known, constants in made.items() if known[0] == device}
-            # Training may use what scoring makes, in a mode whose tensors cannot be differentiated.
+            # Scoring may create these in inference mode, whose tensors training could not differentiate.
             with torch.inference_mode(False):
                 made[key] = self._make(device, name)
             self._made = made
@@ -145,7 +146,7 @@ class GpuFirstLayer:
 
 
 def _of_scores(layer: FastKANLayer, stored_BI: Tensor, weights: Weights, bias_O: Tensor) -> Tensor:
-    """Return what scores add, and the bias ``(B, O)``."""
+    """Return the sum of the terms of scores, and the bias ``(B, O)``."""
     if stored_BI.dtype == torch.uint8:
         fused_BO = byte_layer(stored_BI, (*weights, bias_O), layer.rbf.grid, layer.rbf.width, layer.kernel)
         if fused_BO is not None:
@@ -154,7 +155,7 @@ def _of_scores(layer: FastKANLayer, stored_BI: Tensor, weights: Weights, bias_O:
 
 
 def _through_basis(layer: FastKANLayer, x_BI: Tensor, weights: Weights) -> Tensor:
-    """Return what some inputs add by a layer's weights for them ``(B, O)``."""
+    """Return the sum of the terms of some inputs, given a layer's weights for them ``(B, O)``."""
     spline_OK, base_OI = weights
     spline_BO = radial_linear(x_BI, spline_OK, layer.rbf.grid, layer.rbf.width, layer.kernel)
     return spline_BO + F.linear(F.silu(x_BI), base_OI)

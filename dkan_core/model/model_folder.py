@@ -21,15 +21,15 @@ from dkan_core.utils.storage.paths import check_name, is_remote, local_path
 WEIGHTS, CARD, HASHES, ESTIMATOR = "model.safetensors", "README.md", "files.json", "estimator.json"
 # What ``train`` writes; ``FastKANClassifier.save`` adds ``estimator.json``.
 MODEL_FILES = (WEIGHTS, CONFIG, PREPROCESSOR, METRICS, CARD, HASHES)
-# Those that decide its scores.
+# The files that determine its scores.
 IDENTITY = (CONFIG, PREPROCESSOR, WEIGHTS)
 
-# Of ``metrics.json``: how many rows train and valid have together, where a second training took place on both.
+# Key of ``metrics.json``: the rows of train and valid together, if a second training took place on both.
 REFIT_ROWS = "refit_rows"
-# What is said there of each label: how its scores on validation are distributed.
+# Key there for each label: the distribution of its scores on validation.
 SCORES = "scores"
 
-# Of ``files.json``, and with it of the whole folder.
+# Version of ``files.json``, and with it of the whole folder.
 FORMAT_VERSION = 1
 
 logger = logging.getLogger(__name__)
@@ -69,7 +69,7 @@ def check_model_replaceable(folder: str | Path, *, overwrite: bool) -> None:
 def check_model_is_ours(folder: str | Path) -> None:
     """Raise OutputError where a file has the name of a model's file and is not one.
 
-    Others write files of these names, too: a config.json beside a model.safetensors is common.
+    Other tools write files of these names, too: a config.json beside a model.safetensors is common.
     """
     check_file_is_ours(f"{folder}/{CONFIG}", beginning=b"{", mark=b'"num_numeric"')
     check_file_is_ours(f"{folder}/{PREPROCESSOR}", beginning=b"{", mark=b'"numeric"')
@@ -77,7 +77,7 @@ def check_model_is_ours(folder: str | Path) -> None:
 
 @contextmanager
 def naming_swapped(sources: Sequence[str | Path]) -> Iterator[None]:
-    """Add to a DataError inside that one of the sources is a model, where the two were swapped.
+    """Turn a DataError in the block into a ConfigError if a source is a model: the two arguments were swapped.
 
     Raises:
         ConfigError: There is such a source; the message names it.
@@ -92,7 +92,7 @@ def naming_swapped(sources: Sequence[str | Path]) -> Iterator[None]:
 
 
 def check_is_model(uri: str, sources: Sequence[str | Path] = ()) -> None:
-    """Check, before what takes longer, that a folder on this machine is a model or a run; of a URI nothing is asked.
+    """Check early that a folder on this machine is a model or a run; a URI is not checked.
 
     Args:
         uri: The folder.
@@ -131,7 +131,7 @@ class ModelFolder:
     """A model's files in memory; a file is checked against its hash when it is asked for.
 
     Args:
-        folder: Of a model, or of a run with a ``model`` folder.
+        folder: Folder of a model, or of a run with a ``model`` folder.
 
     Raises:
         DataError: It cannot be read, or its list of hashes is damaged.
@@ -214,7 +214,7 @@ def read_files(folder: Path, names: Collection[str]) -> dict[str, bytes]:
 def _read_at(folder: int, name: str) -> bytes | None:
     """Return the content of a file in an open folder; None where there is none."""
     try:
-        # Without O_NONBLOCK, a named pipe would be waited for without end.
+        # Without O_NONBLOCK, opening a named pipe would wait forever.
         handle = os.open(name, os.O_RDONLY | os.O_NONBLOCK, dir_fd=folder)
     except FileNotFoundError:
         return None
@@ -228,6 +228,6 @@ def _read_at(folder: int, name: str) -> bytes | None:
 def _is_still(folder: Path, handle: int) -> bool:
     try:
         return folder.stat().st_ino == os.fstat(handle).st_ino
-    # Removed, and nothing came in its place: reading again would find no more.
+    # The folder was removed and not replaced: reading again would find no more.
     except FileNotFoundError:
         return True

@@ -17,7 +17,7 @@ from dkan_core.model.architecture import (
 )
 from dkan_core.utils.resources import available_memory
 
-# Of a parameter, at least: its value, gradient and two moments, in float32.
+# Least bytes of a parameter: its value, gradient and two moments, in float32.
 TRAINING_BYTES = 4 * 4
 
 
@@ -85,7 +85,7 @@ def product_bytes(config: ModelConfig) -> int:
 
 
 def check_sketch(config: ModelConfig) -> None:
-    """Raise ConfigError where the first layer is sketched and that does not lower what is trained for it."""
+    """Raise ConfigError if the sketch of a first layer does not lower the number of its trained weights."""
     rank = config.sketch_rank
     if not rank:
         return

@@ -11,12 +11,12 @@ _lock = threading.RLock()
 
 @contextmanager
 def random_state(seed: int | None = None) -> Iterator[None]:
-    """Give the block random numbers of its own: the caller's generator is as before afterwards.
+    """Give the block its own random numbers; afterwards, the caller's generator is as before.
 
-    Blocks of several threads run one after the other, as each would draw what the others have seeded.
+    Blocks of several threads run one after the other, as they share one generator.
 
     Args:
-        seed: What the numbers follow from. Default: the state before, for numbers that are not used.
+        seed: Seed of the numbers. Default: the current state, for numbers that are not used.
     """
     with _lock, torch.random.fork_rng(devices=[]):
         if seed is not None:

@@ -76,10 +76,10 @@ def write_model_files(folder: str | Path, files: Mapping[str, bytes]) -> None:
         files: Content by name.
 
     Raises:
-        DataError: A name is none of a file in the folder itself.
+        DataError: A name is not that of a file in the folder itself.
         OutputError: ``folder`` is full or not writable; an earlier model stays.
     """
-    # Names come from a folder that may be somebody else's: none may lead out of the model's own.
+    # Names may come from an untrusted folder: none may lead out of the model's own.
     for name in files:
         if name in ("", ".", "..") or "/" in name or "\0" in name:
             raise DataError(f"{folder}: {name!r} is not the name of a file in a model's folder")
@@ -96,7 +96,7 @@ def write_model_files(folder: str | Path, files: Mapping[str, bytes]) -> None:
 
 
 def are_current(metrics: Mapping[str, Any]) -> bool:
-    """Return whether validation metrics are of the model as it is: edits not measured there remove the scores."""
+    """Return whether validation metrics describe the current model: edits that were not measured remove the scores."""
     return not metrics.get("edits") or all(SCORES in facts for facts in metrics.get("labels", {}).values())
 
 
@@ -160,7 +160,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class _Metrics(Schema):
-    """Base of what is said of a model or a label: further facts are numbers and words."""
+    """Base of the metrics of a model or a label; further keys hold numbers and texts."""
 
     model_config = ConfigDict(extra="allow")
     __pydantic_extra__: dict[str, int | float | str | None] = Field(init=False)
@@ -186,10 +186,10 @@ class LabelMetrics(_Metrics):
     """Operating threshold: the one with the best F1 on validation."""
 
     calibration_scale: float | None = None
-    """By which log-odds were multiplied when they were calibrated; None where an earlier dkan wrote this."""
+    """Factor of the log-odds by calibration; None where an earlier dkan wrote this."""
 
     calibration_shift: float | None = None
-    """What was added to them then."""
+    """What calibration adds to the log-odds."""
 
     scores: ScoreCounts | None = None
     """None where an earlier dkan wrote this."""
@@ -206,10 +206,10 @@ class ModelMetrics(_Metrics):
     those of the first, on the valid split, which it had not seen."""
 
     origin: Origin | None = None
-    """Of the data that it was trained on; None where an earlier dkan wrote this, or the rows came from no files."""
+    """Origin of the data that it was trained on; None if an earlier dkan wrote this, or the rows came from no files."""
 
     earlier_origins: list[Origin] | None = None
-    """Of the data that the models were trained on whose training it continues, the last one first; None: of none."""
+    """Origins of the data of the earlier trainings that it continues, the last one first; None: it continues none."""
 
     edits: list[dict[str, str | float | list[str]]] | None = None
     """What was changed by hand in an additive model, in this order; None where nothing was."""
@@ -227,7 +227,7 @@ class SavedModel:
     """A model read from its folder, ready to score.
 
     Args:
-        folder: Of a model, or of a run.
+        folder: Folder of a model, or of a run.
 
     Raises:
         DataError: The folder is no model; or a file of it is missing or damaged, or does not fit the others.
@@ -258,7 +258,7 @@ class SavedModel:
         except (SafetensorError, ValueError, KeyError, OverflowError, RuntimeError) as error:
             raise DataError(f"{where}: is not a complete safetensors file ({error})") from error
         check_count(self.config, state, where)
-        # Its factors may be small where their product is not.
+        # The factors of a sketch may be small where their product is not.
         if product_bytes(self.config) > available_memory():
             raise DataError(f"{where}: the first layer's weights need {product_bytes(self.config):,} bytes of memory")
         # Its initial weights are random, and at once replaced; the caller's random state stays as it is.

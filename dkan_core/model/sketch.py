@@ -38,7 +38,7 @@ class SketchedLinear(nn.Module):
         inputs: How many inputs, I.
         outputs: How many outputs, O.
         sketch: Rank, and the seed of U1 and U2.
-        stream: Which of the seed's random matrices the layer has: another for each layer of a model.
+        stream: Which of the seed's random matrices the layer has; each layer of a model needs another number.
         std: Standard deviation of the numbers of W at the start.
         bias: Whether a trained number is added to each output.
 
@@ -64,7 +64,7 @@ class SketchedLinear(nn.Module):
         self.s2_weight = nn.Parameter(torch.randn(outputs, sketch.rank) * (std * math.sqrt(2)))
         initial_bias = torch.empty(outputs).uniform_(-(inputs**-0.5), inputs**-0.5) if bias else None
         self.register_parameter("bias", None if initial_bias is None else nn.Parameter(initial_bias))
-        # The half of the formula is in them.
+        # They include the factor 1/2 of the formula.
         u1_RO, u2_RI = (random_signs(sketch, width, 2 * stream + i) for i, width in enumerate((outputs, inputs)))
         self.register_buffer("half_u1", u1_RO / 2, persistent=False)
         self.register_buffer("half_u2", u2_RI / 2, persistent=False)
@@ -92,7 +92,7 @@ class SketchedLinear(nn.Module):
     def step(self) -> Iterator[None]:
         """Compute W once for a gradient of many parts; the factors' ``grad`` gets that of W when the block ends.
 
-        Inside it W is a leaf, always in the same memory, so that what computes gradients without autograd may do so.
+        Inside the block, W is a leaf, always in the same memory, so that gradients can be computed without autograd.
         """
         with torch.no_grad():
             if self._step_weight is None:

@@ -1,4 +1,4 @@
-"""Weights of columns of which each row names a few of many ids: those of its ids are added up, the others not touched.
+"""Weights of columns whose rows name a few of many ids: only the weights of a row's ids are read and summed.
 
 Shape suffixes: B rows, S codes of the longest row, K codes of some rows, V codes, H outputs.
 """
@@ -52,7 +52,7 @@ def _sum(codes_BS: Tensor, weight_VH: Tensor) -> Tensor:
 
 
 class _SumOnCpu(torch.autograd.Function):
-    """The sum, whose gradient is added where the weights keep theirs: a table of it would be as large as they are."""
+    """The sum; its gradient is added directly to the kept one: a table of it would be as large as the weights."""
 
     @staticmethod
     def forward(ctx: Any, codes_BS: Tensor, weight_VH: Tensor, is_native: bool) -> Tensor:

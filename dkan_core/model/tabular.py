@@ -75,7 +75,7 @@ class TabularFastKAN(TabularModel):
         if first_BH is not None:
             return first_BH
         inputs, shifts = self.encoder(*arguments)
-        # Without inputs, as with binary columns alone, the shifts are all there is.
+        # Without inputs, as with binary columns alone, the first layer's output is only the shifts.
         terms: list[Tensor] = shifts if first is None else [first(inputs), *shifts]
         return functools.reduce(torch.add, terms)
 
