@@ -1,6 +1,6 @@
-"""Numbers of any type as float64; decimals to the nearest one, from which Arrow's own cast may be one bit off.
+"""Numbers of any type as float64. Decimals become the nearest float64; Arrow's own cast may be off by one bit.
 
-0.3 would otherwise be another number as a decimal than as a float, and than as a decimal with more digits.
+With that bit off, 0.3 stored as a decimal would differ from 0.3 as a float or as a decimal with more digits.
 
 Shape suffixes: N rows.
 """
@@ -13,7 +13,7 @@ MAX_WHOLE, MAX_SCALE = 1 << 53, 22
 
 
 def to_float64(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    """Return a column of numbers as float64; what is null stays so.
+    """Return a column of numbers as float64; nulls stay null.
 
     >>> from decimal import Decimal
     >>> to_float64(pa.array([Decimal("0.3"), None])).to_pylist()
@@ -24,12 +24,12 @@ def to_float64(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray
     if isinstance(column, pa.ChunkedArray):
         return pa.chunked_array([to_float64(chunk) for chunk in column.chunks], pa.float64())
     divided = _divided(column)
-    # The text has all digits, and is read as the nearest number.
+    # Arrow parses text to the nearest float64, and the text of a decimal has all its digits.
     return column.cast(pa.string()).cast(pa.float64()) if divided is None else divided
 
 
 def _divided(column: pa.Array) -> pa.Array | None:
-    """Return decimals as whole numbers over a power of ten; None where these are too large to be exact."""
+    """Return decimals as whole numbers divided by a power of ten; None where these are too large to be exact."""
     kind = column.type
     if not (pa.types.is_decimal128(kind) and 0 <= kind.scale <= MAX_SCALE):
         return None

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from sklearn.datasets import load_breast_cancer
 
-# scikit-learn counts the benign tumours as class 1. The malignant ones are what one looks for, and rarer (37%).
+# scikit-learn codes benign tumours as class 1. Here the rarer malignant ones (37%) are the positives to find.
 LABEL = "malignant"
 
 

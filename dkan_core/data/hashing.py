@@ -14,8 +14,8 @@ from dkan_core.data.source.column_types import is_bytes, is_number, is_uuid
 from dkan_core.data.source.times import PER_SECOND, is_duration, is_time
 from dkan_core.utils.arrays import UInt64
 
-# The increment of SplitMix64: 2**64 divided by the golden ratio, made odd. These and the constants below are the
-# paper's; data that were split with them stay split as they are.
+# The increment of SplitMix64: 2**64 divided by the golden ratio, made odd. This and the constants below are from the
+# paper and must not change: they decide how data are split.
 GOLDEN = 0x9E3779B97F4A7C15
 MASK = (1 << 64) - 1
 
@@ -38,15 +38,15 @@ def splitmix64(key: UInt64, *, seed: int = 0) -> UInt64:
 
 @functools.lru_cache(maxsize=64)
 def salted(seed: int, purpose: str) -> int:
-    """Return a seed of its own for each purpose: with one for all, the sampled rows would come first in every shard."""
+    """Return a seed for one purpose: with one seed for all, the sampled rows would come first in every shard."""
     return int.from_bytes(hashlib.blake2b(f"{seed}/{purpose}".encode(), digest_size=7).digest(), "little")
 
 
 def content_keys(rows: pa.RecordBatch) -> UInt64:
     """Return a 64-bit key of what each row holds: the same for the same values, in whatever file and row.
 
-    The order of the columns does not matter, nor the type or unit that holds a number or a time. What is missing
-    counts for nothing, so that a column that is added later, empty in earlier rows, leaves their keys as they are.
+    The order of the columns does not matter, nor the type or unit that holds a number or a time. Missing values are
+    ignored, so that a column that is added later, empty in earlier rows, leaves their keys unchanged.
 
     Shape:
         - Output: ``(N,)``
@@ -61,7 +61,7 @@ def content_keys(rows: pa.RecordBatch) -> UInt64:
         if is_number(column.type):
             numbers = to_float64(column).to_numpy(zero_copy_only=False)
             present = ~np.isnan(numbers)
-            # The sum makes of -0.0, which equals 0.0, the same bits.
+            # Adding 0 turns -0.0 into 0.0, as equal numbers must have the same bits.
             column_keys = (numbers + 0.0).view(np.uint64)[present]
         else:
             present = np.asarray(column.is_valid())
@@ -81,7 +81,7 @@ def value_keys(values: pa.Array) -> UInt64:
     if pa.types.is_integer(values.type):
         return np.asarray(values.to_numpy(zero_copy_only=False)).astype(np.uint64)
     values = values.storage if is_uuid(values.type) else values
-    # Arrow encodes no floats of 16 bits.
+    # Arrow cannot dictionary-encode 16-bit floats.
     encoded = (values.cast(pa.float32()) if pa.types.is_float16(values.type) else values).dictionary_encode()
     indices: npt.NDArray[np.int32] = encoded.indices.to_numpy(zero_copy_only=False)
     found = encoded.dictionary
@@ -90,7 +90,7 @@ def value_keys(values: pa.Array) -> UInt64:
 
 
 def _number_keys(numbers: pa.Array) -> UInt64:
-    """Return the key of each float or decimal: of a whole number of 64 bits that integer, else a hash."""
+    """Return the key of each float or decimal: that of the 64-bit integer if it equals one, else a hash."""
     if pa.types.is_decimal(numbers.type):
         return np.array([_decimal_key(each) for each in numbers.to_pylist()], np.uint64)
     values = numbers.cast(pa.float64()).to_numpy(zero_copy_only=False)
@@ -109,12 +109,12 @@ def _decimal_key(number: Decimal) -> int:
 
 
 def _number_bytes(number: float) -> bytes:
-    """Return the bytes that are hashed of a number which is no integer of 64 bits."""
+    """Return the bytes to hash for a number that is no 64-bit integer."""
     return str(int(number)).encode() if number.is_integer() else struct.pack("<d", number)
 
 
 def _bytes_of(values: pa.Array) -> list[bytes]:
-    """Return the bytes of each value that are hashed; as binary, texts are their UTF-8 bytes."""
+    """Return the bytes to hash for each value; as binary, texts are their UTF-8 bytes."""
     if is_bytes(values.type):
         return list(values.to_pylist())
     if is_time(values.type) or is_duration(values.type):
@@ -123,7 +123,7 @@ def _bytes_of(values: pa.Array) -> list[bytes]:
 
 
 def _seconds_and_nanoseconds(times: pa.Array) -> npt.NDArray[np.int64]:
-    """Return for each time the whole seconds and the nanoseconds of the next one ``(N, 2)``."""
+    """Return the whole seconds of each time and the nanoseconds that remain ``(N, 2)``."""
     if pa.types.is_date(times.type):
         times = times.cast(pa.timestamp("s" if pa.types.is_date32(times.type) else "ms"))
     unit = PER_SECOND[times.type.unit]

@@ -1,4 +1,4 @@
-"""Floats that are integers: pandas makes them of integers of which some are missing."""
+"""Floats that are integers: pandas converts a column of integers to floats if some are missing."""
 
 import numpy as np
 import pyarrow as pa

@@ -44,7 +44,7 @@ class BulkEncoder:
     def __init__(self, preprocessor: Preprocessor) -> None:
         self.preprocessor = preprocessor
         self._library = native_library() if preprocessor.numeric_dtype == "uint8" else None
-        # Kept as long as the encoding is, which several threads may share.
+        # Stored in the preprocessor, so that all threads and parts that encode with it find the edges once.
         self._edges: dict[tuple[str, np.dtype[Any]], tuple[NumericFeature, CodeEdges | None]] = preprocessor.kept
         self._codes: UInt8 = np.empty(0, np.uint8)
         self._numeric: dict[str, list[int]] = defaultdict(list)
@@ -114,7 +114,7 @@ class BulkEncoder:
                 scores = normal_scores(numbers(block, feature.name, where, feature.time), feature)
                 codes_FN[index, : len(block)] = quantize(scores, "uint8")
                 continue
-            # Edges, too: another thread that encodes with this encoding may put its own in their place.
+            # Keeps the edges alive, too: another thread may replace them in the shared dictionary.
             kept.append((column, edges))
             _describe(arguments[count], column, edges, codes_FN[index])
             count += 1
@@ -124,7 +124,7 @@ class BulkEncoder:
     def _edges_of(self, feature: NumericFeature, kind: np.dtype[Any]) -> CodeEdges | None:
         key = feature.name, kind
         found = self._edges.get(key)
-        # Of another feature where the encoding was copied with a change.
+        # An encoding that was copied with a change may hold the edges of another feature under this name.
         if found is None or found[0] is not feature:
             found = self._edges[key] = feature, code_edges(feature, kind)
         return found[1]
@@ -158,7 +158,7 @@ class BulkEncoder:
 
 
 def _put(array: npt.NDArray[Any], indices: Int64, field: npt.NDArray[Any]) -> None:
-    """Write rows to one field of their records; codes of lists have room for longer rows there."""
+    """Write rows to one field of their records. Rows of ids may be narrower than the field."""
     if array.shape == field.shape:
         field[indices] = array
         return

@@ -24,11 +24,11 @@ DAY = rf"{YEAR}[-/.](0?[1-9]|1[0-2])[-/.]{MONTH_OR_DAY}|{MONTH_OR_DAY}[-/.]{MONT
 MONTH = r"(?i:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]{0,6}"
 NAMED_DAY = rf"{MONTH_OR_DAY}[- ]{MONTH}\.?[- ,]+\d{{2,4}}|{MONTH}\.? {MONTH_OR_DAY},? ?\d{{4}}"
 DATE = rf"^\s*({DAY}|{NAMED_DAY}){TIME}\s*$"
-# Fewer values may as well be grades or versions.
+# With fewer values, the numbers may be grades or versions.
 MIN_VALUES = 20
-# Of the values; the others stand for missing, such as "n/a".
+# Share of the values that must match; the rest may be text for missing values, such as "n/a".
 MIN_SHARE = 0.95
-# As many different integers as a sample has rows, drawn from this many, differ by chance in one of 22,000 samples.
+# N integers drawn at random from N**2 / 20 values all differ by chance in only one of 22,000 samples.
 MAX_RANGE_BY_SQUARE = 1 / 20
 MIN_ROWS = 100
 ID_NAME = re.compile(r"(?i:(.*[\W_])?(id|uuid|key))|.*[a-z](Id|ID|Key)", re.DOTALL)
@@ -73,9 +73,9 @@ def _share(values: pa.Array, pattern: str) -> float:
 
 
 def is_identifier(column: pa.ChunkedArray | pa.Array, name: str = "") -> bool:
-    """Return whether integers stand for rows: no two are equal, though they lie so close that some would be by chance.
+    """Return whether integers identify rows: all differ, in a range so small that random integers would repeat.
 
-    Those of a column that is called an ID may be far apart.
+    In a column whose name says that it is an ID, the integers may lie in any range.
 
     >>> is_identifier(pa.array(range(5_000, 6_000))), is_identifier(pa.array([1, 2, 3] * 100))
     (True, False)
@@ -87,7 +87,7 @@ def is_identifier(column: pa.ChunkedArray | pa.Array, name: str = "") -> bool:
     if not pa.types.is_integer(column.type) or rows < MIN_ROWS:
         return False
     ends = pc.min_max(column).as_py()
-    # In a smaller range some must repeat.
+    # A smaller range cannot hold so many different integers.
     span = ends["max"] - ends["min"] + 1
     likely = rows <= span and (span < MAX_RANGE_BY_SQUARE * rows**2 or ID_NAME.fullmatch(name))
     return bool(likely and pc.count_distinct(column, mode="only_valid").as_py() == rows)
@@ -106,7 +106,7 @@ def names_splits(column: pa.ChunkedArray | pa.Array) -> bool:
 
 
 def column_warnings(rows: pa.RecordBatch | pa.Table, names: Sequence[str], codes: Collection[str] = ()) -> list[str]:
-    """Return what to do about columns that will not be understood as they are meant.
+    """Return advice on columns that would probably be encoded as another kind of data than they hold.
 
     Args:
         rows: A sample.

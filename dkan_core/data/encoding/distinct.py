@@ -45,14 +45,14 @@ class DistinctValues:
         return np.diff(self.up_to, prepend=0)
 
     def mid_ranks(self, indices: Int64) -> Float64:
-        """Return the share of the rows below each of some values, given by their indices, half of its own included."""
+        """Return the mid-rank of some values, given by index: the share of smaller rows plus half of the equal ones."""
         counts = self.up_to[indices] - np.where(indices > 0, self.up_to[indices - 1], 0)
         ranks: Float64 = (self.up_to[indices] - counts / 2) / self.up_to[-1]
         return ranks
 
     def indices_from(self, ranks: Float64) -> Int64:
         """Return the index of the first value at or above each mid-rank, U where there is none."""
-        # Nearly there: a mid-rank lies between the shares of the rows up to the value before and up to its own.
+        # A first guess: a value's mid-rank lies between the cumulative shares of the value before it and its own.
         found: Int64 = np.searchsorted(self.up_to, (ranks * self.up_to[-1]).astype(np.int64))
         last = len(self.values) - 1
         while (short := (found <= last) & (self.mid_ranks(found.clip(max=last)) < ranks)).any():
@@ -86,11 +86,11 @@ def distinct_values(
         time: What of a column of dates or times is meant; None for a column of numbers.
     """
     column = column_of_numbers(rows, name, where, time)
-    # In half the bytes of float64, the sort takes half the time, and finds the same.
+    # float32 has half the bytes: sorting takes half the time and gives the same result.
     values: npt.NDArray[Any] = (
         column.to_numpy() if pa.types.is_float32(column.type) else numbers(rows, name, where, time)
     )
-    # The sum makes of -0.0, which equals 0.0, the same bits: which of both is kept would depend on the order of rows.
+    # Adding 0 turns -0.0 into 0.0. They are equal, so the order of rows would decide which of them is kept.
     values = values + values.dtype.type(0)
     return _find_natively(values) or _find(values)
 

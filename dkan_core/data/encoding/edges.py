@@ -14,7 +14,7 @@ import numpy.typing as npt
 from dkan_core.data.encoding.preprocessor import SCORE_LIMIT, STEPS, NumericFeature, normal_scores, quantize
 from dkan_core.utils.arrays import Float64, Int64, UInt8
 
-# By how many floats the guess of an edge is off at first, and where that is not enough: beside 0, floats are dense.
+# First distance, in floats, of the bracket around a guessed edge, and the next one: near 0, floats are dense.
 GUESS_IS_OFF_BY = (2, 1 << 20)
 
 
@@ -46,7 +46,7 @@ def code_edges(feature: NumericFeature, kind: np.dtype[Any]) -> CodeEdges | None
     of_knots = quantize(scores.astype(np.float32), "uint8")
     lowest, highest = int(of_knots[0]), int(of_knots[-1])
     steps = np.arange(lowest + 1, highest + 1)
-    # The code is reached behind knot i - 1, and at knot i at the latest.
+    # Each code begins between knot i - 1 (excluded) and knot i (included).
     after = np.searchsorted(of_knots, steps)
     guess = knots[after - 1] + (_score_edges()[steps - 2] - scores[after - 1]) / slopes[after - 1]
 
@@ -66,7 +66,7 @@ def code_edges(feature: NumericFeature, kind: np.dtype[Any]) -> CodeEdges | None
 def _score_edges() -> Float64:
     """Return the lowest score of each code from 2 on."""
     kind, steps = np.dtype(np.float64), np.arange(2, STEPS + 2)
-    # As they would be without rounding.
+    # The scores halfway between steps, before rounding to float32.
     levels = (steps - 1.5) * (2 * SCORE_LIMIT / STEPS) - SCORE_LIMIT
 
     def is_reached(ordinals: Int64) -> npt.NDArray[np.bool_]:
@@ -80,7 +80,7 @@ def _score_edges() -> Float64:
 def _first_reached(is_reached: Any, below: Int64, reached: Int64, guess: Int64) -> Int64:
     """Return the first ordinal of each search at which something is reached, by bisection around a guess."""
     for off_by in GUESS_IS_OFF_BY:
-        # Most are found by now, mostly.
+        # Stop once all brackets are narrow, which is usually so after the first round.
         if (reached - 2 * GUESS_IS_OFF_BY[0] <= below).all():
             break
         for ordinals in (guess - off_by, guess + off_by):
@@ -88,7 +88,7 @@ def _first_reached(is_reached: Any, below: Int64, reached: Int64, guess: Int64) 
             found = is_reached(np.where(inside, ordinals, reached))
             reached = np.where(inside & found, ordinals, reached)
             below = np.where(inside & ~found, ordinals, below)
-    # Not by their distance, which may be too large for an int64.
+    # Compared by adding 1 and not by subtraction, which may overflow int64.
     while (apart := below + 1 < reached).any():
         middle = np.where(apart, (below >> 1) + (reached >> 1) + (below & reached & 1), reached)
         found = is_reached(middle)

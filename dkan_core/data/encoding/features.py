@@ -29,5 +29,5 @@ class Feature(Schema):
 
     @model_serializer(mode="wrap")
     def _without_later_keys(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        # Others are written as they always were: the fingerprint of data that were prepared before stays as it was.
+        # Keys at their default are left out, so that data prepared by earlier versions keep their fingerprint.
         return {key: value for key, value in plain(self).items() if (key, value) not in LATER_KEYS}

@@ -53,15 +53,16 @@ MIN_CATEGORY_ROWS = 2
 MAX_VALUE_CODES = 254
 # Fewer rows leave the rate of positives at a value to chance: the standard error of a rate near one half is 0.11.
 MIN_VALUE_ROWS = 20
-# Where values with as many rows hold less than half of the column's, as days with a dozen rows each do, those that have
-# at least so many get a code as well, if that makes it half of the rows: what they gain on unseen rows decides.
+# If the values with ``MIN_VALUE_ROWS`` rows cover less than half of the rows, as with days of a dozen rows each, values
+# with at least ``MIN_FEW_ROWS`` rows get codes as well, provided that all codes then cover half of the rows. Whether
+# these codes are used depends on their gain on unseen rows.
 MIN_FEW_ROWS, MAX_FEW_CODES, FEW_SHARE = 8, 1022, 0.5
 # Below, the column is as good as continuous, and the normal score says all. Exact values paid where they repeat: on
 # the adult census (age, capital gain, hours) the average precision rose from 0.806 to 0.835 with them.
 MIN_REPEATED_SHARE = 0.1
 # Wide data, such as embeddings, would take five times the bytes per row: a code has 4 bytes, a uint8 score 1.
 MAX_VALUE_CODED_COLUMNS = 256
-# Integers up to here, and decimals of so many digits, that differ do so in float64, too.
+# Up to here, different integers, and decimals of so many digits, stay different as float64.
 MAX_EXACT_INTEGER, MAX_EXACT_DIGITS = 2**53, 15
 
 Useless = Literal["refuse", "leave out"]
@@ -238,21 +239,21 @@ def _fit_numeric(found: DistinctValues, name: str) -> tuple[NumericFeature, list
         chosen = np.arange(len(found.values))
         inverse = _inverse_normal(found.mid_ranks(chosen))
     if len(found.values) == 1 and found.missing:
-        # Models read what is missing as 0, the score of a column's middle, which would be that of the only value, too:
-        # it lies as far off as if missing were a second value below it.
+        # Models read a missing value as score 0, which would also be the score of the only value. So this value gets
+        # the distance that it would have from a second value below it with as many rows as are missing.
         missing = found.missing / found.rows
         below, above = _inverse_normal(np.array([missing / 2, (1 + missing) / 2]))
         inverse = np.array([above - below])
     scores = np.clip(inverse, -SCORE_LIMIT, SCORE_LIMIT)
-    # Six decimals, a 23,000th of a storage step, keep the manifest short, and equal on machines that differ in the last
-    # bit of the inverse normal.
+    # Six decimals (1/23,000 of a storage step) keep the manifest short, and hide differences in the last bit of the
+    # inverse normal between machines.
     feature = NumericFeature(name=name, knots=found.values[chosen].tolist(), scores=scores.round(6).tolist())
     return feature, found.count_between(chosen)
 
 
 def _knots_at_levels(found: DistinctValues) -> tuple[Int64, Float64]:
     """Return which of many values are knots, and the inverse normal of their ranks."""
-    # The first value at or above each level's rank; the levels beyond the last value share that one.
+    # The first value at or above each level's rank; levels above the last value use the last value.
     above = np.minimum(found.indices_from(LEVEL_RANKS), len(found.values) - 1)
     inverse = _inverse_normal(found.mid_ranks(above))
     # Where the score jumps, as at a frequent value, the last value before the jump keeps its own score too.
@@ -265,7 +266,7 @@ def _inverse_normal(ranks: Float64) -> Float64:
     return np.array([*map(_inverse_normal_of, ranks.tolist())])
 
 
-# Columns without repeats have mostly the same ranks.
+# Cached, because columns without repeated values have mostly the same ranks.
 @lru_cache(maxsize=4 * len(LEVELS))
 def _inverse_normal_of(rank: float) -> float:
     return NormalDist().inv_cdf(rank)
@@ -281,7 +282,7 @@ def _fit_value_codes(found: DistinctValues, name: str) -> ValueFeature | None:
         more = _most_frequent(found, MIN_FEW_ROWS, MAX_FEW_CODES)
         if counts[more].sum() >= FEW_SHARE * found.rows:
             frequent = more
-    # Of two values, the score alone tells which one it is.
+    # With only two values, the score alone tells them apart.
     repeats = len(found.values) > 2 and counts[frequent].sum() >= MIN_REPEATED_SHARE * found.rows
     if not repeats and not found.missing:
         return None
@@ -312,7 +313,7 @@ def _fit_category(
     repeated = values.filter(pc.greater_equal(values["rows"], MIN_CATEGORY_ROWS))
     if not len(repeated):
         held = stored_as_text(column)
-        # Identifiers are often numbers, too.
+        # Identifiers are often text that holds numbers, so such text is called an identifier here.
         problem = f"holds {held} as text" if held in ("amounts", "dates") else "looks like an identifier"
         raise _UselessColumnError(
             name, f"{problem} ({counted(len(values), 'value')}, none repeats)", REMEDIES.get(held, "")

@@ -27,15 +27,15 @@ from dkan_core.data.source.times import TimePart
 from dkan_core.utils.arrays import Float64
 from dkan_core.utils.schemas import Schema, read_json
 
-# 99.7% of a normal distribution. The few rows beyond would stretch the storage steps of all others, and have their
-# exact order changed by every new sample.
+# Covers 99.7% of a normal distribution. A wider range would make the storage steps larger for all rows, for the sake
+# of a few extreme rows whose exact order changes with every new sample.
 SCORE_LIMIT = 3.0
 # uint8 without 0, which is missing. Scores in so many steps lost nothing against float32: the area under the ROC curve
 # was 0.7672 and 0.7671, the worst seed 0.0005 apart.
 STEPS = 254
-# A decision: 256 rates for all rare values of a column are more than there is to learn of them.
+# A decision: the rare values of a column together hold too little information for more than 256 rates.
 MAX_BUCKETS = 256
-# The same in every column: whoever reads the arrays finds unseen and missing values without a vocabulary.
+# The same in every column, so that readers of the arrays find unseen and missing values without a vocabulary.
 UNSEEN, MISSING, FIRST_CODE = 0, 1, 2
 # As Arrow, JSON and SQL, Python, and R and spreadsheets write truth values.
 TRUTHS = ("true", "True", "TRUE"), ("false", "False", "FALSE")
@@ -61,7 +61,7 @@ class NumericFeature(Feature):
     time: TimePart | None = None
     """What of a column of dates or times it is; None where the column holds numbers."""
 
-    # Kept: a server encodes a few rows at a time, and making an array of a list costs more than encoding them.
+    # Cached: a server encodes a few rows at a time, and building the arrays costs more than encoding them.
     @cached_property
     def curve(self) -> tuple[Float64, Float64]:
         """Knots and scores as arrays."""
@@ -112,7 +112,7 @@ class CategoryFeature(_Coded):
 
     @property
     def holds_booleans(self) -> bool:
-        """Whether it is a column of booleans, as far as its values tell."""
+        """Whether all values of the vocabulary are truth values, so that the column holds booleans."""
         return bool(self.vocabulary) and {*self.vocabulary} <= {"true", "false"}
 
     @cached_property
@@ -258,7 +258,7 @@ class Preprocessor(Schema):
 
     @cached_property
     def kept(self) -> dict[Any, Any]:
-        """What follows from the encoding and is slow to find, kept by who finds it: many parts are encoded by one."""
+        """Cache, filled by callers, of what is slow to derive from the encoding, such as code edges."""
         return {}
 
     @property
@@ -312,7 +312,7 @@ class Preprocessor(Schema):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plain form that is saved as JSON."""
-        # Without a key for what is not known: the fingerprint of data that were prepared before stays as it was.
+        # An unknown histogram is left out, so that data prepared by earlier versions keep their fingerprint.
         left_out = {"counts"} if self.counts is None else set()
         return self.model_dump(exclude=left_out if self.sparse else left_out | {"sparse", "row_codes"})
 
@@ -331,8 +331,8 @@ def normal_scores(values: Float64, feature: NumericFeature) -> npt.NDArray[np.fl
     with np.errstate(over="ignore", invalid="ignore"):
         scores = np.interp(values, *feature.curve)
     if len(feature.knots) == 1:
-        scores[np.isnan(values)] = np.nan  # NumPy takes them for that knot
-    # Between knots closer or farther apart than a float can say, the slope is no number: take the next knot's score.
+        scores[np.isnan(values)] = np.nan  # with one knot, np.interp gives NaN that knot's score
+    # Where the distance of two knots overflows or underflows, the slope is NaN or infinite: take the next knot's score.
     lost = ~np.isnan(values) & ~(np.abs(scores) <= SCORE_LIMIT)
     if lost.any():
         knots, of_knots = feature.curve

@@ -18,10 +18,10 @@ from dkan_core.data.whole_floats import integer_texts
 from dkan_core.errors import DataError
 from dkan_core.utils.arrays import Float64
 
-# Of larger numbers, such as the largest float64 for "no limit", the distances would be infinite.
+# With larger numbers, such as the largest float64 for "no limit", differences between values would be infinite.
 LARGEST = 1e300
 
-# Integers as texts. Others, such as 00501, are the text of no number.
+# Canonical decimal text of an integer. Other text, such as 00501, is no integer's text.
 INTEGER = re.compile(r"0|-?[1-9][0-9]*")
 
 
@@ -36,7 +36,7 @@ def column_named(rows: pa.RecordBatch | pa.Table, name: str, where: str) -> pa.C
 
 
 def numbers(rows: pa.RecordBatch | pa.Table, name: str, where: str, time: TimePart | None = None) -> Float64:
-    """Return a numeric column with NaN for null, NaN and infinity; numbers beyond ``LARGEST`` count as that.
+    """Return a numeric column with NaN for null, NaN and infinity; numbers beyond ``LARGEST`` are clipped to it.
 
     Shape:
         - Output: ``(N,)``
@@ -52,7 +52,7 @@ def column_of_numbers(
     rows: pa.RecordBatch | pa.Table, name: str, where: str, time: TimePart | None = None
 ) -> pa.ChunkedArray | pa.Array:
     """Return a numeric column as it is, durations in seconds."""
-    # Rows that are read back from prepared data have the part itself.
+    # Rows that were read back from prepared data hold the calendar part itself, not the time.
     if time is not None and not (name in rows.schema.names and is_number(rows.schema.field(name).type)):
         return read_part(column_named(rows, time.column, where), time, where)
     column = column_named(rows, name, where)

@@ -1,7 +1,7 @@
-"""Columns of which each row names a few of many ids: lists of integers, such as tags, and vectors of bits.
+"""Sparse columns, in which each row names a few of many ids: lists of integers, such as tags, and bit vectors.
 
-An id that is known, or a bucket of others, is a code; a row has each of its codes once. The codes of all such columns
-follow each other, from 1 on, so that they are the rows of one table of weights; 0 fills up shorter rows.
+An id in the vocabulary, or a hash bucket of other ids, is a code; a row has each code at most once. The codes of all
+sparse columns are numbered in one sequence from 1 on, to index one table of weights; 0 pads shorter rows.
 
 Shape suffixes: N rows, K ids of all rows, S codes of the longest row.
 """
@@ -24,11 +24,11 @@ from dkan_core.utils.arrays import Int32, Int64
 from dkan_core.utils.hints import Advice, drop_advice
 
 EMPTY = 0
-# Of a column; the manifest lists them, and the model has a vector of weights for each.
+# Per column. The manifest lists the ids, and the model has a weight vector for each.
 MAX_IDS = 1 << 20
-# Of a row: batches and spill files have room for as many codes in every row as the longest row has.
+# Per row. Batches and spill files reserve space in every row for as many codes as the longest row has.
 MAX_ROW_IDS = 4096
-# Rows whose bits are unpacked at once: a bit takes a byte then.
+# Rows whose bits are unpacked at once; an unpacked bit takes a byte.
 UNPACKED_ROWS = 4096
 
 
@@ -86,7 +86,7 @@ class SparseFeature(Feature):
         """Return whether a column of a type can be encoded; bytes of any length have to be of this one."""
         if self.vector_bytes:
             return bool(kind == self.source_type or pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
-        # What holds no id at all has no type of its own.
+        # A column of empty lists only has no type of its own.
         return is_id_list(kind) or (pa.types.is_list(kind) and pa.types.is_null(kind.value_type))
 
     @cached_property
@@ -177,7 +177,7 @@ def longest_rows(
 def _longest_row(rows_K: Int64, ids_K: Int64, name: str, where: str, otherwise: str = "") -> int:
     counts_N = np.bincount(rows_K)
     ends_N = np.cumsum(counts_N)
-    # An id that a row has twice counts once. Finding out takes a sort, which only rows have that seem to be too long.
+    # Repeated ids count once. Finding them takes a sort, so only rows that seem too long are checked.
     for row in np.flatnonzero(counts_N > MAX_ROW_IDS):
         counts_N[row] = len(np.unique(ids_K[ends_N[row] - counts_N[row] : ends_N[row]]))
     longest = int(counts_N.max(initial=0))
@@ -222,7 +222,7 @@ def sparse_codes(rows: pa.RecordBatch | pa.Table, features: Sequence[SparseFeatu
 
 def _sorted_once(keys_K: Int64) -> Int64:
     """Return different numbers in order."""
-    # np.unique hashes whole numbers: of these, of one row after the other, that took thirty times as long.
+    # np.unique hashes integers, which took thirty times as long on these keys, which come row by row.
     ordered = np.sort(keys_K, kind="stable")
     return ordered[np.diff(ordered, prepend=-1) > 0]
 
@@ -265,7 +265,7 @@ def fit_sparse(
     counts = counts.filter(pc.is_valid(counts["value"]))
     if not len(counts):
         return None
-    # Among ids of as many rows by their number: the choice must not depend on the order of the rows.
+    # Ties are broken by the id: the choice must not depend on the order of the rows.
     ordered = counts.sort_by([("rows", "descending"), ("value", "ascending")])
     frequent = np.sort(ordered["value"].slice(0, max_ids or MAX_IDS).to_numpy())
     others = buckets if len(counts) > len(frequent) else 0

@@ -12,14 +12,14 @@ import pyarrow.parquet as pq
 from dkan_core.data.encoding.raw_columns import column_named, texts_of
 from dkan_core.data.encoding.sparse import count_ids
 
-# Bounds the memory of all columns together. Measured: some four times as much while millions of values are added up.
+# Bounds the memory of all columns together. Adding up millions of values was measured to take about four times this.
 MAX_BYTES = 128 << 20
-# Of a value: its number of rows, and the id or the offset of the text, which comes on top.
+# Per value: its row count, and the id or the text's offset. The text itself comes on top.
 VALUE_BYTES = 16
-# Fewer new entries are not worth adding up.
+# New entries are collected up to this number before they are added up.
 MIN_ADDED = 1 << 16
 FILE_SCHEMA = pa.schema({"column": pa.string(), "value": pa.string(), "rows": pa.int64()})
-# Each count begins with one, so that even one of no rows says that the column was counted.
+# Each count starts with an entry of 0 rows, which shows that the column was counted even where no row had a value.
 NO_TEXTS, NO_IDS = (pa.table({"value": pa.nulls(1, kind), "rows": [0]}) for kind in (pa.string(), pa.int64()))
 
 logger = logging.getLogger(__name__)
@@ -47,9 +47,9 @@ def _added_up(tables: Sequence[pa.Table]) -> pa.Table:
 
 
 class ValueCounts:
-    """Rows of each value of some columns. A column is given up if its values take too much memory.
+    """Rows of each value of some columns. A column is no longer counted once its values take too much memory.
 
-    Whether one is depends on all rows alone: if the values of a part take too much, so do those of the whole.
+    This does not depend on the partition: if the values of a part take too much memory, so do those of all rows.
 
     Args:
         categorical: Columns of strings or booleans.
@@ -58,7 +58,7 @@ class ValueCounts:
 
     def __init__(self, categorical: Sequence[str], sparse: Sequence[str] = ()) -> None:
         self._max_bytes = MAX_BYTES // max(1, len(categorical) + len(sparse))
-        # The first table of a column holds what was added up, the others what was not yet.
+        # Per column, the first table holds the sums so far; the others are not yet added.
         self._tables = {name: [NO_TEXTS] for name in categorical} | {name: [NO_IDS] for name in sparse}
 
     def add(self, rows: pa.RecordBatch | pa.Table, where: str, chosen: pa.Array | None = None) -> None:

@@ -1,9 +1,9 @@
 """A local cache of remote shards: sparse files of their size, which hold only the blocks that were read.
 
-Processes of a run share it without waiting for each other: a block that is there stays there until the end. As every
-epoch reads all blocks, in another order, no rule of what to drop would keep more of what is needed next. What exceeds
-the limit is read again each time: of a block that was verified, the hashes of its parts are noted, and from then on
-only the parts that a batch needs are read.
+Processes of a run share the cache without waiting for each other, because a cached block is never removed. Every
+epoch reads all blocks, in another order, so no eviction rule would do better. Blocks beyond the limit are read from
+the bucket each time: whole and verified the first time, when the hashes of their parts are noted, and from then on
+only the parts that a batch needs.
 
 Shape suffixes: B blocks of all shards of all splits.
 """
@@ -27,13 +27,13 @@ from dkan_core.utils.schemas import Schema, read_json
 from dkan_core.utils.storage.files import write_json
 from dkan_core.utils.storage.paths import path_inside
 
-# The index begins with the number of bytes that are kept; a mark for each block follows.
+# The index file begins with the number of cached bytes; one mark per block follows.
 SOURCE, INDEX, HASHES = "remote.json", "cached-blocks", "part-hashes"
 USED_BYTES = 8
 HASHES_OF_BLOCK = integrity.PARTS * integrity.PART_HASH_BYTES
 
 FREE_SHARE = 0.5
-"""Of the room in the folder for temporary files, for the cache where no limit is given."""
+"""Share of the free space in the temporary folder that the cache may take where no limit is given."""
 
 
 class Mark(enum.IntEnum):
@@ -58,7 +58,7 @@ class CachedShard(Schema):
 
 
 class RemoteSource(Schema):
-    """Where shards are that lie in no local folder, and what of them may be kept in one."""
+    """Location of shards that are in no local folder, and how much of them may be cached."""
 
     uri: str
     """Folder of the manifest."""
@@ -94,7 +94,7 @@ def create_cache(folder: Path, uri: str, shards: Sequence[Shard], cache_bytes: i
 
 
 def read_source(folder: Path) -> RemoteSource | None:
-    """Return where the shards of a folder are, None where they are in it."""
+    """Return where the remote shards of a cache folder are; None if the folder holds the shards itself."""
     path = folder / SOURCE
     return read_json(RemoteSource, path.read_bytes(), str(path)) if path.exists() else None
 
@@ -120,7 +120,7 @@ class BlockCache:
         self._mark_B: npt.NDArray[np.uint8] = np.frombuffer(self._mapped, np.uint8, offset=USED_BYTES)
 
     def mark(self, shard: int, block: int) -> Mark:
-        """Return what there is of a block."""
+        """Return the state of a block."""
         return Mark(self._mark_B[self._first[shard] + block])
 
     def add(self, shard: int, block: int, handle: int, offset: int, content: bytes) -> bool:
@@ -134,10 +134,10 @@ class BlockCache:
             content: Its bytes, verified.
         """
         index = self._first[shard] + block
-        # The lock of a process that is killed goes with it.
+        # A file lock: the system releases it when its process is killed.
         fcntl.flock(self._file, fcntl.LOCK_EX)
         try:
-            # One that was damaged there is written once more.
+            # A cached block that turned out damaged is overwritten and takes no further space.
             more = 0 if self._mark_B[index] == Mark.BLOCK else len(content)
             if self._used[0] + more > self._limit:
                 return False
@@ -145,10 +145,10 @@ class BlockCache:
             while written < len(content):
                 written += os.pwrite(handle, content[written:], offset + written)
             self._used += more
-            # Last: who finds the mark finds the bytes.
+            # The mark is set last, so that a marked block is always complete.
             self._mark_B[index] = Mark.BLOCK
         except OSError:
-            # Full, or broken: the block is read from the bucket each time, which needs no disk.
+            # The disk is full or broken. The block is then read from the bucket each time, which needs no disk.
             return False
         finally:
             fcntl.flock(self._file, fcntl.LOCK_UN)

@@ -45,7 +45,7 @@ def download_shards(uri: str, shards: Sequence[Shard], folder: Path) -> None:
         download_file(name, target)
         damage = _damage(target, shard)
         if damage:
-            # A transfer may go wrong; what is damaged in the bucket comes damaged again.
+            # Only damage in transfer goes away by reading again; damage in the bucket does not, and is an error below.
             logger.warning("%s: %s; reading it once more", name, damage)
             download_file(name, target)
             damage = _damage(target, shard)

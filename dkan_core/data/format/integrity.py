@@ -23,16 +23,16 @@ from dkan_core.utils.hints import counted
 # Part of format version 2. Smaller blocks would mean a larger manifest (67 bytes a block), larger ones a slower start:
 # the first batch touches as many blocks as it has pieces.
 BLOCK_BYTES = 1 << 20
-# Of a block: what is fetched of one that was verified before. Of a piece (``loading.order``), which begins and ends
-# anywhere, 64 KiB come instead of 48, for 512 bytes of hashes a block.
+# Parts of a block, in which blocks that were verified before are fetched. A piece of 48 KiB (``loading.order``) begins
+# and ends anywhere, so 64 KiB are fetched for it; the hashes of the parts take 512 bytes per block.
 PARTS = 64
 PART_HASH_BYTES = 8
 
 # The two arrays of sparse rows.
 OFFSETS, INDICES = "sparse_offsets", "sparse_indices"
 
-# SHA-256, because a CRC notices accidents alone, and of the cryptographic hashes of the standard library it is the
-# fastest on processors with SHA instructions: 1.8 GB/s a core here, BLAKE2b and SHA-512 0.8 (CRC-32 2.9).
+# SHA-256, because a CRC detects only accidental damage, and SHA-256 is the standard library's fastest cryptographic
+# hash on processors with SHA instructions: 1.8 GB/s a core here, BLAKE2b and SHA-512 0.8 (CRC-32 2.9).
 
 
 Layout = Mapping[str, tuple[tuple[int, ...], str]]
@@ -71,7 +71,7 @@ def block_count(size: int) -> int:
 
 
 def wrong_size(found: int, expected: int) -> str:
-    """Return in what a shard's size is not as the manifest says; nothing where it is.
+    """Return how a shard's size differs from the manifest; empty if it does not.
 
     >>> wrong_size(100, 2_000_000)
     'has 100 bytes; the manifest says 2,000,000 (1 of 2 blocks)'
@@ -83,7 +83,7 @@ def wrong_size(found: int, expected: int) -> str:
 
 
 def truncated(path: str | Path, offset: int) -> DataError:
-    """Return the error that a file ends at a byte, before what the manifest says that it holds."""
+    """Return the error for a file that ends at ``offset``, before the end that the manifest gives."""
     block = offset // BLOCK_BYTES
     return DataError(f"{path}: is truncated at byte {offset:,}, in block {block}; prepare the data again")
 
@@ -140,7 +140,7 @@ def part_bytes() -> int:
 
 
 def part_hash(content: bytes | memoryview) -> bytes:
-    """Return what a part is recognized by: the first 8 bytes of its SHA-256."""
+    """Return the hash that a part is verified by later: the first 8 bytes of its SHA-256."""
     return hashlib.sha256(content).digest()[:PART_HASH_BYTES]
 
 
@@ -189,7 +189,7 @@ class BlockVerifier:
             raise DataError(f"{self.path}: {wrong}; prepare the data again")
 
     def _wrong_value(self, piece: bytes | memoryview, position: int) -> str:
-        """Describe the first value that cannot be, or return an empty text."""
+        """Describe the first value that the encoding cannot produce; empty if there is none."""
         for name, field in self.fields.items():
             start = max(position, field.offset)
             stop = min(position + len(piece), field.offset + field.size)

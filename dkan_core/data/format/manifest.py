@@ -112,7 +112,7 @@ class PreparedData(_Manifest):
         return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
 
     def _content(self) -> dict[str, Any]:
-        # Only those that do not have their default, so that the fingerprints of earlier data stay.
+        # Later fields count only where they differ from their default, so that older data keep their fingerprint.
         later = ("encoding_from", "split_hints", "max_categories", "hashed", "grouped", "positive")
         kept = self.model_dump(include={*later}, exclude_defaults=True)
         return {
@@ -168,7 +168,7 @@ def open_prepared(
 ) -> Iterator[tuple[Path, PreparedData]]:
     """Yield a local folder with prepared data, and their manifest.
 
-    What is remote is read when it is needed, and kept in that folder, which goes with the block.
+    Remote rows are read when they are needed and cached in that folder, which is removed at the end of the block.
 
     Args:
         prepared: Folder or fsspec URI that ``prepare`` wrote, or of a manifest that says where the data are.
@@ -197,7 +197,7 @@ def open_prepared(
         if is_remote(uri):
             needed = [info for name, info in manifest.splits.items() if name in (splits or manifest.splits)]
             shards = [shard for split in needed for shard in split.shards]
-            # What is in this process's memory is nowhere to others.
+            # Other processes cannot read an fsspec memory:// file system, so its files are downloaded as well.
             if download or str(uri).startswith("memory://"):
                 download_shards(str(uri), shards, folder)
             else:
@@ -206,7 +206,7 @@ def open_prepared(
 
 
 def check_is_prepared(uri: str | Path) -> None:
-    """Check, before what takes longer, that a folder on this machine has a manifest; of a URI nothing is asked.
+    """Check, before longer work, that a local folder has a manifest; URIs are not checked.
 
     Raises:
         DataError: There is none, or it cannot be read.
@@ -348,7 +348,7 @@ class _ManifestFile(_Manifest):
 
 def _read_file(text: str | bytes, path: str) -> _ManifestFile:
     version = read_json(_Version, text, path).format_version
-    # Looked at first, so that a file of another version is not reported as one with unknown keys.
+    # The version is checked first, so that a file of another version is not reported as one with unknown keys.
     if version not in (FORMAT_VERSION, SPARSE_VERSION):
         raise DataError(f"{path}: has format version {version}; this dkan reads {FORMAT_VERSION} and {SPARSE_VERSION}")
     return read_json(_ManifestFile, text, path)
@@ -366,7 +366,7 @@ def _checked(file: _ManifestFile, path: str) -> PreparedData:
 
 def _text(folder: Path) -> bytes:
     path = folder / MANIFEST
-    # An error here, such as of a name that is too long, is named by what reads the file.
+    # Errors here, such as a name that is too long, are reported by the read below, with the path.
     with suppress(OSError):
         if folder.is_file():
             raise no_manifest(folder)

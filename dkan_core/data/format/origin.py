@@ -10,17 +10,17 @@ from dkan_core.data.format.manifest import PreparedData
 from dkan_core.data.source.sources import SourceFile
 from dkan_core.utils.schemas import Schema
 
-# Of more source files, those with the smallest digests: two sets that share a good part of their files share some of
-# these. They take 19 kB in a model.
+# Of more source files, those with the smallest digests are kept: two data sets that share many files then share some
+# of the kept ones. A thousand digests take 19 kB in a model.
 KEPT_FILES = 1000
-# Of more models, of which each continues the training of the one before, those of the last ones.
+# In a longer chain of models, each trained on from the one before, the origins of the last ones are kept.
 KEPT_ORIGINS = 10
 
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
 
 
 class Origin(Schema):
-    """Source files of prepared data, and what decided the split of their rows; of raw rows, nothing did."""
+    """Source files of prepared data, and the rule that split their rows; raw rows have no such rule."""
 
     split_rule: dict[str, str]
     seed: int
@@ -34,7 +34,7 @@ def origin_of(manifest: PreparedData) -> Origin:
 
 
 def trained_on(metrics: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return where the rows came from that a model and those before it were trained on: plain ones, its own first.
+    """Return the origins of the rows that a model and its predecessors were trained on, as dicts, its own first.
 
     Args:
         metrics: Those in its folder; an earlier dkan wrote none of this.
@@ -48,7 +48,7 @@ def raw_origin(files: Sequence[SourceFile]) -> Origin:
 
 
 def overlap(earlier: Origin, ours: Origin, name: str = "the source file") -> str:
-    """Return why rows that one model was trained on may be in another split here; empty where they cannot, or not much.
+    """Return why rows that a model was trained on may be in another split here; empty if they cannot, or few can.
 
     Args:
         earlier: Of the data that it was trained on.
@@ -62,7 +62,7 @@ def overlap(earlier: Origin, ours: Origin, name: str = "the source file") -> str
     found = f"{several if len(ours.files) > 1 else f'{name} was'} among its training files"
     if not ours.split_rule:
         return found
-    # Version 0.2 did not say what its keys are of, which are the same for most columns.
+    # Version 0.2 did not record "keys", so the two rules are compared without it if one of them lacks it.
     known = {*earlier.split_rule} & {*ours.split_rule} | {*earlier.split_rule, *ours.split_rule} - {"keys"}
     rules = [
         {**{name: value for name, value in each.split_rule.items() if name in known}, "seed": each.seed}
@@ -75,8 +75,8 @@ def overlap(earlier: Origin, ours: Origin, name: str = "the source file") -> str
 
 
 def _numbered_alike(earlier: list[str], ours: list[str]) -> bool:
-    """Return whether rows of the same files have the same numbers: other files follow behind them, if there are any."""
-    # Of many files, their order is not known.
+    """Return whether rows of the same files have the same numbers: one list of files is the beginning of the other."""
+    # Beyond ``KEPT_FILES`` files, the digests are not in the files' order.
     common = min(len(earlier), len(ours)) if max(len(earlier), len(ours)) < KEPT_FILES else KEPT_FILES
     return earlier[:common] == ours[:common]
 

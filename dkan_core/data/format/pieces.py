@@ -43,12 +43,12 @@ class PieceCopier:
         return [array.ctypes.data for array in arrays]
 
     def use_memory(self, shards: Sequence[npt.NDArray[np.uint8]]) -> None:
-        """Copy from memory from now on, which holds what the files do; the caller keeps it."""
+        """From now on copy from arrays with the contents of the files; the caller keeps them alive."""
         self._memory_S = np.array([shard.ctypes.data for shard in shards], np.uintp)
         self._fixed = self._addresses()
 
     def copy(self, pieces: Int64, out: Arrays, threads: int) -> bool:
-        """Copy pieces; return False where that takes Python: without the extension, or to say why one cannot be read.
+        """Copy pieces; return False if Python must do it: there is no extension, or a piece is unreadable, to say why.
 
         Args:
             pieces: First row of each, and the one past its last, ``(E, 2)``; none crosses a shard.

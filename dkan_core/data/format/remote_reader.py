@@ -20,7 +20,7 @@ from dkan_core.utils.storage.paths import filesystem
 
 # Enough of a shard for its header, which takes some 300 bytes.
 HEADER_BYTES = 4096
-# Blocks that are asked for at once: a bucket answers one request slowly and many as fast.
+# Blocks that are requested at once: one request to a bucket is slow, but many at once take as long as one.
 FETCHED_BLOCKS = 64
 
 Range = tuple[int, int, int]
@@ -102,9 +102,9 @@ def fetch_ranges(names: Sequence[str], starts: Sequence[int], stops: Sequence[in
 class RemoteShardReader(ShardReader):
     """Reads rows of a split from a bucket, as ``ShardReader`` does from files.
 
-    A block that is damaged is read once more: a transfer may go wrong. What is damaged there comes damaged again. A
-    block for which the cache has no room comes whole the first time, to be verified; later only the parts of it come in
-    which rows of a batch lie, and are verified by what they hashed to then.
+    A damaged block is read once more, in case the transfer failed; if the bucket holds it damaged, that is an error. A
+    block for which the cache has no room is read whole the first time, to verify it. Later only the parts with rows of
+    the batch are read, and verified by the hashes noted then.
 
     Args:
         folder: Local folder that ``open_remote`` has made.
@@ -120,7 +120,7 @@ class RemoteShardReader(ShardReader):
             verifier.path = name
         self._cache = BlockCache(folder, source, [shard.path for shard in shards])
         self._parts: dict[tuple[int, int], memoryview] = {}
-        """Those in which the rows lie that are being read, of blocks that the cache does not hold: by shard and number
+        """Parts with the rows that are being read, of blocks that are not in the cache: by shard and number of the part
         there."""
         self._one_at_a_time = threading.Lock()
 
@@ -165,7 +165,7 @@ class RemoteShardReader(ShardReader):
                 self._take(shard, block, self._intact(shard, block, content), whole[shard, block])
 
     def _is_intact_here(self, shard: int, block: int) -> bool:
-        """Verify a block that the cache has."""
+        """Return whether a block in the cache matches its hash."""
         try:
             self._verify_block(shard, block)
         except DataError as error:
@@ -181,7 +181,7 @@ class RemoteShardReader(ShardReader):
         return self._fetch([(shard, *self._verifiers[shard].extent(block)) for shard, block in blocks])
 
     def _intact(self, shard: int, block: int, content: bytes) -> bytes:
-        """Return the verified bytes of a block that has come; one that is damaged is read once more."""
+        """Return the verified bytes of a fetched block; a damaged one is read once more."""
         try:
             self._verify_content(shard, block, content)
         except DataError as error:
@@ -207,11 +207,11 @@ class RemoteShardReader(ShardReader):
         self._cache.note(shard, block, content)
         size = integrity.part_bytes()
         for part in parts:
-            # A copy: a view would hold the whole block.
+            # A copy, because a view would keep the whole block in memory.
             self._parts[shard, block * integrity.PARTS + part] = memoryview(content[part * size : (part + 1) * size])
 
     def _hold_parts(self, blocks: Mapping[Block, Sequence[int]]) -> set[Block]:
-        """Fetch parts of blocks that were verified before, all at the same time; return those of which one differs."""
+        """Fetch parts of blocks that were verified before, all at once; return the blocks with a part that differs."""
         size, count = integrity.part_bytes(), integrity.PARTS
         ranges, damaged = list[Range](), set[Block]()
         for (shard, block), parts in blocks.items():
@@ -223,7 +223,7 @@ class RemoteShardReader(ShardReader):
             hashes = self._cache.part_hashes(shard, block)[first:]
             for number, offset in enumerate(range(0, len(content), size)):
                 part = memoryview(content)[offset : offset + size]
-                # There is none where somebody has cut the file of hashes.
+                # The hash is missing if the file of hashes was truncated.
                 if hashes[number : number + 1] == [integrity.part_hash(part)]:
                     self._parts[shard, (start + offset) // size] = part
                 elif (shard, block) not in damaged:

@@ -36,8 +36,8 @@ from dkan_core.utils.resources import allow_open_files
 from dkan_core.utils.schemas import Schema, read_json
 from dkan_core.utils.storage.paths import path_inside
 
-# Left for what a process has open other than shards (libraries, pipes, logs). The usual limit is 1,024 in all, which
-# 256 GB of shards exceed.
+# Reserve for a process's other open files (libraries, pipes, logs) when the limit on open files is raised: 256 GB of
+# shards exceed the usual limit of 1,024.
 OTHER_OPEN_FILES = 256
 # The five arrays of a shard take some 300.
 MAX_HEADER_BYTES = 1 << 16
@@ -81,7 +81,7 @@ class ShardReader:
         self._copier = PieceCopier(self.starts, self.handles, self.fields, list(self.fields[0]))
         self._memory: list[npt.NDArray[np.uint8]] = []
         self.threads = 1
-        """Threads that read; more than one where the processor has nothing better to do."""
+        """Threads that read; more than one only where the processor would otherwise be idle."""
 
     @property
     def rows(self) -> int:
@@ -101,7 +101,7 @@ class ShardReader:
 
     def keep_in_memory(self) -> None:
         """Keep every block in memory once it was read and verified, and read rows from there."""
-        # Memory is taken when it is written to: as much as was read so far.
+        # The system allocates memory when it is first written, so only what was read takes any.
         self._memory = [np.empty(verifier.size, np.uint8) for verifier in self._verifiers]
         self._copier.use_memory(self._memory)
         self._verified.clear()
@@ -164,7 +164,7 @@ class ShardReader:
             self._verify_blocks(self._verified.missing(shard_N, start_N, stop_N))
 
     def _verify_blocks(self, blocks: Mapping[Block, Sequence[int]]) -> None:
-        """Verify blocks; of each, the parts are given that will be read."""
+        """Verify blocks; each comes with the numbers of the parts that will be read."""
         for shard, block in blocks:
             self._verify_block(shard, block)
 
@@ -185,7 +185,7 @@ class ShardReader:
         return self._copier.copy(pieces, arrays, self.threads)
 
     def _copy(self, pieces: Int64, arrays: Arrays) -> None:
-        """Copy pieces as the native extension does."""
+        """Copy pieces in Python, with the result of the native extension."""
         shards = np.searchsorted(self.starts, pieces[:, 0], side="right") - 1
         offsets = np.concatenate([[0], np.cumsum(pieces[:, 1] - pieces[:, 0])]).tolist()
         for name in self.fields[0]:
@@ -217,7 +217,7 @@ class ShardReader:
 
 def _open(path: Path, shard: Shard, stack: ExitStack, *, writable: bool) -> int:
     try:
-        # Not to wait for ever where a pipe lies in the place of a file.
+        # O_NONBLOCK, because opening a pipe in place of the file would block forever.
         handle = os.open(path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_NONBLOCK)
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror}); the manifest lists it") from error
@@ -272,7 +272,7 @@ def _read_header(path: Path, handle: int, shard: Shard, layout: Layout) -> dict[
                 f"{path}: array {name!r} lies at {array.data_offsets}; expected {field.size:,} bytes in all"
             )
         if position % dtype.itemsize:
-            # Blocks, which begin at multiples of any item's size, are checked value by value.
+            # Blocks begin at multiples of every item size, so that verification can check a block's values one by one.
             raise DataError(
                 f"{path}: array {name!r} begins at byte {position:,}; expected a multiple of {dtype.itemsize}"
             )

@@ -24,12 +24,12 @@ from dkan_core.native.library import native_library
 from dkan_core.utils.arrays import UInt64
 from dkan_core.utils.schemas import Schema
 
-# What one shard takes in memory while it is sorted. Larger ones would exceed small pods, smaller ones would mean more
-# open files: 256 GB are 1,024 shards.
+# Memory that a shard takes while it is sorted. Larger shards would not fit in small pods, smaller ones would need
+# more open files: 256 GB are 1,024 shards.
 SHARD_BYTES = 256 << 20
-# Of records whose arrays are put in order at once, within a processor's cache.
+# Bytes of records that are reordered at once, within a processor's cache.
 CHUNK_BYTES = 4 << 20
-# In the spill files only; a shard holds its rows in this order, but not the key.
+# Only spill files have this field; a shard holds its rows in the order of the keys, without the keys.
 KEY = "shuffle_key"
 
 
@@ -118,8 +118,8 @@ def write_shard(path: Path, listed_as: str, load: Callable[[], npt.NDArray[Any]]
 
 
 def order_of_keys(keys: UInt64) -> npt.NDArray[np.int64]:
-    """Return the order of keys (N,), all of which differ."""
-    # As the hash of row numbers is a bijection: the order does not depend on the kind of sort.
+    """Return the indices that sort keys (N,), all of which differ."""
+    # All keys differ, as the hash of row numbers is a bijection, so an unstable sort gives the same order.
     library = native_library()
     if library is None:
         return np.argsort(keys)
@@ -129,7 +129,7 @@ def order_of_keys(keys: UInt64) -> npt.NDArray[np.int64]:
 
 
 class SpillReader:
-    """Reads spill files, one after the other, into the same memory: new memory has to be cleared by the system."""
+    """Reads spill files, one after the other, into the same memory: the system would have to clear new memory."""
 
     def __init__(self) -> None:
         self._memory: npt.NDArray[np.uint8] = np.empty(0, np.uint8)
@@ -138,7 +138,7 @@ class SpillReader:
         """Return the records in a file, until the next call, and remove it."""
         size = spill.stat().st_size
         if len(self._memory) < size:
-            self._memory = np.empty(0, np.uint8)  # before there is more
+            self._memory = np.empty(0, np.uint8)  # freed before the larger one is allocated
             self._memory = np.empty(size, np.uint8)
         with spill.open("rb", buffering=0) as file:
             content = self._memory[:size]
@@ -157,7 +157,7 @@ class ShardWriter:
 
     Args:
         folder: Where the split's shards go; spill files lie there meanwhile.
-        rows: How many rows will come, to all who write the split.
+        rows: Rows of the whole split, of which other writers may write some.
         layout: Row shape and dtype of each array.
     """
 

@@ -1,7 +1,7 @@
-"""Codes of a row that names few of many, in a shard: compressed sparse rows (CSR), two arrays for those of all rows.
+"""Sparse codes in a shard, as compressed sparse rows (CSR): two arrays for the codes of all rows.
 
-``sparse_offsets`` (n + 1,) says where the codes of each row begin in ``sparse_indices``, which holds those of one row
-after the other. In spill files and batches a row has room for as many codes as the longest one, 0 where it has fewer.
+``sparse_offsets`` (n + 1,) says where the codes of each row begin in ``sparse_indices``, which holds the codes row
+after row. In spill files and batches, rows are padded with 0 to the length of the longest one.
 
 Shape suffixes: N rows, S codes of the longest row.
 """
@@ -28,7 +28,7 @@ ReadInto = Callable[[int, memoryview, int], None]
 
 
 def stored_layout(layout: Layout) -> Layout:
-    """Return row shape and dtype of the arrays in a shard: instead of ``sparse`` its two."""
+    """Return row shape and dtype of the arrays in a shard, where two arrays replace ``sparse``."""
     stored: dict[str, tuple[tuple[int, ...], str]] = {name: kind for name, kind in layout.items() if name != SPARSE}
     return {**stored, OFFSETS: ((), "int64"), INDICES: ((), "int32")} if SPARSE in layout else stored
 
@@ -106,7 +106,7 @@ class SparseRows:
             offset += len(codes_NS)
 
     def _ranges(self, name: str, shards: Int64, extents: Int64) -> list[npt.NDArray[Any]]:
-        """Read ranges of an array (first value, past the last), the blocks of all of which are verified at once.
+        """Read ranges of an array (first value, past the last), after verifying all their blocks at once.
 
         Shape:
             - Input: ``(E,)``, the shard of each, and ``(E, 2)``
@@ -122,7 +122,7 @@ class SparseRows:
         return values
 
     def _check(self, shard: int, first: int, offsets: npt.NDArray[Any]) -> None:
-        """Refuse offsets that would lead outside the array of codes, or give a row too many."""
+        """Refuse offsets that lead outside the array of codes, or give a row too many codes."""
         field, counts_N = self.fields[shard][INDICES], np.diff(offsets)
         codes = field.size // field.row_bytes
         if not (counts_N.min() >= 0 and counts_N.max() <= self.width and offsets[0] >= 0 and offsets[-1] <= codes):

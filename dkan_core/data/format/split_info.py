@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 from dkan_core.data.format.shard_writer import Shard
 from dkan_core.utils.schemas import Schema
 
-# More than any data set has, and few enough that sums and products of numbers that were read stay exact in int64.
+# More rows than any data set has, and few enough that sums and products of such counts stay exact in int64.
 Count = Annotated[int, Field(ge=0, lt=1 << 48)]
 Name = Annotated[str, Field(min_length=1)]
 
@@ -34,11 +34,11 @@ class SplitInfo(Schema):
 
     @property
     def bytes(self) -> int:
-        """Of all its files."""
+        """Bytes of all its files."""
         return sum(shard.bytes for shard in self.shards)
 
 
-# The keys of ``SplitInfo.classes``: JSON has no other keys than text, and null is "not measured".
+# The keys of ``SplitInfo.classes`` are text, as JSON requires; null is "not measured".
 CLASSES = {"0", "1", "null"}
 
 

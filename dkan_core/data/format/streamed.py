@@ -1,6 +1,6 @@
 """A safetensors file written row by row: the bytes that ``safetensors.numpy.save`` gives.
 
-``save`` takes whole arrays and returns the whole file, which is two more copies of a shard in memory.
+``save`` takes whole arrays and returns the whole file, which would hold two more copies of a shard in memory.
 """
 
 import json
@@ -15,7 +15,7 @@ from safetensors.numpy import save
 
 from dkan_core.data.format.integrity import Layout
 
-# Of the file; the data begin at a multiple of it.
+# The data in the file begin at a multiple of this.
 HEADER_ALIGNMENT = 8
 
 
@@ -29,7 +29,7 @@ def safetensors_header(
         rows: Length of each array.
         lengths: By name, of those that are of another length.
     """
-    # The library decides the order, and what it calls the types.
+    # safetensors decides the order of the arrays and the names of the types, so it writes the header of empty arrays.
     empty = save({name: np.empty((0, *shape), dtype) for name, (shape, dtype) in layout.items()})
     entries: dict[str, Any] = json.loads(empty[HEADER_ALIGNMENT:])
     end = 0

@@ -163,17 +163,17 @@ def batch_buffers(reader: RowReader, rows: int) -> Arrays:
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceCopies:
-    """What buffers need from which batches are copied to a device while the host goes on."""
+    """How a device copies batches from the host's buffers while the host goes on."""
 
     pin: Callable[[Arrays], Arrays]
-    """Returns arrays like some others in memory that the device reads by itself."""
+    """Returns arrays like the given ones in pinned memory, which the device reads directly."""
 
     begun: Callable[[], Callable[[], object]]
-    """Returns what waits for all copies that were begun before."""
+    """Returns a function that waits for all copies begun so far."""
 
 
 def largest_slice(rows: int, config: ResolvedTrainConfig, rank: int) -> int:
-    """Return a number of rows that no slice of a rank exceeds, ``rows`` being those of the split."""
+    """Return an upper bound of the rows in a slice of a rank; ``rows`` are those of the split."""
     start, stop = slice_of(
         rows,
         0,
@@ -182,7 +182,7 @@ def largest_slice(rows: int, config: ResolvedTrainConfig, rank: int) -> int:
         workers=config.workers // config.workers_per_copy,
         weights=config.slice_weights,
     )
-    # A share of the last batch, which is smaller, may be rounded up where that of the others is rounded down.
+    # Rounding may give a slice of the smaller last batch one row more than its share.
     return stop - start + 1
 
 
@@ -221,9 +221,9 @@ def run_batches(
 
 
 class SliceBatches:
-    """The slices of a run's global batches, any at any time; one rank's are read ahead, in order.
+    """The slices of a run's global batches, at random access; the slices of one rank are read ahead, in order.
 
-    These are read into buffers that are used again and again: a batch is the caller's until the next ``get``.
+    They are read into buffers that are reused: a batch is valid until the next ``get``.
 
     Args:
         reader: The train split.
@@ -243,7 +243,7 @@ class SliceBatches:
 
     def get(self, step: int, rank: int) -> Arrays:
         """Return the rows of a slice of a step, in arrays that hold others after the next call."""
-        # The slice of a worker that died is needed only once: nothing is read ahead for it.
+        # Another rank's slice is read once, in place of a worker that died, so nothing is read ahead for it.
         if rank != self.rank:
             return next(run_batches(self.reader, self.config, rank, first=step))
         if self._ahead is None or self._ring is None or step != self._next:
@@ -253,7 +253,7 @@ class SliceBatches:
             self._ahead = prefetched(batches)
         elif self._is_lent:
             self._ring.hand_back(self.copies.begun() if self.copies else None)
-        # Nothing is lent where reading fails.
+        # Reset first: if reading fails, no buffer is lent.
         self._is_lent = False
         self._next = step + 1
         batch = next(self._ahead)
@@ -262,7 +262,7 @@ class SliceBatches:
 
     def _new_ring(self) -> BatchRing:
         rows = largest_slice(self.reader.rows, self.config, self.rank)
-        # One is with the caller while the others are read ahead.
+        # One buffer is with the caller while the others are filled.
         buffers = [batch_buffers(self.reader, rows) for _ in range(1 + PREFETCH)]
         return BatchRing([self.copies.pin(arrays) for arrays in buffers] if self.copies else buffers)
 
@@ -270,7 +270,7 @@ class SliceBatches:
         """Stop reading ahead; the caller may close the rows next."""
         self._is_lent = False
         if self._ring is not None:
-            # The thread may wait for a buffer.
+            # Wakes the thread, which may wait for a free buffer.
             self._ring.close()
             self._ring = None
         if self._ahead is not None:

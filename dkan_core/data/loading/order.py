@@ -2,8 +2,8 @@
 
 An epoch visits runs of consecutive rows ("pieces") in a random order. ``prepare`` has shuffled the rows, so this
 is as good as a full shuffle and reads long ranges. The stream of rows is cut into global batches, and each of those
-into one slice per worker: any number of workers sees the same global batches. What is random about a row in a step
-follows from its position in the stream, ``dropout_key``, and so does not depend on how a batch is cut either.
+into one slice per worker: any number of workers sees the same global batches. Whatever is random about a row in a step
+is computed from its position in the stream (``dropout_key``), so it does not depend on how a batch is cut either.
 
 Shape suffixes: E pieces, S shards.
 """
@@ -18,7 +18,7 @@ from dkan_core.native.library import native_library
 from dkan_core.utils.arrays import Int32, Int64
 
 # Measured: pieces of 64 rows of 768 features (48 KiB) are read at 0.8 to 0.9 of the speed of memcpy, single rows at
-# 0.5. Larger pieces gain no more, and shuffle less.
+# 0.5. Larger pieces are no faster, and shuffle less.
 PIECE_BYTES = 48 << 10
 MIN_PIECE_ROWS = 64
 # Permuting pieces is as good as a full shuffle of the rows, as ``prepare`` has shuffled them (measured on input sorted
@@ -45,7 +45,7 @@ class RowStream:
 
     def __init__(self, first: Int64, position: Int64) -> None:
         self.position = position
-        # Of all ranges at once: with each batch it would take as long as copying the rows of a small one.
+        # Computed for all ranges at once: done per batch, it would take as long as copying the rows of a small batch.
         self.ranges = np.stack([first, first + np.diff(position)], axis=1)
 
     @property
@@ -80,7 +80,7 @@ def epoch_order(starts: Int64, *, piece: int, seed: int, epoch: int) -> RowStrea
     """
     firsts = [np.arange(start, stop, piece) for start, stop in itertools.pairwise(starts)]
     ends = [np.minimum(first + piece, stop) for first, stop in zip(firsts, starts[1:], strict=True)]
-    # The generator is named, as numpy may choose another default one; the order is part of what a seed decides.
+    # The generator is explicit because numpy may change its default one, and a seed must always give the same order.
     order = np.random.Generator(np.random.PCG64([seed, epoch])).permutation(sum(map(len, firsts)))
     first = np.concatenate(firsts)[order]
     return RowStream(first, np.concatenate([[0], np.cumsum(np.concatenate(ends)[order] - first)]))
@@ -115,10 +115,10 @@ def slice_of(
 
 
 def _cut(size: int, rank: int, workers: int, weights: Sequence[float]) -> int:
-    """Return where a worker's slice of ``size`` rows begins, and the one before ends."""
+    """Return where a worker's slice of ``size`` rows begins, which is where the previous worker's ends."""
     if not weights or rank == workers:
         return size * rank // workers
-    # Multiplied before it is divided: weights that are whole numbers of rows give exactly these numbers.
+    # Multiply before dividing: weights that are whole numbers of rows then give exactly these numbers.
     return int(size * sum(weights[:rank]) / sum(weights))
 
 
@@ -130,8 +130,8 @@ def steps_per_epoch(rows: int, batch_size: int) -> int:
 def dropout_keys(seed: int, first: int, rows: int, out: Int32 | None = None) -> Int32:
     """Return a key for each of some consecutive rows of a run's stream, all its epochs one after the other.
 
-    The position in the stream says step and row of the step at once. Two of a step's rows rarely have the same key (one
-    pair in 2**32), and then the same mask.
+    The position in the stream determines both the step and the row in it. Two rows of a step rarely have the same key
+    (one pair in 2**32); they then have the same mask.
 
     Args:
         seed: Of the run.

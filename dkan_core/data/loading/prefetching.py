@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 
 from dkan_core.utils.arrays import Arrays
 
-# One batch ready while the next is read. More hide no more, as a disk that is too slow stays so, and take memory.
+# One batch is ready while the next is read. More would take memory without hiding a disk that is too slow.
 PREFETCH = 2
 
 
@@ -25,7 +25,7 @@ class BatchRing:
 
     def __init__(self, buffers: Sequence[Arrays]) -> None:
         self.buffers = buffers
-        # A queue is the fastest way to wait: a hand-over should cost little beside a batch.
+        # A queue is the fastest way to wait: handing a buffer over should cost little beside filling it.
         self._free: queue.SimpleQueue[None] = queue.SimpleQueue()
         for _ in buffers:
             self._free.put(None)
@@ -63,7 +63,7 @@ class BatchRing:
         self._free.put(None)
 
     def close(self) -> None:
-        """Wake whoever waits for a buffer."""
+        """Wake a thread that waits for a buffer."""
         self._is_closed.set()
         self._free.put(None)
 
@@ -82,7 +82,7 @@ def prefetched(batches: Iterator[Arrays]) -> Generator[Arrays, None, None]:
                     return
                 ready.put(batch)
             ready.put(None)
-        # Whatever it is, it belongs to whoever takes the batches: a thread that only ended would let them wait forever.
+        # Every exception is passed on to the consumer, which would wait forever for a thread that just ended.
         except BaseException as error:
             ready.put(error)
 
@@ -99,5 +99,5 @@ def prefetched(batches: Iterator[Arrays]) -> Generator[Arrays, None, None]:
     finally:
         stopped.set()
         room.put(None)
-        # The caller may close the shards next.
+        # Wait for the thread, as the caller may close the shards next.
         thread.join()

@@ -1,7 +1,7 @@
 """Where a worker holds its rows: in memory if there is room, otherwise on disk.
 
-Measured beside memcpy, in CPU time of batches of 8,192 rows: from memory 0.8 to 1.2 times as fast, from files in the
-page cache 0.4 to 0.6, as each piece is a call of the system. On a GPU rows may lie there
+Speed relative to memcpy, in CPU time of batches of 8,192 rows: 0.8 to 1.2 from memory, 0.4 to 0.6 from files in the
+page cache, where each piece is a system call. With a GPU, rows may lie in its memory instead
 (``training/compute/resident_rows.py``).
 """
 
@@ -21,8 +21,8 @@ from dkan_core.utils.hints import counted
 from dkan_core.utils.resources import available_memory
 
 MEMORY_SHARE = 0.25
-"""Of the memory that is free, for the rows of all workers together: as much is page cache of the same rows, and the
-rest is for models and batches."""
+"""Share of the free memory that the rows of all workers may take: the page cache holds as much of the same rows, and
+the rest is for models and batches."""
 
 HostTier = Literal["memory", "disk"]
 WORDS: dict[HostTier, str] = {"memory": "in the memory of each worker", "disk": "on disk"}
@@ -88,7 +88,7 @@ def open_data(prepared: str | Path, config: TrainConfig) -> Iterator[tuple[Path,
 
 
 def place_on_host(reader: RowReader, config: ResolvedTrainConfig) -> None:
-    """Read rows from memory where that is chosen, from the second time on."""
+    """Keep rows in memory, where that tier is chosen, once they were read from disk."""
     size = reader.rows * reader.row_bytes
     if choose_host_tier(config, size) == "memory":
         reader.keep_in_memory()

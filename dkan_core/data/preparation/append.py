@@ -1,7 +1,7 @@
 """``prepare --append``: new rows, encoded as prepared data are, beside the rows that are there.
 
-New shards are written first, under names of their own, and the manifest that lists them last, in one step: whenever
-this is killed, the data are the old ones or the new ones. What a killed one left is removed by the next.
+New shards are written first, under names of their own. The manifest that lists them is replaced last, in one step: if
+the process is killed, the data are the old or the new ones, and the next call removes shards that are not listed.
 """
 
 import re
@@ -58,8 +58,8 @@ def append_rows(
     Args:
         sources: Files, folders, globs or fsspec URIs.
         prepared: Folder or URI that ``prepare`` wrote.
-        like: Model or prepared data that the encoding is to be that of. Default: not compared.
-        drop: Columns that are not to be named as ignored.
+        like: Model or prepared data whose encoding the data must have. Default: not checked.
+        drop: Columns that the log need not name as ignored.
 
     Returns:
         The manifest that lies there.
@@ -74,9 +74,9 @@ def append_rows(
     with output_lock(prepared):
         earlier = _read_earlier(folder, like)
         task, footers = find_task(sources, _settings(earlier, str(prepared), drop), adds=True)
-        task = replace(task, grouped=earlier.grouped)  # data of earlier versions have no groups
+        task = replace(task, grouped=earlier.grouped)  # data of earlier versions hold no group numbers
         _check_new(task, earlier)
-        # Numbered on, each row gets the split that it would have if all files were prepared at once.
+        # New rows are numbered after the old ones, so each gets the split that it would have if prepared with them.
         fragments = whole_files(task.files, footers, first=sum(file.rows for file in earlier.sources))
         with progress("reading", task.rows, "rows") as advance:
             found = collect_statistics(fragments, task.roles, task.config, advance)
@@ -123,7 +123,7 @@ def _settings(earlier: PreparedData, folder: str, drop: Sequence[str]) -> Prepar
 
 
 def _check_new(task: PreparationTask, earlier: PreparedData) -> None:
-    """Raise DataError where a source file is one that the data already hold, or rows may be split otherwise."""
+    """Raise DataError if the data already hold a source file, or its rows may be split by another rule."""
     here, there, group = task.roles.keys, earlier.split_rule.get("keys", ""), task.config.group
     if group is not None and here and there and here != there:
         raise DataError(f"{task.where}: group column {group!r} holds {here}; that of the rows there holds {there}")
@@ -179,7 +179,7 @@ def _counted(earlier: PreparedData, sample: pa.Table, rows: int, where: str) -> 
 
 
 def _of_all(counts: Int64, rows: int) -> Int64:
-    """Return a histogram of ``rows`` rows, of which a sample may have been counted."""
+    """Return a histogram scaled to ``rows`` rows, as only a sample of them may have been counted."""
     scaled: Int64 = np.rint(counts * (rows / max(1, int(counts.sum())))).astype(np.int64)
     return scaled
 
@@ -217,7 +217,7 @@ def _joined(
         invalid[name] = {key: invalid.get(name, {}).get(key, 0) + count for key, count in new.items()}
     sources = [file.model_copy(update={"path": redact(file.path)}) for file in task.files]
     ordered = {split: splits[split] for split in SPLITS if split in splits}
-    # Constructed and not copied: the copy would keep the fingerprint.
+    # A new object, because a copy would keep the cached fingerprint.
     kept = {name: getattr(earlier, name) for name in PreparedData.model_fields}
     kept["preprocessor"] = encoding
     return PreparedData(**{**kept, "splits": ordered, "invalid": invalid, "sources": [*earlier.sources, *sources]})

@@ -46,7 +46,7 @@ def label_columns(labels: Sequence[str], columns: Sequence[str]) -> tuple[str, .
 def check_label_columns(
     types: Mapping[str, pa.DataType], columns: Sequence[str], encoding: Preprocessor, path: str
 ) -> None:
-    """Raise an error where a file has no such column of labels, or it is a feature of the model."""
+    """Raise an error where a file lacks a label column, or the column is a feature of the model."""
     fits = (is_number, is_text, pa.types.is_boolean, pa.types.is_null)
     for name in columns:
         if name in encoding.columns:
@@ -71,7 +71,7 @@ def positive_of_columns(positive: Mapping[str, str], labels: Sequence[str], colu
 def positive_in(schema: pa.Schema, positive: Mapping[str, str]) -> dict[str, str]:
     """Return which columns of labels have a value that counts as 1.
 
-    Where the model was trained with a text, a column of numbers or booleans can only hold 0 and 1.
+    Columns of numbers or booleans that cannot hold the value, such as "yes", hold 0 and 1 instead.
 
     Args:
         schema: Of rows.

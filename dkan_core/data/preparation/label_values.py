@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dkan_core.errors import DataError
 from dkan_core.utils.hints import counted, flag, listed_counts, some_of
 
-# What is meant alike, in small letters.
+# Spellings of the same answer, in small letters.
 SPELLINGS = (frozenset({"1", "t", "true", "y", "yes"}), frozenset({"0", "f", "false", "n", "no"}))
 
-# What text that stands for a missing value looks like, in small letters.
+# Texts that may stand for a missing value, in small letters.
 MISSING_SPELLINGS = frozenset({"", "-", "?", "<na>", "n/a", "na", "nan", "none", "null", "unknown"})
 
 logger = logging.getLogger(__name__)
@@ -81,7 +81,7 @@ def _positive_hint(name: str, values: Sequence[object]) -> str:
     """Return what can be done about a label of these values."""
     if len(values) > 2:
         return "give each class, or each side of a threshold, a label column of 0 and 1, or name it with --positive"
-    # A value by itself is that of the only label, unless it looks like another one's.
+    # A value without "label=" is that of the only label; one with "=" in it would be taken for "label=value".
     shown = " or ".join(flag("positive", f"{name}={value}" if "=" in str(value) else value) for value in values)
     return f"say which value counts as 1: {shown}"
 

@@ -1,9 +1,9 @@
 """``prepare`` by many processes or pods at once: the same bytes, whatever the number of parts.
 
-The stages, each of which needs the one before it to be through for all parts: ``plan_preparation``, then
-``prepare_part`` with "survey" for each part, ``fit_preparation``, ``prepare_part`` with "encode" and then with
-"assemble" for each part, ``finish_preparation``. All of them meet in one folder or URI. A call may be repeated, also
-after it was killed: it writes the same files again, each of them whole or not at all.
+The stages are ``plan_preparation``, then ``prepare_part`` with "survey" for each part, ``fit_preparation``,
+``prepare_part`` with "encode" and then with "assemble" for each part, and ``finish_preparation``. Each needs the one
+before it to be finished for all parts. They share one folder or URI. A call may be repeated, also after it was
+killed: it writes the same files again, each of them whole or not at all.
 """
 
 import json
@@ -92,7 +92,7 @@ def plan_parts(
     if not overwrite and is_reusable(task, _whole(folder)):
         logger.info("%s: the same sources and settings were prepared before", prepared_uri)
         return list(range(len(cut)))
-    # Here and not by the parts: one column takes little, and each part has to know where the splits begin.
+    # The bounds of splits by time are found here because each part needs them; they take reading one column.
     task = with_time_bounds(task, [fragment for fragments in cut for fragment in fragments])
     plan = PreparationPlan(task=task, parts=cut)
     claim(folder, plan, overwrite=overwrite)

@@ -93,7 +93,7 @@ class PreparationPlan:
 
 
 def _plain_fragment(fragment: Fragment) -> dict[str, Any]:
-    # Not by ``asdict``, which copies every value: a plan may have a hundred thousand fragments.
+    # Not ``asdict``, which copies every value: a plan may have a hundred thousand fragments.
     return {name: value for name, value in vars(fragment).items() if name != "file"}
 
 
@@ -127,7 +127,7 @@ def claim(folder: SharedFolder, plan: PreparationPlan, *, overwrite: bool) -> No
         raise foreign_contents(folder.uri, foreign[0])
     replaced = overwrite or MANIFEST not in names or is_reusable(plan.task, earlier_result(folder))
     check_free(folder.uri, ours=(*OUTPUTS, WORK), overwrite=replaced, contents=CONTENTS)
-    # The plan first: what another one left is unused from then on, and only takes room if this call is killed here.
+    # The plan is written first: files of an earlier plan are unused from then on, and harmless if this call is killed.
     folder.write_json(PLAN, plan.to_dict())
     if other is not None:
         folder.remove(f"{WORK}/{other}")
@@ -143,7 +143,7 @@ def read_plan(folder: SharedFolder) -> PreparationPlan | None:
     return None if text is None else _parse_plan(text, f"{folder.uri}/{PLAN}")
 
 
-# One process may take many parts through three stages, and of many files this is megabytes of text.
+# Cached: a process may take many parts through three stages, and with many files the plan is megabytes of text.
 @lru_cache(maxsize=1)
 def _parse_plan(text: str, where: str) -> PreparationPlan:
     plain = parse_json(text, where)
@@ -172,7 +172,7 @@ def open_plan(uri: str | Path) -> tuple[SharedFolder, PreparationPlan]:
 
 
 def unchanged_fragments(plan: PreparationPlan, part: int) -> list[Fragment]:
-    """Return what a part reads, unchanged since the plan was made, and to be unchanged when it was read.
+    """Return the fragments that a part reads, after checking that they have not changed since the plan was made.
 
     Raises:
         DataError: A source file is another one now.

@@ -20,8 +20,8 @@ from dkan_core.utils.storage.files import write_json
 from dkan_core.utils.storage.shared_folder import SharedFolder
 from dkan_core.utils.storage.staging import finish_interrupted, staged_folder
 
-# From 20 GB of float32 on, a preparation that was killed continues. Below, a few minutes of one core are lost, which is
-# less than parts would cost all those that are not killed.
+# From 20 GB of float32 on, the data are prepared in parts, so that a killed preparation can continue. Below, starting
+# again costs a few minutes of one core, which is less than the overhead of parts in every run.
 RESUMABLE_VALUES = 5_000_000_000
 
 logger = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ def prepare(
         raise ConfigError(f"workers must be at least 0, got {workers}")
     task, footers = find_task(sources, config)
     if reuse:
-        # Else a whole result that was about to be moved in would be prepared a second time.
+        # Otherwise a complete result that was still to be moved into place would be prepared again.
         finish_interrupted(out, OUTPUTS)
         earlier = earlier_result(SharedFolder(out))
         if earlier is not None and is_reusable(task, earlier):

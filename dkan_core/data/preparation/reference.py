@@ -1,6 +1,6 @@
 """The encoding of a saved model, or of other prepared data, for new data that are to be encoded in the same way.
 
-What is prepared with it can be evaluated with that model, and training on it can start from the model's weights.
+Data prepared with it can be used to evaluate that model, and to train on from the model's weights.
 """
 
 import logging
@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 
 class _Labels(BaseModel):
-    """What of a model's architecture is needed here."""
+    """The part of a model's architecture that is needed here."""
 
     model_config = ConfigDict(extra="ignore", strict=True)
 
@@ -45,7 +45,7 @@ class _Labels(BaseModel):
 
 @dataclass(frozen=True, kw_only=True)
 class ReferenceEncoding:
-    """Whose encoding is taken."""
+    """The encoding and labels of a model or of prepared data, to prepare other data alike."""
 
     uri: str
     """Where it lies, as messages call it."""
@@ -66,8 +66,7 @@ class ReferenceEncoding:
                 f"label {', '.join(config.label)}: {self.uri} has {', '.join(self.labels)}; leave out --label, or "
                 "add labels with --extend"
             )
-        # A setting that was left out cannot be told from one that repeats the default: neither contradicts the
-        # reference.
+        # A setting that is left out looks like one that states the default, so neither contradicts the reference.
         default = next(field.default for field in fields(config) if field.name == "numeric_dtype")
         if config.numeric_dtype not in (default, self.preprocessor.numeric_dtype):
             raise ConfigError(
@@ -95,7 +94,7 @@ class ReferenceEncoding:
         )
 
     def _check_categorical(self, config: PrepareConfig) -> None:
-        """Raise ConfigError where a column is to be of categories that is of none here."""
+        """Raise ConfigError where ``categorical`` names a column that is no category in the reference."""
         known = {*self.preprocessor.columns}
         for name in config.categorical:
             if name not in self.preprocessor.categories and (name in known or not config.extend):
@@ -174,7 +173,7 @@ def read_reference(uri: str) -> ReferenceEncoding:
             labels=tuple(prepared.labels),
             positive=prepared.positive,
         )
-    # A run's folder is taken for the model in it, as by all commands.
+    # Like all commands, this takes a run's folder for the model in it.
     for folder in (root, f"{root}/{MODEL_FOLDER}"):
         encoding, config = (read_if_there(f"{folder}/{name}") for name in (PREPROCESSOR, CONFIG))
         if encoding is not None and config is not None:

@@ -46,6 +46,6 @@ def is_reusable(task: PreparationTask, earlier: PreparedData | None) -> bool:
 
 
 def identity(file: SourceFile) -> tuple[str, int, int, str]:
-    """Return what tells a source file from another one."""
-    # Credentials may change from run to run; a manifest holds none.
+    """Return what identifies a source file and its state."""
+    # Without credentials: these may change from run to run, and a manifest holds none.
     return redact(file.path), file.rows, file.bytes, whole_second(file.modified)

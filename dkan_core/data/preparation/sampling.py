@@ -17,12 +17,12 @@ import pyarrow as pa
 from dkan_core.data.hashing import splitmix64
 from dkan_core.utils.arrays import UInt64
 
-# Each piece is a table of Arrow, some kB even with a single row: more of them would outweigh the rows.
+# A piece (an Arrow table) takes some kB even with a single row: many small pieces would outweigh their rows.
 MAX_PIECES = 256
-# Rows of a record batch, the least that is read of a file: of each part some K/parts rows are taken, so larger batches
-# would read many rows in vain when there are hundreds of parts.
+# Rows of a record batch, the smallest unit that is read from a file. Some K/parts rows are taken from each part, so
+# with hundreds of parts larger batches would mostly hold rows that are not taken.
 ROWS_READ = 1024
-# Some arrays of so many numbers fit in the cache, and each is below what malloc asks the system for each time.
+# Row numbers hashed at once: the arrays fit in the cache, and malloc serves them without a system call each.
 NUMBERS_HASHED = 1 << 13
 
 
@@ -66,8 +66,8 @@ class BottomK:
             columns |= zip(found.schema.names, found.columns, strict=True)
         self.pieces.append(columns)
         self.keys = np.concatenate([self.keys, keys[chosen]])
-        # A quarter more than is kept, so that rows are sorted once per quarter of a sample rather than with each batch.
-        # Few rows of a late batch are kept: without the second bound, pieces of a few rows would pile up.
+        # Cut back to K at a quarter more, so that rows are not sorted with every batch. The second bound is for late
+        # batches, of which few rows are kept: pieces of a few rows would pile up.
         if len(self.keys) > self.size + self.size // 4 or len(self.pieces) > MAX_PIECES:
             self._prune()
 
@@ -78,7 +78,7 @@ class BottomK:
         known = np.concatenate([self.keys, keys[eligible]])
         if len(known) <= self.size:
             return eligible
-        # Before any row is copied: of the first batches most rows would be taken in vain.
+        # Before rows are copied: most rows of the first batches would be copied in vain.
         self.limit = np.partition(known, self.size - 1)[self.size - 1]
         return eligible & (keys <= self.limit)
 
@@ -92,7 +92,7 @@ class BottomK:
         """Return the sample of all rows so far."""
         if len(self.keys) > self.size:
             return self._prune()
-        # Not put together: of wide data that would take as much memory again, for as long as all of it is held.
+        # Chunked, because joining the pieces would double the memory for as long as both are held.
         columns = {name: pa.chunked_array([piece[name] for piece in self.pieces]) for name in self.pieces[0]}
         return Sample(self.keys, pa.table(columns))
 
@@ -121,10 +121,10 @@ def smallest_keys_limit(
 
 
 def _smallest(keys: UInt64, pieces: Sequence[dict[str, pa.Array]], size: int) -> Sample:
-    """Return the rows with the smallest keys; the pieces are emptied."""
+    """Return the rows with the smallest keys; empties the pieces."""
     smallest = np.argsort(keys)[:size]
     taken = pa.array(smallest)
-    # One column after the other: what is held twice is then as small as a column.
+    # Column by column, so that only one column is held twice at a time.
     kept = {name: pa.concat_arrays([piece.pop(name) for piece in pieces]).take(taken) for name in [*pieces[0]]}
     return Sample(keys[smallest], pa.table(kept))
 
@@ -146,7 +146,7 @@ def merge_samples(files: Sequence[Callable[[], Any]], size: int) -> Sample:
     """
     keys = [_read_keys(file) for file in files]
     everything = np.concatenate(keys)
-    # The K-th smallest key of all parts: of each part no rows behind it are read.
+    # The K-th smallest key of all parts: rows with larger keys are not read.
     limit = np.partition(everything, size - 1)[size - 1] if len(everything) > size else np.uint64(2**64 - 1)
     taken = [part[: np.searchsorted(part, limit, side="right")] for part in keys]
     tables = [_read_rows(file, len(part)) for file, part in zip(files, taken, strict=True)]

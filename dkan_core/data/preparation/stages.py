@@ -55,7 +55,7 @@ def read_fitted(folder: SharedFolder, plan: PreparationPlan) -> SurveyResult:
     return _parse_fitted(text, f"{folder.uri}/{fitted_file(plan)}")
 
 
-# One process may take many parts through two stages, and of wide data this is 10 MB of text.
+# Cached: a process may take many parts through two stages, and for wide data this is 10 MB of text.
 @lru_cache(maxsize=1)
 def _parse_fitted(text: str, where: str) -> SurveyResult:
     plain = parse_json(text, where)
@@ -109,7 +109,7 @@ def encode(folder: SharedFolder, plan: PreparationPlan, part: int) -> int:
             for split, paths in spills.items()
         }
         surveyed = Counts.from_dict(folder.read_json(f"{plan.record('survey', part)}.json"))
-        # The survey and this stage read the file at different times: a row that moved to another split would be lost or
+        # The file may have changed since the survey: a row that moved to another split would be lost or occur
         # twice.
         for split in rows:
             check_unchanged(fragments[0].path, split, surveyed.rows[SPLITS.index(split)], sum(rows[split]))
@@ -131,12 +131,12 @@ def _scratch() -> Iterator[Path]:
 
 
 def _join(files: Iterable[Path], joined: Path) -> None:
-    """Append files to each other, and remove each one that is."""
+    """Append files to one file, removing each once it is appended."""
     with joined.open("wb") as target:
         for path in filter(Path.exists, files):
             with path.open("rb") as source:
                 shutil.copyfileobj(source, target, 1 << 20)
-            # At once, so that the scratch disk holds the rows once and not twice.
+            # Removed right away, so that the scratch disk never holds all rows twice.
             path.unlink()
 
 
@@ -145,7 +145,7 @@ def assemble(folder: SharedFolder, plan: PreparationPlan, part: int) -> int:
     fitted = read_fitted(folder, plan)
     record = _record(plan, fitted)
     starts = [[0, *itertools.accumulate(encoded["rows"])] for encoded in read_records(folder, plan, "encode")]
-    # Every n-th shard of n parts, so that each part writes about as many of each split.
+    # With n parts, each part takes every n-th shard, and so writes about as many shards of each split.
     share = list(enumerate(shard_paths(plan, fitted)))[part :: len(plan.parts)]
     shards = []
     with progress("writing", len(share), "shards") as advance:

@@ -34,14 +34,13 @@ from dkan_core.utils.hints import counted
 # Measured: the ranks of such a sample are off by some 0.3%, a third of what one step of a uint8 score spans in the
 # middle. Four times the rows would halve that, and cost four times the memory.
 SAMPLE_ROWS = 1 << 18
-# Ranks are then off by some 1.2%. Data so wide that this exceeds ``SAMPLE_BYTES`` take more memory rather than still
-# fewer rows.
+# Ranks are then off by some 1.2%. Even if so many rows of wide data exceed ``SAMPLE_BYTES``, no fewer are kept.
 MIN_SAMPLE_ROWS = 1 << 14
 # Bounds the memory that ``prepare`` takes for wide data, at 8 bytes per value.
 SAMPLE_BYTES = 512 << 20
-# A column with more distinct values is no label; counting on, a column of identifiers would fill the memory.
+# A label column has fewer distinct values. Counting is cut off here, as identifiers would fill the memory.
 VALUES_REMEMBERED = 1000
-# In the order of a part's record, which has counts and no keys.
+# The order of the counts in a part's record, which has no keys.
 BINARY = (0, 1, None)
 
 
@@ -277,12 +276,12 @@ def count_others(counter: Counter[str], column: pa.Array, positive: str) -> None
 
 def _checked_weights(column: pa.Array, name: str, path: str) -> pa.Array:
     """Return the rows' weights as they will be stored, after a check of all."""
-    # As the weights will be stored: one that overflows there is refused here.
+    # float32, as weights are stored: a weight that overflows in it is refused here.
     weight = column.cast(pa.float32(), safe=False)
     missing = pc.sum(weight.is_null(nan_is_null=True)).as_py()
     if missing:
         raise missing_error(path, "weight", name, missing)
-    # Of the same type: as a 32-bit float, the limit itself is a little above it.
+    # The limit as float32 too: it is rounded up a little.
     limit = pa.scalar(MAX_WEIGHT, pa.float32())
     bad = pc.sum(pc.or_(pc.less(weight, 0), pc.greater(weight, limit))).as_py()
     if bad:
@@ -312,7 +311,7 @@ def _count_invalid(counts: dict[str, dict[str, int]], batch: pa.RecordBatch, num
 
 
 def _is_finite(column: pa.Array) -> bool:
-    """Return quickly whether all values are finite: so is their sum, then, unless it overflows or some are null."""
+    """Return whether all values are surely finite, fast, by their sum; False also if it overflows or some are null."""
     if column.null_count or column.type not in (pa.float32(), pa.float64()):
         return False
     with np.errstate(over="ignore", invalid="ignore"):

@@ -1,7 +1,7 @@
 """``prepare`` by several workers of one machine, part by part: killed at any point, it continues where it was.
 
-What is kept is what many pods leave for each other (see ``dkan_core.data.preparation.parallel``): each worker takes
-one part through a stage at a time, so that at most one part per worker is done twice.
+Workers leave the same files for each other as pods do (see ``dkan_core.data.preparation.parallel``). A worker takes
+one part through a stage at a time, so that after a kill at most one part per worker is done again.
 """
 
 from collections.abc import Sequence
@@ -60,9 +60,9 @@ def prepare_in_parts(
             for stage in ("encode", "assemble"):
                 _run_stage(out, stage, workers)
         except UnreadableError:
-            raise  # a connection that was lost, say: the next attempt continues
+            raise  # such as a lost connection: the next attempt continues
         except DataError:
-            # These rows cannot be prepared: the next attempt will be another plan.
+            # The rows cannot be prepared as they are: the next attempt will need another plan.
             SharedFolder(out).remove(WORK)
             raise
         return finish_preparation(out)

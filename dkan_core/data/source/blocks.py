@@ -1,7 +1,7 @@
 """Rows of a file, some columns at a time.
 
-Columns that are worked on as soon as they are decoded are in the processor's cache still, and the next ones are decoded
-into the same memory. Whole row groups take twice the processor time, most of it to clear memory that is new.
+A few columns are still in the processor's cache when they are encoded, and the next ones are decoded into the same
+memory. Whole row groups take twice the processor time, most of it to clear new memory.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,7 +16,7 @@ from dkan_core.data.source.row_groups import small_runs, whole_groups
 from dkan_core.utils.resources import available_cores
 from dkan_core.utils.storage.paths import is_remote
 
-# Of decoded numbers, for each core: as fast as less, and of more the decoded columns leave the cache.
+# Bytes of decoded numbers per core. Smaller blocks are no faster; larger ones leave the cache.
 BLOCK_BYTES = 4 << 20
 
 
@@ -46,7 +46,7 @@ def read_blocks(file: OpenFile, columns: Sequence[str], others: Sequence[str]) -
         DataError: The file is truncated or a page is damaged.
     """
     every, metadata = [*dict.fromkeys([*columns, *others])], file.metadata
-    # From a bucket each read is a request: fewer and longer ones are faster.
+    # Each read from a bucket is a request, so fewer and longer reads are faster.
     runs = None if is_remote(file.path) else small_runs(metadata, file.groups, plain_schema(file.types, every))
     if runs is None:
         for batch in read_batches(file, every):
@@ -72,7 +72,7 @@ def _read_groups(file: OpenFile, run: list[int], rows: int, names: Sequence[str]
     plain = plain_schema(file.types, names)
     batch = next_batch(whole_groups(file.parquet, [run], plain.names), plain, file.path) if len(plain) else None
     if batch is None:
-        # Of rows without columns, their number would be lost.
+        # A batch without columns has no row count, so it gets a column of nulls.
         batch = pa.record_batch([pa.nulls(rows)], names=[""])
     if len(plain) == len(names) > 0:
         return batch.select(names)

@@ -29,8 +29,8 @@ class ColumnRequirements:
     """By role, as a setting names it, the columns that need a value in each row."""
 
     types: Mapping[str, pa.DataType] = field(default_factory=dict)
-    """What columns are to be: floats without any value are texts where these are wanted, and times of several zones are
-    in that zone."""
+    """Wanted types: floats without any value are read as text where text is wanted, and times of several zones in the
+    wanted zone."""
 
     def uses(self, name: str) -> bool:
         """Return whether a column must be in every file, of a type that fits that of the others."""

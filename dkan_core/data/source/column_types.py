@@ -34,9 +34,9 @@ def column_types(path: str, schema: pa.Schema) -> dict[str, pa.DataType]:
 
 
 def value_types(path: str, parquet: pq.ParquetFile, wanted: Mapping[str, pa.DataType]) -> dict[str, pa.DataType]:
-    """Return the same for rows of a known encoding: floats without any value have no type where texts are expected.
+    """Return column types for a known encoding: where it wants text, floats without any value get the null type.
 
-    Frames make numbers of a column that is empty.
+    Frames write a category column without any value as floats.
 
     Args:
         path: The file.
@@ -85,7 +85,7 @@ def _ends(chunk: pq.ColumnChunkMetaData) -> frozenset[object]:
     if _has_no_value(chunk):
         return frozenset()
     statistics = chunk.statistics
-    # Those of text may be cut off.
+    # Statistics of text may be truncated.
     is_known = statistics is not None and statistics.has_min_max and "BYTE_ARRAY" not in chunk.physical_type
     return frozenset({statistics.min, statistics.max} if is_known else {False, True})
 
@@ -93,7 +93,7 @@ def _ends(chunk: pq.ColumnChunkMetaData) -> frozenset[object]:
 def flat_columns(footer: pq.FileMetaData, names: Collection[str]) -> dict[str, int]:
     """Return the index in a footer of some columns; those that are nested or not in the file are left out."""
     columns = ((index, footer.schema.column(index)) for index in range(footer.num_columns if names else 0))
-    # A field of a struct has a path that a column with a dot in its name may have, too.
+    # A nested field's path may equal the name of a top-level column with a dot in it.
     return {column.name: index for index, column in columns if column.name in names and column.path == column.name}
 
 
@@ -106,13 +106,13 @@ def with_common(types: dict[str, pa.DataType], common: Mapping[str, str] | None)
     return {**types, **{name: _by_alias(alias) for name, alias in (common or {}).items()}}
 
 
-# Asked for each column of each file, which are a million of many small files.
+# Cached: it is called for each column of each file, a million times for many small files.
 @lru_cache(maxsize=256)
 def _plain_type(kind: pa.DataType) -> pa.DataType:
     """Return the type that values of ``kind`` are read as: dictionaries, large strings and views are strings."""
     if pa.types.is_dictionary(kind):
         return _plain_type(kind.value_type)
-    # Arrow can neither count nor hash the narrow decimals.
+    # Arrow can neither count nor hash narrow decimals.
     if pa.types.is_decimal(kind) and kind.bit_width < 128:
         return pa.decimal128(kind.precision, kind.scale)
     if is_id_list(kind):
@@ -204,7 +204,7 @@ def common_type(
             fitting = (is_number, pa.types.is_timestamp, pa.types.is_date, pa.types.is_duration, pa.types.is_time)
             alike = any(fits(earlier) and fits(kind) for fits in fitting)
             alike = alike or pa.types.is_null(earlier) or pa.types.is_null(kind)
-            # Decimals become features as floats, whatever their digits; those of 32 bits would be other numbers.
+            # Decimals become float64 features whatever their digits; as float32, decimals would lose digits.
             common = pa.float64() if any(map(pa.types.is_decimal, (earlier, kind))) else common
             if alike and _by_alias(str(common)) == common:
                 return common
@@ -221,7 +221,7 @@ def is_zoned(kind: pa.DataType) -> bool:
 
 
 def _by_alias(alias: str) -> pa.DataType:
-    """Return the type that ``str`` writes so: pyarrow knows no alias with a time zone, of lists or of bit vectors."""
+    """Return the type with this ``str`` form; pyarrow's aliases lack time zones, lists and bit vectors."""
     if alias == str(ID_LIST):
         return ID_LIST
     if bits := re.fullmatch(r"fixed_size_binary\[(\d+)\]", alias):

@@ -22,15 +22,15 @@ from dkan_core.utils.hints import counted
 from dkan_core.utils.storage.failures import readable
 from dkan_core.utils.storage.paths import check_name, filesystem, is_remote
 
-# What writers use: Spark, pandas and DuckDB the first, Hive and others the shorter ones.
+# Suffixes that writers use: Spark, pandas and DuckDB the first, Hive and others the shorter ones.
 SUFFIXES = (".parquet", ".parq", ".pq")
 # The first bytes of every Parquet file.
 MAGIC = b"PAR1"
 
-# Files of a bucket that are asked for, or opened, at once: each takes some round trips of tens of milliseconds.
+# Files of a bucket that are opened or looked up at once: each takes some round trips of tens of milliseconds.
 AT_ONCE = 16
 
-# What is in the folder of a table whose log says which of its files are current: by a part of a path.
+# Tables whose log says which of their files are current, by a part of a path in their folder.
 TABLES = {"/_delta_log/": "Delta Lake", "/.hoodie/": "Hudi", ".metadata.json": "Iceberg"}
 # What a folder of prepared data holds.
 PREPARED = ("manifest.json", "train")
@@ -44,7 +44,7 @@ def source_paths(sources: Any) -> list[str]:
     Raises:
         DataError: It is something else, such as a frame.
     """
-    # A frame that is iterated over gives the names of its columns.
+    # Iterating over a frame would yield its column names.
     is_one = isinstance(sources, str | os.PathLike) or is_frame(sources) or not isinstance(sources, Iterable)
     chosen = [sources] if is_one else [*sources]
     wrong = [each for each in chosen if not isinstance(each, str | os.PathLike)]
@@ -88,14 +88,14 @@ def find_partitioned(sources: Sequence[str | Path]) -> dict[str, list[str]]:
 
 
 def _prepared_hint(source: str) -> str:
-    """Return what a folder is that somebody took for raw data, if it is prepared data."""
+    """Return a hint for a folder that was given as raw data but holds prepared data; empty for others."""
     fs, path = filesystem(source)
     is_prepared = all(fs.exists(f"{path.rstrip('/')}/{name}") for name in PREPARED)
     return "; it is prepared data: name the raw Parquet that it was made of, or other rows" if is_prepared else ""
 
 
 def _begin(source: str, files: Sequence[str]) -> str:
-    """Return the path of something in the folder that a source names, before any wildcard, or of the file it names."""
+    """Return a path in the folder that a source names, cut before any wildcard, or the path of the file it names."""
     _, path = filesystem(source)
     wildcard = re.search(r"[*?[]", path)
     if wildcard:
@@ -104,7 +104,7 @@ def _begin(source: str, files: Sequence[str]) -> str:
 
 
 def _without_repeats(paths: Sequence[str]) -> list[str]:
-    """Leave out files that are another one by a link or spelling: else their rows would count twice."""
+    """Leave out files that are the same file under another link or spelling: their rows would count twice."""
     first: dict[object, str] = {}
     for path in paths:
         with readable(path):
@@ -157,7 +157,7 @@ def takes_in(source: str, folder: str, names: Iterable[str]) -> bool:
     begin = root[: wildcard.start()].rpartition("/")[0]
     wanted = _without_links(fs, begin) + root[len(begin) :]
     pattern = re.compile(glob_translate(wanted))
-    # What lies in the folders that a glob matches is listed, too.
+    # A glob also lists the files inside the folders that it matches.
     return any(
         pattern.match(str(above))
         and not _is_hidden_match(str(above), wanted)
@@ -177,7 +177,7 @@ def _matches(fs: Any, path: str, source: str) -> list[str]:
     for name, info in fs.glob(path, detail=True).items():
         if _is_hidden_match(name, path):
             continue
-        # Of a local link nothing but the file system knows what is behind it.
+        # glob says nothing about the target of a local link, so the file system is asked.
         is_folder = info["type"] != "file" and fs.isdir(name)
         names |= dict.fromkeys(_files_below(fs, name.rstrip("/"), source) if is_folder else [name])
     return list(names)
@@ -209,7 +209,7 @@ def _walk(folder: str) -> list[str]:
     files, seen = [], {os.path.realpath(folder)}
     for path, folders, names in os.walk(folder, onerror=fail, followlinks=True):
         files += [str(Path(path) / name) for name in names]
-        # Sorted, so that of two links to one folder always the same one is followed.
+        # Sorted, so that the same one of two links to a folder is always followed.
         real = {name: os.path.realpath(Path(path) / name) for name in sorted(folders)}
         folders[:] = [name for name in real if real[name] not in seen]  # a link may lead back up
         seen.update(real.values())
@@ -230,12 +230,12 @@ def _begins_as_parquet(fs: Any, name: str) -> bool:
 
 
 def _is_hidden(path: str) -> bool:
-    """Return whether a part of a path starts as those do that writers use for unfinished and accompanying files."""
+    """Return whether a part of a path begins with a character that writers use for unfinished and auxiliary files."""
     return any(part.startswith(("_", ".")) for part in path.split("/"))
 
 
 def _is_hidden_match(path: str, pattern: str) -> bool:
-    """Return whether wildcards stand for a hidden file or folder; what the pattern itself names is wanted."""
+    """Return whether wildcards match a hidden file or folder; hidden ones that the pattern names are wanted."""
     return any(map(_is_hidden, {*path.split("/")}.difference(pattern.split("/"))))
 
 
@@ -245,7 +245,7 @@ def stamp(uri: str) -> tuple[int, str]:
     with readable(uri):
         fs.invalidate_cache()
         info = fs.info(path)
-    # Local files, S3, Azure and Google Cloud, each in a word of its own.
+    # The keys of local files, S3, Azure and Google Cloud.
     for key in ("mtime", "LastModified", "last_modified", "updated"):
         if key in info:
             return int(info["size"]), str(info[key])
@@ -253,7 +253,7 @@ def stamp(uri: str) -> tuple[int, str]:
 
 
 def stamps(uris: Sequence[str]) -> list[tuple[int, str]]:
-    """Return the ``stamp`` of each of some files, of which a bucket is asked for several at once."""
+    """Return the ``stamp`` of each file; several are looked up in a bucket at once."""
     if not any(map(is_remote, uris)):
         return list(map(stamp, uris))
     with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="dkan-stamp") as pool:
@@ -261,7 +261,7 @@ def stamps(uris: Sequence[str]) -> list[tuple[int, str]]:
 
 
 def whole_second(modified: str) -> str:
-    """Cut a modification stamp at the second: a bucket's listing may give more of it than a question for one object.
+    """Cut a modification stamp at the second: listing a bucket may give more digits than looking up one object.
 
     >>> {whole_second(text) for text in ("2026-11-21 20:00:00.123000+00:00", "2026-11-21 20:00:00+00:00")}
     {'2026-11-21 20:00:00'}

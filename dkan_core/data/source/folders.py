@@ -1,6 +1,6 @@
 """Columns in the names of folders, as Hive, Spark and DuckDB write them: ``year=2024/month=1/part-0.parquet``.
 
-The text in a name is read as the type that is wanted: for new data that of the training data, else what all files fit.
+Texts in names are read as the wanted type: for new data that of the training data, else a type that fits all files.
 """
 
 import datetime
@@ -16,13 +16,13 @@ from dkan_core.errors import DataError
 
 # What Hive and Spark write for a missing value.
 MISSING = "__HIVE_DEFAULT_PARTITION__"
-# No column of a file has this type here: dictionaries are read as what their values are.
+# Never the type of a column in a file, as dictionary columns are read as the type of their values.
 FOLDER_TEXT = pa.dictionary(pa.int32(), pa.string())
-"""What column types say of such a column before it is known what it is to be read as."""
+"""The type given to a column in folder names until it is known what type to read it as."""
 
 # Text such as 007 is a key, not a number; 03 is a month, day or hour.
 INTEGER = re.compile(r"-?(0|[1-9]\d{0,17})|0\d", re.ASCII)
-# Of the forms that Python reads, the one that Arrow reads, too: not 2024-W01-1.
+# Only the ISO form that both Python and Arrow read, so not 2024-W01-1.
 DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 
 
@@ -54,7 +54,7 @@ def infer_type(texts: Iterable[str | None]) -> str:
 def with_whole_numbers(wanted: Mapping[str, str], paths: Iterable[str]) -> dict[str, str]:
     """Return types to read names of folders as, 64-bit integers instead of floats where no file has a fraction.
 
-    Integers stay exact: keys of 17 digits have no equal among floats.
+    Integers stay exact: float64 cannot hold all keys of 17 digits.
 
     >>> with_whole_numbers({"year": "double", "share": "double"}, ["year=2024/share=0.5/a.parquet"])
     {'year': 'int64', 'share': 'double'}

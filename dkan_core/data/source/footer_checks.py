@@ -1,6 +1,6 @@
-"""What footers and names of folders say is wrong with columns that weight and split rows, before any row is read.
+"""Errors in columns for weights and splits that footers and folder names reveal before any row is read.
 
-Not all writers leave statistics, so that rows are checked all the same.
+Some writers store no statistics, so the rows are checked again when they are read.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from dkan_core.data.source.folders import folder_values
 from dkan_core.errors import DataError
 from dkan_core.utils.hints import counted
 
-# By role, as where rows are read.
+# Messages by role, the same as where rows are read.
 MISSING = {
     "group": "group column {name!r} is missing in {rows}; expected a group in each",
     "split_column": "split column {name!r} must hold train, valid or test; found None ({rows})",
@@ -52,7 +52,7 @@ def check_footer(path: str, footer: pq.FileMetaData, roles: Mapping[str, str]) -
 
 def _check_weights(path: str, name: str, found: Sequence[pq.Statistics]) -> None:
     bounds = [bound for each in found if each.has_min_max for bound in (each.min, each.max)]
-    # As a 32-bit float, the limit itself is a little above it.
+    # As float32, the limit itself is a little above it.
     limit = MAX_WEIGHT * (1 + 1e-6)
     wrong = [bound for bound in bounds if isinstance(bound, int | float | Decimal) and not 0 <= bound <= limit]
     if wrong:

@@ -1,4 +1,4 @@
-"""Rows in memory, as scikit-learn's users hold them, to a table with the columns that Parquet files would give."""
+"""In-memory rows, as users of scikit-learn hold them, as a table with the columns that Parquet files would give."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,12 +14,12 @@ TOO_LARGE = "holds integers that do not fit in 64 bits with a sign; make numbers
 
 def is_frame(rows: Any) -> bool:
     """Return whether ``rows`` has columns of their own types: pandas, polars, Arrow."""
-    # In this order: a lazy frame of polars warns where it is asked for its columns.
+    # ``columns`` last: a lazy frame of polars warns when it is accessed.
     return (hasattr(rows, "iloc") or hasattr(rows, "__arrow_c_stream__")) and hasattr(rows, "columns")
 
 
 def column_names(frame: Any) -> list[Any]:
-    """Return what a frame calls its columns: strings, but in pandas anything."""
+    """Return the column names of a frame: strings, but any object in pandas."""
     return list(frame.column_names if isinstance(frame, pa.Table | pa.RecordBatch) else frame.columns)
 
 
@@ -40,7 +40,7 @@ def to_table(rows: Any, names: Sequence[str], where: str = "X") -> pa.Table:
 
 
 def _mixed(error: Exception) -> str:
-    # The wording is scikit-learn's own.
+    # Keeps scikit-learn's wording.
     reason = error.args[0] if error.args else error
     what = "holds other objects" if "did not recognize" in str(reason) else "mixes types"
     return f"{what}: each argument must be a string or a number, and of one kind in the whole column ({reason})"
@@ -56,7 +56,7 @@ def cast_columns(table: pa.Table, types: Mapping[str, pa.DataType], where: str) 
 
 
 def _cast(column: pa.ChunkedArray, kind: pa.DataType, name: str, where: str) -> pa.ChunkedArray:
-    # What polars makes of Categorical and Enum, of which Arrow can take no values.
+    # polars exports Categorical and Enum as dictionaries of string views, which Arrow cannot decode.
     if pa.types.is_dictionary(column.type) and pa.types.is_string_view(column.type.value_type):
         column = column.cast(pa.dictionary(column.type.index_type, pa.large_string(), column.type.ordered))
     try:
@@ -71,7 +71,7 @@ def _cast(column: pa.ChunkedArray, kind: pa.DataType, name: str, where: str) -> 
 
 
 def without_empty_types(table: pa.Table) -> pa.Table:
-    """Return rows to score: a column without any value has no type, as frames make of a missing category a number.
+    """Return rows to score, where a column without any value has the null type: frames make floats of empty categories.
 
     >>> without_empty_types(pa.table({"city": pa.nulls(2, pa.float64()), "zip": [float("nan"), None]})).schema.types
     [DataType(null), DataType(null)]
@@ -106,7 +106,7 @@ def frame_table(frame: Any, names: Sequence[str], where: str) -> pa.Table:
         TypeError: A column holds values of several types, is sparse, or has a type that Arrow does not know.
     """
     if not hasattr(frame, "iloc"):
-        # Of its objects, polars gives Arrow the addresses.
+        # For its object columns, polars would hand Arrow memory addresses.
         kinds = zip(names, getattr(frame, "dtypes", []), strict=False)
         objects = [name for name, kind in kinds if str(kind) == "Object"]
         if objects:
@@ -120,7 +120,7 @@ def frame_table(frame: Any, names: Sequence[str], where: str) -> pa.Table:
 
 
 def _unreadable(frame: Any) -> str:
-    """Return the first column that Arrow cannot read, as a message begins."""
+    """Return the beginning of a message that names the first column that Arrow cannot read."""
     for name in column_names(frame):
         try:
             pa.table(frame.select([name]))
@@ -130,17 +130,17 @@ def _unreadable(frame: Any) -> str:
 
 
 def _array_table(rows: np.ndarray[Any, Any], names: Sequence[str], where: str) -> pa.Table:
-    # As numbers, like every other array; a frame's booleans are categories.
+    # Booleans of an array are numbers, like all its values; in a frame they are categories.
     if rows.dtype.kind == "b":
         rows = rows.astype(np.uint8)
     elif rows.dtype.kind == "f" and rows.dtype.itemsize > np.dtype(np.float64).itemsize:
-        rows = rows.astype(np.float64)  # Arrow has no wider ones
+        rows = rows.astype(np.float64)  # Arrow has no wider floats
     columns = [_array(rows[:, index], name, where) for index, name in enumerate(names)]
     return pa.Table.from_arrays(columns, names=list(names))
 
 
 def _array(values: Any, name: str, where: str) -> pa.Array | pa.ChunkedArray:
-    """Return a column of pandas or NumPy; pandas itself is not imported here: whoever holds a frame has it."""
+    """Return a column of pandas or NumPy. pandas is not imported here: a caller with pandas objects has imported it."""
     if hasattr(values, "sparse"):
         raise TypeError(
             f"{where}: column {name!r} is sparse; make it dense with .sparse.to_dense(), or give fit a scipy matrix"

@@ -1,7 +1,7 @@
-"""Rows that belong together: what is learned of some of a group's rows is known of the others, too.
+"""Groups of related rows: what a model learns from some rows of a group, it knows about the group's other rows.
 
-Where rows are split by group or by time, each has the number of its group in the shards, so that whatever is chosen by
-held-out rows of the train split is chosen across groups.
+Where rows are split by group or by time, the shards hold each row's group number, so that rows that are held out of
+the train split to choose something are held out by group.
 """
 
 import numpy as np
@@ -19,9 +19,9 @@ from dkan_core.utils.arrays import UInt64
 def group_numbers(
     rows: pa.RecordBatch, config: PrepareConfig, bounds: TimeBounds | None, path: str
 ) -> npt.NDArray[np.uint8]:
-    """Return the number of each row's group: by the hash of ``group``, else the stretch of time that it is in.
+    """Return the number of each row's group: a hash of ``group``, or the row's stretch of time in a split by time.
 
-    Groups with the same number count as one: a byte tells enough of them apart to make halves or folds.
+    Groups may share a number and then count as one: a byte is enough to cut groups into halves or folds.
 
     Args:
         rows: With the column of groups, or of times (N).
@@ -51,7 +51,7 @@ def group_bytes(keys: UInt64, seed: int = 0) -> npt.NDArray[np.uint8]:
 
 
 def group_keys(rows: pa.RecordBatch, name: str, path: str) -> UInt64:
-    """Return what stands for the group of each row.
+    """Return a key of each row's group, for hashing.
 
     Shape:
         - Output: ``(N,)``

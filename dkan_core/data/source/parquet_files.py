@@ -1,4 +1,4 @@
-"""Parquet files, opened: what is wrong with one is said with its name. Those of a bucket are opened ahead."""
+"""Opening Parquet files: errors name the file. Files in a bucket are opened ahead of their use."""
 
 import hashlib
 import io
@@ -18,11 +18,11 @@ from dkan_core.utils.storage.failures import readable
 from dkan_core.utils.storage.files import check_regular
 from dkan_core.utils.storage.paths import filesystem, is_remote
 
-# Per column of the row group that is read: with 1,000 columns 256 MB. Less would mean more and shorter reads.
+# Buffer per column of the row group: 256 MB with 1,000 columns. Less would mean more and shorter reads.
 READ_BYTES = 1 << 18
-# Behind the metadata in the footer of a file with encrypted columns: a nonce and a tag.
+# A nonce and a tag, which follow the metadata in the footer of a file with encrypted columns.
 SIGNATURE_BYTES = 28
-# Of other files, which took the name of one, as much as tells what they are; and how those begin that are no text.
+# Bytes from the beginning of a file that is no Parquet, and what they are in formats that are no text.
 BEGIN_BYTES = 256
 FORMATS = {
     b"\x1f\x8b": "compressed as a whole with gzip; unpack it",
@@ -31,7 +31,7 @@ FORMATS = {
     b"Obj\x01": "Avro",
     b"ORC": "ORC",
 }
-# Of the footers of such files, as they are stored: of files with many columns and row groups fewer are opened at once.
+# Bytes of footers held at once, as stored: files with many columns and row groups are opened fewer at a time.
 AHEAD_BYTES = 8 << 20
 
 
@@ -68,12 +68,12 @@ def open_parquet(path: str, *, in_pieces: bool = False, metadata: pq.FileMetaDat
                 source,
                 metadata=metadata,
                 page_checksum_verification=True,
-                # Without a buffer Arrow reads the whole row group, however large, before its first batch; from a bucket
-                # all the same, where each read is a request of its own.
+                # Without a buffer Arrow reads the whole row group, however large, before its first batch. That is still
+                # better for a bucket, where each read is a request.
                 buffer_size=READ_BYTES if in_pieces and not remote else 0,
-                # As nanoseconds, dates before 1677 and after 2262 would be others.
+                # Nanoseconds would overflow for dates before 1677 and after 2262.
                 coerce_int96_timestamp_unit="us",
-                # Few requests to a bucket; what is fetched stays in memory until the next call.
+                # Fewer requests to a bucket; the fetched bytes stay in memory until the next call.
                 pre_buffer=remote,
             )
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
@@ -109,7 +109,7 @@ def _open_remote(uri: str) -> Any:
 
 
 def _kind_of_content(file: Any) -> str:
-    """Return what a file holds that Arrow cannot open, where its first bytes say so: nothing, text, another format."""
+    """Return what a file that Arrow cannot open holds, by its first bytes: nothing, text, another format."""
     file.seek(0)
     begin: bytes = file.read(BEGIN_BYTES)
     if not begin:
@@ -125,7 +125,7 @@ def _kind_of_content(file: Any) -> str:
 
 
 def _check_not_encrypted(file: Any, metadata: pq.FileMetaData, path: str) -> None:
-    """Raise DataError where columns are encrypted, though the footer is not: asked for them, Arrow ends the process."""
+    """Raise DataError if columns are encrypted but the footer is not: reading them, Arrow would end the process."""
     file.seek(-8, os.SEEK_END)
     footer_bytes = int.from_bytes(file.read(4), "little")
     if footer_bytes == metadata.serialized_size + SIGNATURE_BYTES:
@@ -135,7 +135,7 @@ def _check_not_encrypted(file: Any, metadata: pq.FileMetaData, path: str) -> Non
 def footer_digest(parquet: pq.ParquetFile) -> str:
     """Return a hash of a footer: row groups, and offset, length, smallest and largest value of each column in them.
 
-    A file that takes another one's place, of the same size and time, rarely has the same.
+    A file that replaced another one with the same size and time rarely has the same hash.
     """
     content = io.BytesIO()
     parquet.metadata.write_metadata_file(content)
@@ -168,6 +168,6 @@ def open_in_order(open_one: Callable[[Item], OpenedT], items: Sequence[Item], pa
             while ahead:
                 yield ahead.popleft().result()
         finally:
-            # After an error in one, the others are of no use.
+            # After an error, the files opened ahead are not needed.
             for future in ahead:
                 future.cancel()

@@ -1,4 +1,4 @@
-"""Fragments of the source files, which are read on their own, and parts: fragments of about equal rows in all.
+"""Fragments of the source files, each read on its own, and parts: lists of fragments, with about equal total rows.
 
 A part is what one process or pod prepares. Fragments are as in Arrow's data sets: a file, or some of its row groups.
 """
@@ -71,7 +71,7 @@ def cut_parts(files: Sequence[SourceFile], footers: Sequence[Footer], parts: int
     total = sum(file.rows for file in files)
     cut: dict[int, list[Fragment]] = {}
     for fragment in _row_groups(files, footers):
-        # The part in which the middle of the row group lies.
+        # A row group goes to the part that contains its middle row.
         fragments = cut.setdefault((2 * fragment.first + fragment.rows) * parts // (2 * total), [])
         if fragments and fragments[-1].path == fragment.path:
             fragments.append(_joined(fragments.pop(), fragment))

@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 from dkan_core.data.source.column_types import is_number, is_text
 from dkan_core.errors import DataError
 
-# What booleans are among numbers.
+# The numbers that booleans become.
 BOOLEANS = {"true": 1, "false": 0}
 
 
@@ -22,7 +22,7 @@ def with_nulls(rows: pa.RecordBatch, labels: Sequence[str]) -> pa.RecordBatch:
         index = rows.schema.get_field_index(name)
         column = rows.column(index)
         if pa.types.is_floating(column.type):
-            # Arrow counts no values of 16 bits.
+            # Arrow cannot count 16-bit floats.
             column = column.cast(pa.float32()) if pa.types.is_float16(column.type) else column
             rows = rows.set_column(index, name, pc.if_else(pc.is_nan(column), None, column))
     return rows
@@ -53,7 +53,7 @@ def with_positive(rows: pa.RecordBatch, positive: Mapping[str, str], where: str)
             value = _value(text, column.type)
         except pa.ArrowException:
             number = BOOLEANS.get(text.casefold()) if is_number(column.type) else None
-            # A column of which another file holds numbers has their type in every file.
+            # If another file holds numbers, the column is read as numbers from every file.
             hint = "" if number is None else f"; where a file holds numbers, {text} is {number}: write {number} instead"
             raise DataError(
                 f"{where}: label column {name!r} is {column.type}, which cannot hold the positive value {text!r}{hint}"

@@ -17,7 +17,7 @@ from dkan_core.errors import DataError, UnreadableError
 from dkan_core.utils.hints import first_line
 from dkan_core.utils.storage.failures import readable
 
-# Of decoded numbers. A batch is held several times over while it is encoded, and more rows at once are no faster.
+# Bytes of decoded numbers. Encoding holds several copies of a batch, and larger batches are no faster.
 BATCH_BYTES = 64 << 20
 
 
@@ -89,9 +89,9 @@ def read_batches(file: OpenFile, columns: Sequence[str]) -> Iterator[pa.RecordBa
     else:
         if has_large_groups(file.metadata, file.groups):
             parquet = open_parquet(file.path, in_pieces=True, metadata=file.metadata)
-        # At least so many rows that a call of Arrow costs less than its work, at most so many that progress is seen.
+        # Enough rows that the overhead of an Arrow call is small, and few enough that progress is shown.
         rows = max(1024, min(65536, BATCH_BYTES // (8 * max(1, len(columns)))))
-        # Batch by batch, as a row group of some writers is as large as the file.
+        # Batch by batch, because some writers put a whole file into one row group.
         batches = chain.from_iterable(
             parquet.iter_batches(batch_size=rows, columns=own, row_groups=run)
             for run in runs_to_fetch(file.metadata, file.groups)
@@ -124,9 +124,9 @@ def next_batch(batches: Iterator[pa.RecordBatch], plain: pa.Schema, path: str) -
             if batch is not None and batch.schema.types != plain.types:
                 batch = _as_types(batch, plain, path)
         except (pa.ArrowException, OSError) as error:
-            # Of a damaged file, Arrow's error has no number; of a connection that was lost, the system's has.
+            # Arrow's error about a damaged file has no errno; the system's error about a lost connection has one.
             kind = UnreadableError if getattr(error, "errno", None) else DataError
-            # Arrow writes null among lists of a fixed size to Parquet, but does not read it.
+            # Arrow writes nulls in columns of fixed-size lists to Parquet but cannot read them back.
             fixed = "lists to be of size" in str(error)
             advice = "; write null among lists of a fixed size as lists of any size" if fixed else ""
             raise kind(f"{path}: cannot be read to the end ({first_line(error)}){advice}") from error
@@ -168,7 +168,7 @@ def _as_types(batch: pa.RecordBatch, plain: pa.Schema, path: str) -> pa.RecordBa
 
 
 def _check_text(column: pa.Array, name: str, path: str) -> None:
-    """Raise DataError where a string is not UTF-8: writers are trusted to see to it, and Arrow does not look."""
+    """Raise DataError where a string is not UTF-8: Arrow does not check what it reads."""
     try:
         column.validate(full=True)
     except pa.ArrowInvalid as error:

@@ -99,7 +99,7 @@ def assign_roles(
 
 
 def check_not_empty(useless: Sequence[str], where: str) -> None:
-    """Raise DataError where there are columns that are to be features, and known to hold no value."""
+    """Raise DataError if some columns that should be features are known to hold no value."""
     if useless:
         what = f"column {useless[0]!r} holds" if len(useless) == 1 else f"{len(useless):,} columns hold"
         listed = "" if len(useless) == 1 else f": {listed_names(useless)}"
@@ -116,7 +116,7 @@ def split_keys(types: dict[str, pa.DataType], config: PrepareConfig, features: S
             return {"keys": "numbers", "has_new_keys": not pa.types.is_integer(kind)}
         has_times = is_time(kind) or is_duration(kind)
         return {"keys": "times" if has_times else "texts", "has_new_keys": has_times}
-    # Of other contents, all of one kind, only those of times have changed.
+    # Keys of content changed since version 0.2 only where it includes times.
     if config.split_by == "content" and any(is_time(types[name]) or is_duration(types[name]) for name in features):
         return {"keys": "times", "has_new_keys": True}
     return {}

@@ -8,22 +8,22 @@ import pyarrow.parquet as pq
 
 from dkan_core.data.source.column_types import is_bytes, is_text, is_uuid
 
-# Of decoded numbers: row groups up to here, which are those of most writers, are read as one batch. That takes half the
-# processor time of reading them in pieces, since each piece starts every column's decoder again.
+# Bytes of decoded numbers. Row groups up to this size, which most writers use, are read as one batch: that takes half
+# the processor time of reading them in pieces, since each piece restarts every column's decoder.
 WHOLE_GROUP_BYTES = 160 << 20
-# Row groups that together have no more rows are read as one batch: each batch has a cost of its own, and
-# some writers have a row group for every few rows.
+# Consecutive row groups with up to this many rows in all are read as one batch: each batch has a fixed cost, and some
+# writers make a row group of every few rows.
 JOINED_ROWS = 4096
-# Of consecutive row groups in a file, as it has them: what is fetched from a bucket at once.
+# Stored bytes of consecutive row groups that are fetched from a bucket at once.
 RUN_BYTES = 160 << 20
-# Of a row group in a file: a smaller one is fetched as a whole, however long its strings are.
+# Stored bytes: a smaller row group is fetched as a whole, however long its strings are.
 LARGE_GROUP_BYTES = 4 << 20
 
 
 def small_runs(metadata: pq.FileMetaData, groups: Sequence[int], plain: pa.Schema) -> list[list[int]] | None:
     """Return row groups to be read at once, one or several that are tiny; None where one may be too large for that.
 
-    Of strings and lists, it is not known how long they are.
+    None also for strings and lists, whose lengths are not known.
     """
     widths = [*map(_bits, plain.types)]
     if None in widths:
@@ -44,10 +44,10 @@ def small_runs(metadata: pq.FileMetaData, groups: Sequence[int], plain: pa.Schem
     return runs
 
 
-# Of small files, it takes longer to look at the type of each column than to read it.
+# Cached: for small files, looking at each column's type would take longer than reading the rows.
 @lru_cache(maxsize=256)
 def _bits(kind: pa.DataType) -> int | None:
-    """Return the bits of a value; None where values differ in that."""
+    """Return the bits of a value; None for values of varying length."""
     if pa.types.is_null(kind):
         return 0  # a column without any value has no type
     is_long = is_text(kind) or pa.types.is_nested(kind)

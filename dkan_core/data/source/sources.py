@@ -29,7 +29,7 @@ from dkan_core.errors import DataError
 from dkan_core.utils import schemas
 from dkan_core.utils.hints import drop_advice
 
-# What pandas calls an index without a name when it writes it: numbers of rows, which say nothing of other rows.
+# pandas writes an unnamed index under this name: row numbers, which say nothing about other rows.
 UNNAMED_INDEX = re.compile(r"__index_level_\d+__")
 
 logger = logging.getLogger(__name__)
@@ -79,13 +79,13 @@ class Sources:
     """Of each file."""
 
     partial: set[str]
-    """The columns that only some files have, none of which is used."""
+    """Columns that only some files have; none of them is used."""
 
     empty: set[str]
     """Columns that hold nothing but nulls, as far as the statistics in all files say so."""
 
     constant: dict[str, frozenset[object]]
-    """The labels that hold one value in all rows, nulls aside, with it, as far as the statistics say so."""
+    """By label that has a single value in all rows, nulls aside, that value, as far as the statistics say."""
 
 
 def read_sources(sources: Sequence[str], requirements: ColumnRequirements | None = None) -> Sources:
@@ -137,7 +137,7 @@ def read_sources(sources: Sequence[str], requirements: ColumnRequirements | None
         files.append(SourceFile(path=path, rows=metadata.num_rows, bytes=size, modified=modified))
         groups = [metadata.row_group(index).num_rows for index in range(metadata.num_row_groups)]
         footers.append(Footer(groups=groups, digest=footer_digest(parquet)))
-    # Single files without rows are fine: a job with many writers often leaves some.
+    # Some files may be empty: jobs with many writers often leave such files.
     if sum(file.rows for file in files) == 0:
         raise DataError(f"{files[0].path}: no rows in any source file")
     in_folders = [name for name, kind in reference.items() if kind == FOLDER_TEXT]
@@ -171,7 +171,7 @@ def _types_of(
                 "strings or booleans"
             )
     types |= dict.fromkeys(texts, pa.string())
-    # Above a source, folders have only what is known to be wanted: elsewhere their names may mean anything.
+    # Folders above a source may have any names, so only columns that are known to be wanted are read from them.
     read = {*folders, *requirements.types, *requirements.needed}
     return {name: kind for name, kind in types.items() if kind != FOLDER_TEXT or name in read}, texts
 
@@ -181,7 +181,7 @@ def _empty_floats(
 ) -> set[str]:
     """Return the columns of floats that hold no value in any of some files, and texts in others.
 
-    Frames make numbers of a column that is empty.
+    Frames write a text column without any value as floats.
     """
     found = {name for name in names if pa.types.is_floating(ours[name]) and is_text(theirs[name])}
     for path in paths if found else ():

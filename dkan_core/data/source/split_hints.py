@@ -18,14 +18,14 @@ TIMES = re.compile(
     r"date|datetime|timestamp|time|ts|year|month|year_?month|quarter"
     r"|(created|updated|event|order|transaction|start|pickup|purchase|visit|trip|report)_?(date|datetime|time|at|ts)"
 )
-# Dates that say nothing of when a row arose.
+# Names of dates that do not tell when a row arose.
 OTHER_TIMES = re.compile(r"birth|dob|expir")
 GROUPS = re.compile(
     r"(customer|client|user|patient|member|subject|household|person|account|device|machine|session)(_?(id|no|number))?"
     r"|\w+_(id|uuid)"
 )
-# Of the first rows, the share of different values in a column of groups: one with hardly any row like another numbers
-# the rows.
+# Largest share of distinct values, in the first rows, of a column of groups. In an identifier of rows hardly any
+# value repeats.
 MAX_DISTINCT = 0.9
 
 
@@ -44,7 +44,7 @@ def find_split_hints(types: Mapping[str, pa.DataType], taken: set[str], path: st
         for name, kind in free.items()
         if TIMES.fullmatch(_plain(name)) and (is_number(kind) or is_text(kind)) and not OTHER_TIMES.search(_plain(name))
     ]
-    # Of several dates, such as that of the sign-up, one called event_time says when a row arose.
+    # Among several dates, such as a sign-up date, a column called event_time tells when a row arose.
     best = [name for name in typed if TIMES.fullmatch(_plain(name))] or named
     times = best[:1] or typed
     groups = [

@@ -75,7 +75,7 @@ def read_split_batches(
             labelled = with_positive(source, roles.positive, fragment.path)
             yield SplitBatch(fragment.path, labelled, source, row_ids, split, features)
             on_rows(batch.count)
-        # Here as in the other pass: statistics of one file and rows of another would make a false manifest.
+        # Checked in both passes: if the file changed in between, the manifest would not describe the rows written.
         if fragment.file is not None and stamp(fragment.path) != (fragment.file.bytes, fragment.file.modified):
             raise source_changed(fragment.path)
 
@@ -107,7 +107,7 @@ def assign_splits(
     if config.group is not None:
         keys = group_keys(batch, config.group, path)
     elif config.split_by == "content":
-        # Neither labels nor weights: a row that is measured or weighted again stays where it was.
+        # Labels and weights are left out, so that a row stays in its split when these are updated.
         features = [name for name in batch.schema.names if name not in (*config.label, config.weight)]
         keys = content_keys(batch.select(features))
     return split_of_keys(keys, config)
@@ -124,8 +124,8 @@ def split_of_keys(keys: UInt64, config: PrepareConfig) -> npt.NDArray[np.int8]:
         - Output: ``(N,)``
     """
     percent = config.split_percent
-    # In the largest unit that divides all three: 70/10/20 takes hash % 10, so that another program can split by the
-    # same hash.
+    # Buckets of the greatest common divisor of the percentages: 70/10/20 uses hash % 10, which is easy to reproduce in
+    # another program.
     unit = math.gcd(*percent)
     edges = np.cumsum(percent)[:2] // unit
     bucket = splitmix64(keys, seed=config.seed) % np.uint64(100 // unit)

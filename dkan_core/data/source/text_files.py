@@ -1,4 +1,4 @@
-"""Files of separated values, which are not read: how to convert them to Parquet."""
+"""CSV and TSV files, which are not read: how to convert them to Parquet."""
 
 import json
 import re
@@ -10,10 +10,10 @@ from pathlib import Path
 from dkan_core.errors import DataError
 from dkan_core.utils.storage.paths import filesystem, is_remote
 
-# As they are most often given instead of Parquet.
+# The text files that are most often given instead of Parquet.
 TEXTS = (".csv", ".csv.gz", ".tsv", ".tsv.gz")
 SEPARATORS = ",;\t|"
-# Of the text, as much as a header and some rows of wide data take.
+# Enough bytes for the header and some rows of wide data.
 BEGIN_BYTES = 1 << 18
 QUOTED = re.compile(r'"[^"]*"')
 DECIMAL_COMMA = re.compile(r"-?\d+,\d+")
@@ -43,7 +43,7 @@ def _conversion(source: str) -> str:
     if separator != "," and any(map(DECIMAL_COMMA.fullmatch, fields)):
         options += ', convert_options=c.ConvertOptions(decimal_point=",")'
     made = f"{source[: -len(suffix)]}.parquet"
-    # Strings of JSON are those of Python.
+    # A JSON string is a valid Python literal.
     read = json.dumps(source, ensure_ascii=False)
     packages = "pyarrow.csv as c, pyarrow.parquet as p"
     if is_remote(source):

@@ -1,7 +1,7 @@
 """Splits by time: the values of a column at which valid and test begin.
 
-The column is read once, before anything else, and in bounded memory: of very many values, neighbours are counted as
-one. The result depends neither on the order of the rows nor on how they are cut into parts.
+The column is read once, before anything else, in bounded memory: beyond a number of distinct values, neighbours are
+counted as one. The result depends neither on the order of the rows nor on how they are cut into parts.
 """
 
 import re
@@ -21,13 +21,14 @@ from dkan_core.errors import DataError
 from dkan_core.utils.arrays import UInt64
 from dkan_core.utils.hints import counted
 
-# Distinct values that are counted: 16 MB with their counts. Dates and hours have fewer; with milliseconds, a bound is
-# off by a millionth of the range.
+# Distinct values that are counted: 16 MB with their counts. Dates and hours have fewer; milliseconds have more, and a
+# bound is then off by a millionth of the range.
 MAX_VALUES = 1 << 20
 SIGN = np.uint64(1 << 63)
 # In a rule by time, the keys of the first time of valid and of test.
 TIME_BOUNDS = ("valid from", "test from")
-# Parts of the train split: enough that each half of them has every season, and so few that a day lies within one.
+# Number of stretches of the train split: enough that each half of them covers every season, and few enough that a
+# day lies within one.
 STRETCHES = 32
 
 
@@ -87,7 +88,7 @@ def time_keys(column: pa.Array, name: str, path: str) -> UInt64:
     if _is_integer_like(column.type):
         numbers = np.asarray(_as_integers(column).to_numpy(zero_copy_only=False))
         return numbers if numbers.dtype == np.uint64 else numbers.astype(np.int64).view(np.uint64) ^ SIGN
-    # The sum makes of -0.0, which equals 0.0, the same bits.
+    # Adding 0 turns -0.0 into 0.0, as equal values must have the same key.
     floats = np.asarray(to_float64(column).to_numpy(zero_copy_only=False)) + 0.0
     if np.isnan(floats).any():
         raise missing_error(path, "split_by_time", name, int(np.isnan(floats).sum()))
@@ -115,7 +116,7 @@ def _text_of(key: int, kind: pa.DataType) -> str:
     number = key - (1 << 63)
     if pa.types.is_integer(kind):
         return str(number)
-    # Arrow would look a time zone up in a database that a machine may lack; without one, a timestamp is shown in UTC.
+    # Arrow would need a time zone database, which may be missing; without a zone, a timestamp is shown in UTC.
     shown = pa.timestamp(kind.unit) if pa.types.is_timestamp(kind) else kind
     storage = pa.int32() if pa.types.is_date32(kind) else pa.int64()
     text: str = pa.array([number], storage).view(shown).cast(pa.string())[0].as_py()

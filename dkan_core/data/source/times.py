@@ -22,7 +22,7 @@ PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 
 
 class TimePart(Schema):
-    """What of a column of dates or times a numeric feature is."""
+    """The part of a column of dates or times that a numeric feature holds."""
 
     column: str
     """The source column."""
@@ -59,7 +59,7 @@ def zone_of(kind: pa.DataType) -> str | None:
 
 
 def time_parts(name: str, kind: pa.DataType) -> list[TimePart]:
-    """Return what may be read of a column of dates or times.
+    """Return the parts that a column of dates or times may have.
 
     >>> [part.name for part in time_parts("day", pa.date32())]
     ['day', 'day.month', 'day.day', 'day.weekday']
@@ -77,7 +77,7 @@ def in_seconds(column: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array
     per_second = PER_SECOND[column.type.unit]
     narrow = pa.types.is_time32(column.type)
     whole = column.cast(pa.int32()) if narrow else column.cast(pa.int64())
-    # Whole seconds and the rest apart: nanoseconds since 1970 are more than a float64 tells apart.
+    # Whole seconds and the rest are converted apart: nanoseconds since 1970 exceed the precision of float64.
     seconds = pc.divide(whole.cast(pa.int64()), per_second)
     rest = pc.subtract(whole.cast(pa.int64()), pc.multiply(seconds, per_second))
     return pc.add(seconds.cast(pa.float64(), safe=False), pc.divide(rest.cast(pa.float64()), float(per_second)))
@@ -102,7 +102,7 @@ def read_part(column: pa.ChunkedArray | pa.Array, part: TimePart, where: str) ->
         return in_seconds(column)
     try:
         read = {"month": pc.month, "day": pc.day, "weekday": pc.day_of_week, "hour": pc.hour}[part.part]
-        # Files of another zone hold the same instants; their hours would be others.
+        # The same instants, shown in the zone of training: the hour depends on the zone.
         return read(column.cast(pa.timestamp(column.type.unit, part.zone)))
     except pa.ArrowInvalid as error:
         raise DataError(f"{where}: column {part.column!r}: no calendar date can be read ({error})") from error
@@ -114,7 +114,7 @@ def fits_zone(kind: pa.DataType, zone: str | None) -> bool:
 
 
 def expected(zone: str | None) -> str:
-    """Return what messages call dates and times with a zone, or without one."""
+    """Return the words for dates and times with a zone, or without one, for messages."""
     return "dates or times without a zone" if zone is None else f"times with a zone ({zone})"
 
 
@@ -132,7 +132,7 @@ def parsed_times(column: pa.Array, kind: pa.DataType, name: str, where: str) -> 
     """
     if not is_text(column.type):
         return column
-    # Digits beyond microseconds are left out, as predict does.
+    # Digits beyond microseconds are dropped, as in batch scoring.
     finest = pa.timestamp("ns", kind.tz)
     for parsed in (kind, finest):
         with suppress(pa.ArrowInvalid):
