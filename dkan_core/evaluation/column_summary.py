@@ -1,4 +1,4 @@
-"""The columns of the rows that are evaluated: types, values, missing ones, and how far they are from training's."""
+"""Summary of the columns of evaluated rows: types, values, missing ones, and their drift from the training rows."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,14 +11,14 @@ from dkan_core.explanation.columns import EXACT_KNOTS
 from dkan_core.explanation.inverse_transform import inverse_transform
 from dkan_core.utils.arrays import Arrays
 
-# A table of a thousand columns is not read; those that moved the most come first.
+# Nobody reads a table of a thousand columns; those that moved the most come first.
 MAX_COLUMNS = 60
-# Rows that are looked at, fewer of wide data: the noise of the index is then some 0.0005, and it takes a second.
+# Rows to look at, fewer for wide data: the PSI then has a noise of some 0.0005, and it takes a second.
 ROWS, CELLS = 20_000, 4_000_000
 
 
 def rows_to_look_at(encoding: Preprocessor) -> int:
-    """Return how many rows tell how far the columns have moved."""
+    """Return how many rows to read to measure how far the columns have moved."""
     return max(1, min(ROWS, CELLS // max(1, len(encoding.columns))))
 
 

@@ -1,7 +1,7 @@
-"""Two models on the same rows: the one that is evaluated, and the one that was best before it.
+"""A model and an earlier one on the same rows.
 
-The earlier model was trained on other data, as a rule, and so with another encoding: each sees the rows encoded as it
-knows them (see ``evaluation.labelled_rows``).
+The earlier model was usually trained on other data with another encoding, so the rows are encoded for each model
+separately (see ``evaluation.labelled_rows``).
 """
 
 import logging
@@ -24,7 +24,7 @@ from dkan_core.model.saved_model import SavedModel
 from dkan_core.report.templating import digits_of, render_html
 from dkan_core.utils.storage.remote import local_copy
 
-# The prevalence of the same rows is the same for both models.
+# Prevalence is left out, as it does not depend on the model.
 COMPARED = [key for key in METRIC_NAMES if key != "prevalence"]
 
 # Where ``metrics.json`` has the intervals of the differences.
@@ -35,13 +35,13 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """What an earlier model scores on the same rows."""
+    """Metrics of an earlier model on the same rows."""
 
     model: str
-    """Where it lies, without credentials."""
+    """Its path or URI, without credentials."""
 
     is_there: bool = True
-    """Whether there is one."""
+    """Whether the earlier model exists."""
 
     metrics: dict[str, Any] = field(default_factory=dict)
     """From ``compute_metrics``; empty where it could not be scored."""
@@ -62,10 +62,10 @@ class Comparison:
 def compare(previous: str | Path, data: EvaluationData) -> Comparison:
     """Score rows with an earlier model.
 
-    One that is not there yet, or that knows other labels or columns, is said to be so in the result: no reason to fail.
+    A model that does not exist yet, or has other labels or columns, is reported in the result and is no error.
     """
     given = str(previous).rstrip("/")
-    # Metrics and the report have the path or URI.
+    # Without credentials, as metrics and the report show the path or URI.
     uri = redact(given)
     try:
         if find_model(given) is None:
@@ -78,7 +78,7 @@ def compare(previous: str | Path, data: EvaluationData) -> Comparison:
             return _not_compared(uri, f"it was trained for the labels {', '.join(known)}")
         labels_NL, probabilities_NL, weight_N = score_rows(saved, data, data.batches(saved.preprocessor))
         probabilities_NL = np.take(probabilities_NL, [known.index(name) for name in data.labels], axis=1)
-    # An earlier model that cannot be read is no reason to lose the evaluation of the new one.
+    # An unreadable earlier model must not lose the evaluation of the new one.
     except DataError as error:
         return _not_compared(uri, str(error))
     seen = known_rows(saved, data)
@@ -102,7 +102,7 @@ def add_comparison(
         metrics: Of the model; changed in place.
         comparison: The earlier model, on the same rows.
         labels_NL: Labels of the rows.
-        probabilities_NL: What the model gives them.
+        probabilities_NL: The model's probabilities.
         weight_N: Weights of the rows; None where all count alike.
     """
     metrics["previous_average_precision"] = comparison.metrics.get("average_precision")
@@ -113,13 +113,13 @@ def add_comparison(
     metrics["previous_model_found"] = int(comparison.is_there)
     if comparison.why_not:
         metrics["not_compared"] = f"{comparison.model}: {comparison.why_not}"
-    # A gate that asks for no worse than before lets a first model pass, but not one that could not be compared.
+    # So a gate that requires "no worse than before" can pass a first model, but not one whose comparison failed.
     metrics["comparable"] = bool(comparison.metrics) or not comparison.is_there
 
 
 def known_rows(saved: SavedModel, data: EvaluationData) -> str:
     """Return why a model may have been trained on some of the rows; empty where it was not."""
-    # Prepared data are called by their split, raw ones by their path.
+    # Messages name prepared data by their split, raw data by their path.
     named = {} if data.split else {"name": data.name.rstrip("/").rpartition("/")[2]}
     found = (overlap(Origin.model_validate(each), data.origin, **named) for each in trained_on(saved.metrics))
     return next(filter(None, found), "")

@@ -13,16 +13,16 @@ import numpy as np
 from dkan_core.evaluation.metrics import rank_scores
 from dkan_core.utils.arrays import Array
 
-# From what a team can look at row by row to what only a campaign can.
+# Shares of rows to alert on: from what a team can review one by one to what only a campaign can handle.
 ALERT_RATES = (0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
 
-# Thresholds to choose among: half a percent of a class apart.
+# Number of thresholds to choose from: half a percent of a class apart.
 EXPLORED = 400
 
-# Of a histogram of scores.
+# Bins of the histogram of scores.
 HISTOGRAM_BINS = 40
 
-# Of a curve, at most.
+# Most points of a curve.
 ROC_POINTS = GAIN_POINTS = 200
 RECALL_POINTS = 400
 
@@ -41,7 +41,7 @@ def roc_points(labels_N: Array, scores_N: Array) -> tuple[list[float], list[floa
     ranking = rank_scores(labels_N, scores_N)
     if not ranking.has_both_classes:
         return [], [], []
-    # Half of the points by the scores of each class: with few positives, evenly ranked rows would hardly meet one.
+    # Half of the points are scores of each class: with few positives, evenly ranked rows would rarely be one.
     share = (ROC_POINTS - 1) // 2
     picked = np.concatenate([_spread(ranking.positives_P, share), _spread(ranking.negatives_M, share)])
     thresholds_T = np.unique(picked)[::-1]
@@ -65,7 +65,7 @@ def precision_recall_points(labels_N: Array, scores_N: Array) -> tuple[list[floa
     picked = np.concatenate([_spread(ranking.positives_P, RECALL_POINTS - 1), ranking.negatives_M[:1]])
     thresholds_T = np.unique(picked)[::-1]
     true_T, false_T = ranking.counts(thresholds_T)
-    # a negative below every positive ends the curve; one in between would be a point of its own
+    # keep thresholds that find more positives, and the last one, which alerts on every row
     kept_T = np.append(np.diff(true_T, prepend=0)[:-1] > 0, True)
     recall_T, precision_T = true_T / ranking.positives_P.size, true_T / (true_T + false_T)
     return recall_T[kept_T].tolist(), precision_T[kept_T].tolist(), thresholds_T[kept_T].tolist()
@@ -74,7 +74,7 @@ def precision_recall_points(labels_N: Array, scores_N: Array) -> tuple[list[floa
 def gain_points(labels_N: Array, scores_N: Array) -> tuple[list[float], list[float], list[float]]:
     """Return (share of rows alerted on, share of positives found, threshold) from (0, 0) to (1, 1).
 
-    Their quotient is the lift: how many times more positives are among the alerts than among as many rows at random.
+    The ratio of the first two is the lift: how many times more positives the alerts have than as many random rows.
     At most ``GAIN_POINTS``, evenly spread over the rows, each exact. Three empty lists where there is no positive.
     """
     ranking = rank_scores(labels_N, scores_N)
@@ -105,7 +105,7 @@ def threshold_counts(labels_N: Array, scores_N: Array, operating: float | None) 
     thresholds_T = np.unique(chosen.astype(np.float64))[::-1]
     true_T, false_T = ranking.counts(thresholds_T.astype(positives.dtype))
     return {
-        # Nine digits tell any two float32 apart.
+        # Nine digits are enough to distinguish any two float32.
         "thresholds": [None, *(float(f"{threshold:.9g}") for threshold in thresholds_T)],
         "true": [0, *true_T.tolist()],
         "false": [0, *false_T.tolist()],
@@ -125,7 +125,7 @@ def calibration_points(labels_N: Array, scores_N: Array, bins: int = 15) -> tupl
     if ranking.rows == 0:
         return [], [], []
     scores_N = np.sort(np.concatenate([ranking.positives_P, ranking.negatives_M]))
-    # Bins begin at values, so that the same score is never in two of them.
+    # Bins begin at values, so that equal scores are always in one bin.
     edges_T = np.unique(scores_N[np.arange(bins) * ranking.rows // bins])
     starts_T = np.searchsorted(scores_N, edges_T)
     rows_T = np.diff(starts_T, append=ranking.rows)
@@ -161,7 +161,7 @@ def confusion_matrix(labels_N: Array, scores_N: Array, threshold: float) -> list
 
 
 def threshold_table(labels_N: Array, scores_N: Array, operating: float | None) -> list[dict[str, Any]]:
-    """Return what alerting on the top 0.1% to 50% of the rows, or at the ``operating`` threshold, would bring.
+    """Return the results of alerting on the top 0.1% to 50% of the rows, or at the ``operating`` threshold.
 
     Returns:
         One dict a threshold, falling: ``threshold``, ``precision``, ``recall``, ``f1``, ``lift``,

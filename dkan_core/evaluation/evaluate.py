@@ -40,11 +40,11 @@ from dkan_core.utils.storage.remote import local_copy
 from dkan_core.utils.storage.staging import staged_folder
 
 REPORT, PREDICTIONS = "report.html", "predictions.parquet"
-# The metrics last: a pipeline's next step waits for them.
+# The metrics are written last: a pipeline's next step waits for them.
 OUTPUTS = (REPORT, PREDICTIONS, METRICS)
-# Each label's explanation takes a second or more.
+# Labels to explain at most; each takes a second or more.
 EXPLAINED_LABELS = 4
-# Of predictions.parquet.
+# Name of the weight column of predictions.parquet.
 WEIGHT_COLUMN = "weight"
 
 logger = logging.getLogger(__name__)
@@ -94,7 +94,7 @@ def evaluate(
         raise ConfigError(f"worst_errors must be 0 or more, got {worst_errors}")
     sources = source_paths(data)
     columns = [label] if isinstance(label, str) else list(label)
-    # Other programs write files of this name, too.
+    # Other programs write files of this name, too, which must not be overwritten.
     check_file_is_ours(f"{out}/{METRICS}", beginning=b"{", mark=b'"average_precision"')
     with staged_folder(out, names=OUTPUTS, overwrite=overwrite) as folder:
         with naming_swapped(sources), local_copy(model) as model_folder:
@@ -102,7 +102,7 @@ def evaluate(
         if saved.preprocessor.sparse:
             worst_errors = 0
             logger.info("the model reads lists of IDs, so the report has no worst errors")
-        # Before the rows are scored: what is wrong is said at once.
+        # Before the rows are scored, so that errors come early.
         sliced = find_columns(saved, slices)
         history = read_run_history(model)
         with open_evaluation_data(saved, sources, split, columns) as rows:
@@ -154,7 +154,7 @@ def _options(split: str | None, labels: Sequence[str], previous: str | Path | No
 
 
 def _score(saved: SavedModel, data: EvaluationData, kept: int) -> tuple[Evaluation, Arrays, Arrays]:
-    """Score all rows; return metrics, some encoded rows to see what the model learned, and more to describe columns."""
+    """Score all rows; return metrics, a few encoded rows for the explanation, and more of them to describe columns."""
     collector = RowCollector(data.sample(kept))
     larger = RowCollector(data.sample(column_summary.rows_to_look_at(saved.preprocessor)))
     batches = larger.watch(collector.watch(data.batches(saved.preprocessor)))
@@ -176,10 +176,10 @@ def _score(saved: SavedModel, data: EvaluationData, kept: int) -> tuple[Evaluati
 
 
 def _warnings(saved: SavedModel, data: EvaluationData, evaluation: Evaluation, sample: Arrays) -> list[str]:
-    """Return why the metrics may be other than those of new rows, and log it."""
+    """Return, and log, the reasons why the metrics may not hold for new rows."""
     found = [*data.warnings, *leakage.leakage_warnings(saved.preprocessor, sample, evaluation.metrics)]
     found += [*_one_class(evaluation, data), *_few_rows(evaluation, data.labels)]
-    # Not for prepared data: there, the caller has chosen the split.
+    # Not for prepared data, where the caller has chosen the split.
     if not data.split and (known := known_rows(saved, data)):
         found.append(f"the model may have been trained on these rows: {known}")
     if data.split and (known := known_split(saved, data.name)):
@@ -190,7 +190,7 @@ def _warnings(saved: SavedModel, data: EvaluationData, evaluation: Evaluation, s
 
 
 def _one_class(evaluation: Evaluation, data: EvaluationData) -> list[str]:
-    """Return which labels have rows of one class only, and what their columns hold instead; or no rows at all."""
+    """Return warnings of labels with rows of only one class, with the other values of their columns, or of no rows."""
     found = []
     for label, labels_N in zip(data.labels, evaluation.counted_labels.T, strict=True):
         classes = {*np.unique(labels_N).tolist()} - {NOT_MEASURED}
@@ -206,7 +206,7 @@ def _one_class(evaluation: Evaluation, data: EvaluationData) -> list[str]:
 
 
 def _few_rows(evaluation: Evaluation, labels: Sequence[str]) -> list[str]:
-    """Return that a label has few rows of a class, of which even the intervals of its metrics say little."""
+    """Return warnings of labels with so few rows of a class that even the metrics' intervals say little."""
     counts = {
         label: min(int(np.count_nonzero(labels_N == value)) for value in (0, 1))
         for label, labels_N in zip(labels, evaluation.counted_labels.T, strict=True)
@@ -234,7 +234,7 @@ def _slices(
 
 
 def _compare(previous: str | Path, data: EvaluationData, evaluation: Evaluation) -> Comparison:
-    """Compare with the earlier model, and add to the metrics what that has found."""
+    """Compare with the earlier model, and add the results to the metrics."""
     comparison = compare(previous, data)
     ours_NL, labels_NL = evaluation.probabilities, evaluation.labels
     add_comparison(evaluation.metrics, comparison, labels_NL, ours_NL, evaluation.weights)
@@ -248,9 +248,9 @@ def _learned(
     sample: Arrays,
     comparison: Comparison | None,
 ) -> Explanation | None:
-    """Return what the model learned of the labels with the most positives, where there are rows to read it from.
+    """Return what the model learned about the labels with the most positives; None without rows to read it from.
 
-    An earlier model that was scored on the same rows stands beside it.
+    An earlier model that was scored on the same rows is shown beside it.
     """
     if len(sample.get("labels", ())) < 2:
         return None

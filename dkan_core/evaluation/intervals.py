@@ -1,10 +1,11 @@
 """Intervals of average precision and ROC AUC, by the Poisson bootstrap over rows.
 
-Each replicate gives every row a weight drawn from a Poisson distribution of mean 1. Rows are sorted once: what is drawn
-again are the counts of both classes in bins of neighbouring scores, since sums of Poisson counts are Poisson counts.
-So a replicate costs the same whatever the number of rows. Two models on the same rows get the same weights: cells, of a
-bin of the one and a bin of the other, are drawn for both. Intervals are expanded by the rows of the rarer class, as the
-bootstrap's own are too narrow of few rows (Hesterberg 2015, What teachers should know about the bootstrap).
+Each replicate gives every row a weight drawn from a Poisson distribution of mean 1. Rows are sorted once, into bins of
+neighbouring scores. A replicate draws the counts of both classes in each bin, since sums of Poisson counts are Poisson
+counts, and so costs the same whatever the number of rows. Two models on the same rows get the same weights: counts are
+drawn for cells, the rows in one bin of the first model and one bin of the other. Intervals are widened according to the
+rows of the rarer class, as bootstrap intervals of few rows are too narrow (Hesterberg 2015, What teachers should know
+about the bootstrap).
 
 The bounds of a metric lie about two standard errors of the bootstrap on either side of it, on the logit scale: near 1,
 percentiles of the replicates are too high. Those of a difference, which has no such limit nearby, are percentiles.
@@ -24,15 +25,16 @@ from scipy.special import expit, logit, ndtr, stdtrit
 from dkan_core.data.labels import NOT_MEASURED
 from dkan_core.utils.arrays import Array
 
-# Of the bounds: nineteen of twenty such intervals hold the value of endlessly many rows like these.
+# Nineteen of twenty such intervals hold the value that unlimited rows like these would give.
 CONFIDENCE = 0.95
-# Of replicates: the bounds are then off by some 5% of the interval's width.
+# With so many replicates, the bounds are off by some 5% of the interval's width.
 REPLICATES = 400
-# For one model, and for each of two. With fewer positives than bins a bin holds one, and average precision is exact.
+# Bins for one model, and for each of two. With fewer positives than bins, a bin has at most one positive, and average
+# precision is exact.
 BINS, PAIRED_BINS = 1024, 192
 # The metrics that have intervals, in the order of the arrays.
 KEYS = ("average_precision", "roc_auc")
-# After the name of a metric.
+# Suffix of the keys of intervals, after the name of a metric.
 INTERVAL = "_interval"
 
 Interval = list[float]
@@ -41,7 +43,8 @@ Interval = list[float]
 def metric_intervals(labels_N: Array, scores_N: Array, weight_N: Array | None = None) -> list[Interval | None]:
     """Return the offsets of the bounds from average precision and from ROC AUC.
 
-    None where the rows do not define it, or no replicate differs: every positive is ranked above every negative, say.
+    None where the rows do not define the metric, or it is the same in every replicate, as when every positive is ranked
+    above every negative.
     """
     replicates = _replicates(labels_N, [scores_N], weight_N, BINS)
     if replicates is None:
@@ -53,7 +56,7 @@ def metric_intervals(labels_N: Array, scores_N: Array, weight_N: Array | None = 
 def difference_intervals(
     labels_N: Array, scores_N: Array, other_N: Array, weight_N: Array | None = None
 ) -> list[Interval | None]:
-    """Return the offsets of the bounds from how far a model's metrics are above those of another on the same rows."""
+    """Return the offsets of the bounds from the differences of a model's metrics to another's on the same rows."""
     replicates = _replicates(labels_N, [scores_N, other_N], weight_N, PAIRED_BINS)
     if replicates is None:
         return [None] * len(KEYS)
@@ -64,7 +67,7 @@ def difference_intervals(
 def add_intervals(
     metrics: dict[str, Any], labels_NL: Array, probabilities_NL: Array, weight_N: Array | None = None
 ) -> None:
-    """Put intervals beside the metrics, from ``compute_metrics``, of each label; a single label's also at the top."""
+    """Add intervals to the metrics, from ``compute_metrics``, of each label, and at the top if there is only one."""
     for index, values in enumerate(metrics["labels"].values()):
         found = metric_intervals(labels_NL[:, index], probabilities_NL[:, index], weight_N)
         for key, offsets in zip(KEYS, found, strict=True):
@@ -101,7 +104,7 @@ def around(value: float | None, offsets: Interval | None, *, low: float) -> Inte
 
 
 def rate_interval(positives: float, rows: float) -> tuple[float, float]:
-    """Return an interval of a rate (Wilson 1927): unlike a bootstrap's it has a width where all rows are alike.
+    """Return an interval of a rate (Wilson 1927); unlike a bootstrap's it has a width if all rows are of one class.
 
     >>> [round(bound, 3) for bound in rate_interval(0, 20)]
     [0.0, 0.161]
@@ -110,12 +113,12 @@ def rate_interval(positives: float, rows: float) -> tuple[float, float]:
     share, spread = positives / rows, z * z / rows
     middle = (share + spread / 2) / (1 + spread)
     half = z / (1 + spread) * np.sqrt(share * (1 - share) / rows + spread / rows / 4)
-    # Rounding must not part a rate of 0 or 1 from its bound.
+    # Rounding must not move the bound of a rate of 0 or 1 away from it.
     return min(share, max(0.0, float(middle - half))), max(share, min(1.0, float(middle + half)))
 
 
 def _rarer_rows(labels_N: Array, weight_N: Array | None) -> float:
-    """Return how many rows the rarer class has; of weighted ones as many as there would be of equal weight (Kish)."""
+    """Return the rows of the rarer class; with weights, the effective number of rows of equal weight (Kish)."""
     weights = np.ones(len(labels_N)) if weight_N is None else weight_N.astype(np.float64)
     sums = ((weights[labels_N == value].sum(), np.square(weights[labels_N == value]).sum()) for value in (0, 1))
     return min(float(total * total / squares) if squares else 0.0 for total, squares in sums)
@@ -129,7 +132,7 @@ def _standard_errors(rows: float) -> float:
     """
     if rows <= 1:
         return math.inf
-    # By how much a t interval is wider than a normal one whose variance is over the rows, and not over one less.
+    # The t quantile, corrected for a variance that is divided by the rows and not by one less.
     return float(np.sqrt(rows / (rows - 1)) * -stdtrit(rows - 1, (1 - CONFIDENCE) / 2))
 
 
@@ -146,7 +149,7 @@ def _logit_bounds(replicates: Array, errors: float) -> Interval | None:
 def _percentiles(differences: Array, errors: float) -> Interval:
     """Return the offsets of the bounds from a difference, given that of the rows and that of each replicate."""
     deviations, tail = differences[1:] - differences[0], float(ndtr(-errors))
-    # A replicate without one of the classes has no metrics, and tells nothing.
+    # A replicate without rows of one class has no metrics and is left out.
     measured = deviations[~np.isnan(deviations)]
     found: Interval = np.quantile(measured, [tail, 1 - tail]).tolist() if len(measured) else [0.0, 0.0]
     return found
@@ -169,7 +172,7 @@ def _replicates(labels_N: Array, scores: Sequence[Array], weight_N: Array | None
     cells_C, first_C, cell_N = np.unique(cell_N, return_index=True, return_inverse=True)
     mass = np.ones(len(cell_N)) if weight_N is None else weight_N[rows].astype(np.float64)
     sum_C, square_C = (np.bincount(cell_N, values_N, len(cells_C)) for values_N in (mass, mass * mass))
-    # So many rows of one weight have the mean and the variance of the cell's rows.
+    # Model the cell as so many rows of equal weight, with the same mean and variance.
     unit_C, count_C = square_C / sum_C, sum_C * sum_C / square_C
     of_class = positive_N[first_C] * (bins + 1)
     targets = [of_class + bin_N[first_C] for bin_N in bins_of]
@@ -185,7 +188,7 @@ def _replicates(labels_N: Array, scores: Sequence[Array], weight_N: Array | None
 def _bin(scores_N: Array, positive_N: Array, bins: int) -> Array:
     """Return the bin of each score, 0 to ``bins``; each begins at a positive, where average precision moves.
 
-    Few positives have bins of their own, so that no negative above one counts as its equal in the ROC AUC.
+    With few positives, each has a bin, so that no negative above a positive counts as equal to it in the ROC AUC.
     """
     ranked = np.unique(scores_N[positive_N])
     edges_K = ranked[np.unique(np.arange(bins) * len(ranked) // bins)]

@@ -1,4 +1,4 @@
-"""Rows that a model is evaluated on: a prepared split, or raw Parquet with its labels, encoded as it is read.
+"""Rows to evaluate a model on: a prepared split, or raw Parquet with labels, which is encoded as it is read.
 
 Shape suffixes: N rows, F numeric features, C coded features, L labels.
 """
@@ -47,30 +47,30 @@ class EvaluationData(Protocol):
     """Labelled rows, in a fixed order."""
 
     name: str
-    """What metrics call them."""
+    """Their name in the metrics."""
 
     title: str
-    """What the heading of a report calls them."""
+    """Their name in the heading of a report."""
 
     labels: list[str]
-    """What the labels are called; as the model calls them, whatever the columns are called."""
+    """Names of the labels, as in the model, whatever the columns are called."""
 
     rows: int
 
     split: str
-    """How it was decided that they are in this split, as a sentence; empty where they are in none."""
+    """A sentence on the rule that put them into this split; empty where they are in none."""
 
     warnings: list[str]
     """Why scores on them may be higher than on new rows."""
 
     origin: Origin
-    """Where they came from, and what decided that they are in this split, if they are in one."""
+    """Their source files, and the rule that put them into this split, if they are in one."""
 
     def batches(self, encoding: Preprocessor) -> Iterator[Arrays]:
         """Yield all rows in order, encoded for a model, with ``labels`` (N, L)."""
 
     def sample(self, rows: int) -> Int64:
-        """Return the numbers of at most ``rows`` rows, in order, that stand for all."""
+        """Return the numbers of at most ``rows`` representative rows, in order."""
 
     def positive(self, label: str) -> str:
         """Return which value of a label counts as 1, once the rows have been read; nothing where it holds 0 and 1."""
@@ -112,7 +112,7 @@ def _counted(batches: Iterator[Arrays], advance: Callable[[int], None]) -> Itera
 class PreparedRows:
     """A prepared split.
 
-    A model with another encoding sees values that are read back from it, as exact as these are.
+    A model with another encoding is given the values that are read back from the split, as exact as they are stored.
 
     Raises:
         DataError: There is no such split, or a shard is missing, cut off or damaged.
@@ -130,8 +130,7 @@ class PreparedRows:
     def batches(self, encoding: Preprocessor) -> Iterator[Arrays]:
         """Yield all rows in stored order."""
         ours = self.manifest.preprocessor
-        # Arrays of the same encoding go to the model as they are: reading back and encoding again would take most of
-        # the time.
+        # Arrays of the same encoding need no conversion; reading back and encoding again would take most of the time.
         same = encoding == ours
         with open_split(self.folder, self.manifest, self.name) as reader:
             for arrays in all_batches(reader, SCORING_ROWS):
@@ -187,7 +186,7 @@ class RawRows:
         opened = open_in_order(open_stamped, self.paths, self.paths[0])
         for path, (parquet, size, modified) in zip(self.paths, opened, strict=True):
             types = value_types(path, parquet, encoding.source_types)
-            # Other data lack the label, too, which would say less.
+            # Features are checked first: if they are missing, too, these are other data, not rows without labels.
             check_features(encoding, types, path)
             check_label_columns(types, self.columns, encoding, path)
             files.append(SourceFile(path=path, rows=parquet.metadata.num_rows, bytes=size, modified=modified))
@@ -196,7 +195,7 @@ class RawRows:
         if not self.rows:
             raise DataError(f"{self.name}: no rows in any file")
         self._positive = positive_of_columns(positive, names, self.columns)
-        # By column; a dict, for its order.
+        # Values by column, in a dict to keep their order.
         self._others: dict[str, dict[str, None]] = {column: {} for column in self._positive}
 
     def batches(self, encoding: Preprocessor) -> Iterator[Arrays]:
@@ -214,7 +213,7 @@ class RawRows:
                 yield encoding.transform(binary, path) | {"labels": stored_labels(binary, self.columns)}
 
     def sample(self, rows: int) -> Int64:
-        """Return the numbers of some rows, drawn from all: neighbours are often alike."""
+        """Return the numbers of random rows, as neighbours are often alike."""
         # A fixed seed: the same rows give the same report.
         drawn = np.random.default_rng(0).choice(self.rows, min(rows, self.rows), replace=False, shuffle=False)
         return np.sort(drawn)
@@ -281,12 +280,12 @@ def _open_raw(saved: SavedModel, data: Sequence[str], split: str | None, label: 
             f"split {split}: {name} is raw Parquet, which has no splits and is evaluated on as a whole; "
             "leave out --split, or prepare it with `dkan prepare ... --like MODEL`"
         )
-    # Metrics and the report have the name.
+    # Without credentials, as metrics and the report show the name.
     return RawRows(redact(name), paths, saved.config.labels, label, saved.preprocessor, saved.config.positive)
 
 
 class RowCollector:
-    """Keeps some rows of those that pass by, given their numbers in order."""
+    """Keeps rows with some numbers, given in order, from the batches that pass through."""
 
     def __init__(self, numbers: Int64) -> None:
         self._numbers, self._kept = numbers, list[Arrays]()

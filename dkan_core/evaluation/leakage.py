@@ -14,14 +14,14 @@ from dkan_core.evaluation.metrics import compute_metrics, positive_rates
 from dkan_core.explanation.columns import listed_codes, listed_columns, source_columns
 from dkan_core.utils.arrays import Array, Arrays
 
-# A model that ranks so well is looked at, and a column that does so alone is named. Honest columns rarely do: the best
-# one of the breast cancer data (UCI 17), which models nearly separate, has .987.
+# From this ROC AUC on, a model is checked, and a column that alone reaches it is named. Honest columns rarely do: the
+# best one of the breast cancer data (UCI 17), whose classes models nearly separate, has .987.
 SUSPECT_MODEL = SUSPECT_COLUMN = 0.995
-# Of rows that are looked at where nothing else asks for more.
+# Rows to check where nothing else asks for more.
 ROWS = 5_000
-# Fewer rows of a class are told from the other ones by some column by chance.
+# With fewer rows of a class, some column separates them by chance.
 MIN_CLASS_ROWS = 10
-# Values of a column that are told apart, by rank, at most; and the rows that each has at least, on average.
+# Most bins of a column's values by rank, and the mean number of rows that each has at least.
 MAX_BINS, BIN_ROWS = 256, 16
 
 
@@ -40,7 +40,7 @@ def leakage_warnings(preprocessor: Preprocessor, sample: Arrays, metrics: Mappin
 
 
 def _best_column(preprocessor: Preprocessor, sample: Arrays, labels_N: Array) -> tuple[str, float]:
-    """Return the column whose values predict best what they have not been fitted on, and its ROC AUC; 0 of none."""
+    """Return the column that best predicts rows held out from fitting, and its ROC AUC; 0 without a column."""
     rows = labels_N != NOT_MEASURED
     if min(np.bincount(labels_N[rows], minlength=2)[:2]) < MIN_CLASS_ROWS:
         return "", 0.0
@@ -66,14 +66,14 @@ def _area(values_N: Array, labels_N: Array) -> float:
     half_N = np.arange(len(labels_N)) % 2 == 0
     rate_C = positive_rates(cells_N[half_N], labels_N[half_N], int(cells_N.max()) + 1)
     others = labels_N[~half_N][:, None], rate_C[cells_N[~half_N]][:, None]
-    # Beside that the order of the values itself, which is exact at the bound between two bins.
+    # Also the ROC AUC of the values' own order, which is exact at a bound inside a bin.
     order_N = np.nan_to_num(values_N.astype(np.float64))
     areas = [_roc_auc(*others), _roc_auc(labels_N[:, None], order_N[:, None])]
     return max(areas[0], areas[1], 1 - areas[1])
 
 
 def _area_of_ids(codes_NS: Array, labels_N: Array) -> float:
-    """Return the ROC AUC of the one ID that tells most, by whether rows have it."""
+    """Return the highest ROC AUC of a single ID, by whether rows have it."""
     size = int(codes_NS.max(initial=0)) + 1
     classes = [codes_NS[labels_N == label] for label in (0, 1)]
     negative_C, positive_C = (np.bincount(codes.ravel(), minlength=size)[1:] / len(codes) for codes in classes)

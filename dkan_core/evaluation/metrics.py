@@ -24,10 +24,10 @@ import numpy as np
 from dkan_core.data.labels import NOT_MEASURED
 from dkan_core.utils.arrays import Array
 
-# Rows of the mean rate that a cell's own is drawn towards.
+# Weight of the overall rate, in rows, towards which the rate of a cell is shrunk.
 SHRINKAGE = 2.0
-# The next smaller power of ten is lost when it is taken from 1 in float32. A single row that is wrong for sure then
-# costs 16, not infinity.
+# The smallest power of ten that float32 can still subtract from 1. A row that is surely wrong then costs 16, not
+# infinity.
 LOG_LOSS_CLIP = 1e-7
 # The metrics that ``metrics.json`` has for each label and as a mean, with their names on pages.
 METRIC_NAMES = {
@@ -37,7 +37,7 @@ METRIC_NAMES = {
     "brier": "Brier score",
     "prevalence": "Prevalence",
 }
-# After the name of a metric, where rows have weights: the same metric without them.
+# Suffix of a metric without weights, where rows have weights.
 UNWEIGHTED = "_unweighted"
 
 
@@ -57,22 +57,22 @@ class Ranking:
 
     @property
     def positives(self) -> float:
-        """How many positives there are, or what they weigh."""
+        """Number of positives, or their total weight."""
         return self.positives_P.size if self.positive_mass is None else float(self.positive_mass[0])
 
     @property
     def negatives(self) -> float:
-        """How many negatives there are, or what they weigh."""
+        """Number of negatives, or their total weight."""
         return self.negatives_M.size if self.negative_mass is None else float(self.negative_mass[0])
 
     @property
     def rows(self) -> int:
-        """Measured rows; of rows with weights those that weigh something."""
+        """Number of measured rows, without those of weight 0."""
         return self.positives_P.size + self.negatives_M.size
 
     @property
     def has_both_classes(self) -> bool:
-        """Whether average precision and ROC say anything."""
+        """Whether average precision and ROC AUC are defined."""
         return bool(self.positives_P.size and self.negatives_M.size)
 
     def counts(self, thresholds_T: Array) -> tuple[Array, Array]:
@@ -95,7 +95,7 @@ class Ranking:
 
 
 def _from(sorted_K: Array, mass: Array | None, thresholds_T: Array) -> Array:
-    """Return how many values are at or above each threshold, or what these weigh."""
+    """Return how many values are at or above each threshold, or their weight."""
     indices_T = np.searchsorted(sorted_K, thresholds_T)
     at_or_above_T: Array = sorted_K.size - indices_T if mass is None else mass[indices_T]
     return at_or_above_T
@@ -125,7 +125,7 @@ def rank_scores(labels_N: Array, scores_N: Array, weight_N: Array | None = None)
             order = np.argsort(chosen)
             chosen = chosen[order]
             masses.append(np.append(np.cumsum(weight[rows][order][::-1], dtype=np.float64)[::-1], 0.0))
-        # sort() puts NaN and inf last and -inf first, so that the two ends tell about all rows
+        # sort() puts NaN and inf last and -inf first, so it is enough to check both ends
         if chosen.size and not np.isfinite(chosen[[0, -1]]).all():
             raise ValueError(f"scores must be finite, got {chosen[0]} to {chosen[-1]}")
         by_class.append(chosen)
@@ -171,7 +171,7 @@ def mean_log_loss(labels_NL: Array, log_odds_NL: Array, weight_N: Array | None =
     total = float(mass_NL.sum(dtype=np.float64))
     if not total:
         return float("nan")
-    # The log-odds of the class that did not happen.
+    # The log-odds of the class that the row does not have.
     wrong_NL = np.where(labels_NL == 1, -log_odds_NL, log_odds_NL)
     return float(np.sum(np.logaddexp(0, wrong_NL) * mass_NL, dtype=np.float64) / total)
 
@@ -183,7 +183,7 @@ def _distinct(sorted_K: Array) -> Array:
 def _average_precision(ranking: Ranking) -> float:
     if ranking.positives_P.size == 0:
         return float("nan")
-    # recall moves only where a positive lies: the other thresholds add nothing to the sum
+    # recall changes only at positives: other thresholds add nothing to the sum
     true_T, false_T = ranking.counts(_distinct(ranking.positives_P))
     gained_T = true_T - np.append(true_T[1:], 0)
     return float(np.sum(gained_T * (true_T / (true_T + false_T))) / ranking.positives)
@@ -193,14 +193,14 @@ def _roc_auc(ranking: Ranking) -> float:
     """Return the share of (positive, negative) pairs in the right order, ties counting one half."""
     if ranking.positive_mass is not None and ranking.negative_mass is not None:
         return _weighted_roc_auc(ranking.positives_P, ranking.negatives_M, ranking.positive_mass, ranking.negative_mass)
-    # In float64: there are P * M pairs, of which int64 holds no more than 9e18.
+    # float64, because there are P * M pairs, which may exceed the 9e18 of int64.
     below = np.searchsorted(ranking.negatives_M, ranking.positives_P, side="left").sum(dtype=np.float64)
     at_or_below = np.searchsorted(ranking.negatives_M, ranking.positives_P, side="right").sum(dtype=np.float64)
     return float((below + at_or_below) / 2 / ranking.positives_P.size / ranking.negatives_M.size)
 
 
 def _weighted_roc_auc(positives_P: Array, negatives_M: Array, positive_mass: Array, negative_mass: Array) -> float:
-    """Return the share of the weight of pairs, which is the product of the weights of both."""
+    """Return the weighted share of correctly ordered pairs; the weight of a pair is the product of both weights."""
     total = negative_mass[0]
     below_P = total - negative_mass[np.searchsorted(negatives_M, positives_P, side="left")]
     at_or_below_P = total - negative_mass[np.searchsorted(negatives_M, positives_P, side="right")]
@@ -213,7 +213,7 @@ def _scalars(ranking: Ranking) -> dict[str, Any]:
     if ranking.rows == 0:
         return {**dict.fromkeys(METRIC_NAMES), "rows": 0}
     both = ranking.has_both_classes
-    # the probability of the class that did not happen
+    # the probability of the class that the row does not have
     wrong_N = np.concatenate([1.0 - ranking.positives_P.astype(np.float64), ranking.negatives_M])
     weight_N = None
     if ranking.positive_mass is not None and ranking.negative_mass is not None:
@@ -269,7 +269,7 @@ def compute_metrics(
         name: _scalars(rank_scores(labels_NL[:, index], probabilities_NL[:, index], weight_N))
         for index, name in enumerate(names)
     }
-    # Pooled labels of one label are that label: no second sort.
+    # With one label, pooling gives that label: no second sort.
     if len(names) == 1:
         micro = by_name[names[0]]["average_precision"]
     else:
@@ -281,7 +281,7 @@ def compute_metrics(
 
 
 def _beside(weighted: dict[str, Any], plain: dict[str, Any]) -> dict[str, Any]:
-    """Return weighted metrics with those of the same rows without weights beside them."""
+    """Return weighted metrics and, beside them, the unweighted metrics of the same rows."""
     names = {name: f"{name}{UNWEIGHTED}" for name in (*METRIC_NAMES, "average_precision_micro")}
     labels = {
         label: {**values, **{names[key]: plain["labels"][label][key] for key in METRIC_NAMES}}
@@ -311,8 +311,8 @@ def finite_numbers(metrics: Mapping[str, Any]) -> dict[str, int | float]:
 def best_f1_threshold(labels_N: Array, scores_N: Array, weight_N: Array | None = None) -> float:
     """Return the threshold of the highest F1, the higher one of two equals; 0.5 where there is no positive.
 
-    It lies halfway between two scores, or between the lowest one and 0: rounding, as on another device, then moves no
-    row across it.
+    It lies halfway between two scores, or between the lowest one and 0, so that rounding differences, as on another
+    device, do not move a row across it.
 
     >>> best_f1_threshold(np.array([0, 0, 1, 1], np.uint8), np.array([0.1, 0.2, 0.3, 0.9]))
     0.25
@@ -320,7 +320,7 @@ def best_f1_threshold(labels_N: Array, scores_N: Array, weight_N: Array | None =
     ranking = rank_scores(labels_N, scores_N, weight_N)
     if ranking.positives_P.size == 0:
         return 0.5
-    # F1 can peak only at a positive's score: a negative more never raises it
+    # F1 can peak only at a positive's score: one more negative never raises it.
     # Falling, so that the first of several maxima is the highest threshold.
     thresholds_T = _distinct(ranking.positives_P)[::-1]
     true_T, false_T = ranking.counts(thresholds_T)
@@ -328,12 +328,12 @@ def best_f1_threshold(labels_N: Array, scores_N: Array, weight_N: Array | None =
     accepted = thresholds_T[np.argmax(f1_T)]
     below = max(scores_K[scores_K < accepted].max(initial=0) for scores_K in (ranking.positives_P, ranking.negatives_M))
     halfway = (float(accepted) + float(below)) / 2
-    # Among the scores' own floats there may be none.
+    # If no float lies between the two scores, the accepted score itself is the threshold.
     return halfway if accepted.dtype.type(halfway) > below else float(accepted)
 
 
 def positive_rates(cells_N: Array, labels_N: Array, cells: int) -> Array:
-    """Return the rate of positives in each cell, drawn towards that of all rows.
+    """Return the rate of positives in each cell, shrunk towards that of all rows.
 
     Args:
         cells_N: Numbers from 0 to ``cells`` - 1.

@@ -62,7 +62,7 @@ def render_page(
 def provenance_of(
     saved: SavedModel, data: EvaluationData, model: str | Path, sources: Sequence[str], options: Sequence[str]
 ) -> dict[str, Any]:
-    """Return what made a report, which is the same to the byte where SOURCE_DATE_EPOCH says what the time is.
+    """Return how a report was made; it is reproducible to the byte where SOURCE_DATE_EPOCH sets the time.
 
     Args:
         saved: The model.
@@ -93,7 +93,7 @@ def provenance_of(
 def read_run_history(model: str | Path) -> list[dict[str, Any]]:
     """Return the history of the run that a model lies in, or of the run folder itself; empty where there is none."""
     run = str(model).rstrip("/")
-    # The run's history lies one above its model; a published model has none.
+    # The run's folder, one above its model, has the history; a published model has none.
     for folder in (run, run.rpartition("/")[0] or "."):
         text = read_if_there(f"{folder}/{HISTORY}")
         if text:
@@ -110,7 +110,7 @@ def _pairs(saved: SavedModel) -> dict[str, Any]:
 
 
 def _blend(saved: SavedModel) -> dict[str, Any]:
-    """Return what a network is blended with."""
+    """Return what the network's output is blended with."""
     blend = saved.config.blended
     if blend is None:
         return {}
@@ -147,7 +147,7 @@ def _model_summary(saved: SavedModel) -> dict[str, Any]:
 
 
 def _validation(saved: SavedModel) -> dict[str, Any]:
-    """Return what was measured and chosen on the validation split, and whether that was before edits by hand."""
+    """Return the measurements and choices on the validation split, and whether the model was edited after them."""
     edits = len(saved.metrics.get("edits", []))
     before = "" if are_current(saved.metrics) else ", before the last edits"
     return {

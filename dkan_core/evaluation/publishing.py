@@ -1,4 +1,4 @@
-"""``publish``: an approved model, with its card, where others fetch it; ``choose_best``: one run of several."""
+"""``publish`` copies an approved model with its card to where others fetch it; ``choose_best`` picks one run."""
 
 import logging
 import re
@@ -19,7 +19,7 @@ from dkan_core.utils.storage.outputs import OWN_FOLDERS, entries, foreign_conten
 from dkan_core.utils.storage.remote import local_copy
 from dkan_core.utils.storage.staging import staged_folder
 
-# The table of a model card that ``publish`` adds: its head, and with its rows.
+# The table that ``publish`` adds to a model card: its head, and the head with rows.
 TESTED = "\n| test metric | value |\n|---|---:|\n"
 TESTED_TABLE = re.compile(rf"{re.escape(TESTED)}(\|.*\n)*".encode())
 
@@ -44,7 +44,7 @@ def publish(model: str | Path, to: str | Path, metrics: Mapping[str, Any] | None
         if numbers := finite_numbers(metrics or {}):
             rows = "\n".join(f"| {name} | {value} |" for name, value in numbers.items())
             files[CARD] = TESTED_TABLE.sub(b"", files.get(CARD, b"")) + f"{TESTED}{rows}\n".encode()
-        # After the model was read: a damaged one is said to be so, whatever lies at the target.
+        # After reading the model, so that a damaged model is reported first, whatever lies at the target.
         check_model_replaceable(to, overwrite=True)
         write_model_files(to, files)
     logger.info("published %s to %s", model, to)

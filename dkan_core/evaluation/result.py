@@ -1,4 +1,4 @@
-"""What an evaluation finds, and ``metrics.json``, where later steps read it."""
+"""The result of an evaluation, and ``metrics.json``, from which later steps read it."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +35,7 @@ class Evaluation:
     probabilities: npt.NDArray[np.float32]
 
     weights: npt.NDArray[np.float32] | None = None
-    """Of the rows, ``(N,)``, which the metrics have; None where every row counts alike."""
+    """Weights of the rows, ``(N,)``, used by the metrics; None where every row counts alike."""
 
     thresholds: dict[str, float]
     """Operating threshold of each label: the one with the best F1 on validation."""
@@ -55,7 +55,7 @@ class Evaluation:
 
     @property
     def counted_labels(self) -> npt.NDArray[np.uint8]:
-        """``labels``, where those of rows of weight 0 count as not measured."""
+        """``labels``, with rows of weight 0 set to not measured."""
         if self.weights is None:
             return self.labels
         return np.where(self.weights[:, None] > 0, self.labels, np.uint8(NOT_MEASURED))

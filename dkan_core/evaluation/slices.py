@@ -1,4 +1,4 @@
-"""Metrics of slices: the rows of one level of a column, so that one sees where a model is weak.
+"""Metrics of slices (the rows of one level of a column), to show where a model is weak.
 
 Shape suffixes: N rows.
 """
@@ -20,14 +20,15 @@ from dkan_core.model.saved_model import SavedModel
 from dkan_core.utils.arrays import Array, Arrays
 from dkan_core.utils.hints import hint
 
-# The most frequent levels of a category, or the values of a number that has no more; ranges of equal count of others.
+# A category has its most frequent levels; a number has its values, if there are no more than that, or ranges of equal
+# count.
 MAX_LEVELS, RANGES = 12, 5
-# Columns that are taken where none is named: the most important ones.
+# How many of the most important columns are taken by default.
 TOP_COLUMNS = 3
 MISSING_LEVEL, RARE_LEVEL, OTHERS = "missing", "rare or unseen", "others"
 
 Levels = list[tuple[str, Array]]
-"""What a level is called, and which rows (N,) it has."""
+"""Name of each level, and a mask of its rows (N,)."""
 
 
 def find_columns(saved: SavedModel, names: Sequence[str]) -> list[Column]:
@@ -72,7 +73,7 @@ def slice_metrics(
         return {}
     values = _read(saved, data, columns)
     if weight_N is not None:
-        # A weight of 0 leaves a row out.
+        # Rows of weight 0 count for nothing.
         kept_N = weight_N > 0
         labels_N, scores_N, weight_N = labels_N[kept_N], scores_N[kept_N], weight_N[kept_N]
         values = [values_N[kept_N] for values_N in values]
@@ -106,7 +107,7 @@ def _categories(column: Column, codes_N: Array) -> Levels:
     assert column.coded is not None
     names = [RARE_LEVEL, MISSING_LEVEL, *map(_category, column.coded.vocabulary)]
     assert names.index(MISSING_LEVEL) + 1 == FIRST_CODE
-    # Codes beyond the vocabulary are shared by rare values.
+    # Codes beyond the vocabulary are hash buckets, which rare values share.
     codes_N = np.where(codes_N < len(names), codes_N, 0)
     frequent = np.argsort(-np.bincount(codes_N, minlength=len(names)), kind="stable")[:MAX_LEVELS]
     levels = [(names[code], codes_N == code) for code in frequent]
@@ -114,7 +115,7 @@ def _categories(column: Column, codes_N: Array) -> Levels:
 
 
 def _category(value: object) -> str:
-    """Return what the level of a category is called: in quotes where other rows are called so, or nothing is there.
+    """Return the name of a category's level, in quotes where it is empty or equals the name of other rows' level.
 
     >>> _category("north"), _category("missing"), _category("")
     ('north', "'missing'", "''")
@@ -165,7 +166,7 @@ def _range_name(low: str, high: str) -> str:
 def _edges(present_K: Array) -> Array:
     """Return where ranges of sorted values begin: few values have one each, others ranges of about as many rows.
 
-    Ranges begin at values, so that equal ones are in one.
+    Ranges begin at values, so that equal values are in one range.
 
     >>> _edges(np.array([0, 0, 0, 1, 2])).tolist(), _edges(np.arange(100)).tolist()
     ([0, 1, 2], [0, 20, 40, 60, 80])
@@ -174,7 +175,7 @@ def _edges(present_K: Array) -> Array:
     if len(values) <= MAX_LEVELS:
         return values
     starts = present_K[np.arange(RANGES) * len(present_K) // RANGES]
-    # A value that many rows share, as zero often is, has a range of its own: what is above it would vanish beside it.
+    # A value of many rows, often zero, has a range of its own: it would hide the values above it.
     shared = np.unique(starts[1:][np.diff(starts) == 0])
     after = np.searchsorted(present_K, shared, side="right")
     return np.unique(np.concatenate([starts, present_K[after[after < len(present_K)]]]))

@@ -21,11 +21,11 @@ from dkan_core.model.saved_model import SavedModel
 from dkan_core.utils.arrays import Array, Int64
 from dkan_core.utils.torch_resources import best_device, torch_threads
 
-# Half of them of each kind. Ten are what a person reads.
+# Rows to show, half of each kind. Ten are what a person reads.
 ERRORS = 10
-# Of each error, the strongest ones.
+# Reasons to show for each row, the strongest ones.
 REASONS = 5
-# Of the labels with the most positives; each takes a gradient of its own.
+# Labels to show, those with the most positives; each needs a gradient of its own.
 MAX_LABELS = 12
 
 
@@ -34,7 +34,7 @@ class WorstError:
     """A row that the model gets wrong, and why."""
 
     number: int
-    """Which row it is, counted from 0: of the files, or of the prepared split in its stored order."""
+    """Row number, counted from 0: over the files, or in the stored order of the prepared split."""
 
     probability: float
     reasons: list[Reason]
@@ -51,7 +51,7 @@ class WorstErrors:
     """The worst errors of one label."""
 
     source: str
-    """What the numbers of the rows count."""
+    """The rows that the numbers count through."""
 
     false_positives: list[WorstError]
     false_negatives: list[WorstError]
@@ -70,8 +70,8 @@ def find_worst_errors(
 ) -> dict[str, WorstErrors]:
     """Return the worst errors of the labels with the most positives; the rows are read once more.
 
-    Values are those of the raw rows where those are what is evaluated, else read back from the encoding. Nothing where
-    the model does not hold the distribution of its training data, which reasons are measured against.
+    Values come from the raw rows if these are evaluated, else they are read back from the encoding. The result is empty
+    if the model lacks the distribution of its training data, against which reasons are measured.
 
     Args:
         saved: The model.
@@ -107,7 +107,7 @@ def find_worst_errors(
         ]
         return WorstErrors(source=source, false_positives=errors[: len(high)], false_negatives=errors[len(high) :])
 
-    # One thread, as where a model is explained: so few rows are no work for several.
+    # One thread, as in ``explain``: there is too little work for several.
     with torch_threads(1):
         finder = ReasonFinder(saved, best_device())
         return {data.labels[index]: explained(finder, index, *pair) for index, pair in chosen.items()}
@@ -126,7 +126,7 @@ def _worst(labels_N: Array, scores_N: Array, count: int) -> tuple[Int64, Int64]:
 def _rows(data: EvaluationData, numbers_E: Int64, encoding: Preprocessor) -> list[tuple[Int64, pa.Table]]:
     """Return some rows with the columns that a model reads, and their numbers; those of a file together.
 
-    Files may store a column as different types, such as times of two zones.
+    One table per file, as files may store a column as different types, such as times of two zones.
     """
     if not isinstance(data, RawRows):
         collector = RowCollector(numbers_E)
@@ -173,7 +173,7 @@ def _shown_of(reason: Reason, numbers: Set[str]) -> str | None:
 
 
 def _shown(value: str, is_number: bool) -> str:
-    """Write a value that was read back from the encoding: a number only so exact as it is known.
+    """Write a value that was read back from the encoding, a number only as exactly as it is known.
 
     >>> _shown("21", True), _shown("0.123456789", True), _shown("Sun", True), _shown("0.123456789", False)
     ('21', '0.1235', 'Sun', '0.123456789')

@@ -1,4 +1,4 @@
-"""What the terms of an additive model add to a row's log-odds: exactly, as the terms are the model.
+"""What the terms of an additive model add to a row's log-odds: exact, as the model is the sum of its terms.
 
 Shape suffixes: N rows, T terms of the model's table, G groups of terms, L labels.
 """
@@ -19,7 +19,7 @@ from dkan_core.model.additive_shape import Layout
 from dkan_core.model.additive_terms import terms_of
 from dkan_core.utils.arrays import Arrays, Float64
 
-# What the bands of ``dkan explain`` are to cover.
+# Share of a curve that the bands of ``dkan explain`` should cover.
 COVERAGE = 0.9
 
 CROSS = " x "
@@ -28,11 +28,11 @@ CROSS = " x "
 
 @dataclass(frozen=True, kw_only=True)
 class TermGroup:
-    """Terms that readers see as one: those of a source column, or of a pair of them."""
+    """Terms that are shown as one: those of a source column, or of a pair of columns."""
 
     columns: tuple[str, ...]
     indices: tuple[int, ...]
-    """Which of the layout's terms; a numeric column may have one for its score and one for its frequent values."""
+    """Indices of terms of the layout; a numeric column may have one for its score and one for its frequent values."""
 
     @property
     def name(self) -> str:
@@ -41,7 +41,7 @@ class TermGroup:
 
 
 def term_groups(layout: Layout, preprocessor: Preprocessor) -> list[TermGroup]:
-    """Return all terms as readers see them: columns in the order of the encoding, then pairs."""
+    """Return all terms as they are shown: columns in the order of the encoding, then pairs."""
     names = [feature.name for feature in (*preprocessor.numeric, *preprocessor.coded)]
     indices: dict[tuple[str, ...], list[int]] = {(name,): [] for name in dict.fromkeys(names)}
     for index, term in enumerate(layout.terms):
@@ -66,12 +66,12 @@ class AdditiveExplainer:
         self._intercept_L = terms.intercept_L[self._labels]
         self._terms = terms.layout.terms
         self._groups = term_groups(terms.layout, preprocessor)
-        # A row's indices stand in the order of the features, not of the table.
+        # A row's indices are in the order of the features, not of the table.
         order = {features: index for index, features in enumerate(model.index_features)}
         self._order = [order[term.features] for term in self._terms]
 
     def of_labels(self, indices: Sequence[int]) -> Self:
-        """Return the same for some of its labels, given their indices among those that it explains."""
+        """Return an explainer of some of its labels, given their indices among those that it explains."""
         narrowed = copy.copy(self)
         narrowed._labels = [self._labels[index] for index in indices]
         narrowed._mean_VL, narrowed._intercept_L = self._mean_VL[:, [*indices]], self._intercept_L[[*indices]]
@@ -96,7 +96,7 @@ class AdditiveExplainer:
         return self.exact(arrays).astype(np.float32)
 
     def explain_ids(self, arrays: Arrays) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
-        """Return the same, and what single ids add: such models read none, ``(N, 0, L)``."""
+        """Return the same, and the contributions of single ids: additive models read none, ``(N, 0, L)``."""
         found_NGL = self.explain(arrays)
         return found_NGL, np.empty((len(found_NGL), 0, found_NGL.shape[2]), dtype=np.float32)
 
@@ -144,12 +144,12 @@ class AdditiveCurves:
 
     @property
     def error_factor(self) -> float:
-        """What the members' standard deviation is multiplied by for a standard error whose normal band covers 90%."""
+        """Factor from the members' standard deviation to a standard error whose normal band covers 90%."""
         from scipy.stats import norm, t
 
         members = self._terms.table_VML.shape[1]
         if members < 2:
             return 0.0
-        # Few members know their own spread badly: Student's quantile, in units of the normal one.
+        # Few members estimate their spread badly: Student's quantile, in units of the normal one.
         widening = t.ppf((1 + COVERAGE) / 2, members - 1) / norm.ppf((1 + COVERAGE) / 2)
         return float(widening) * self._terms.spread_factor

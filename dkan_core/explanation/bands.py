@@ -1,19 +1,19 @@
 """How far the curves may be from those of a model that had seen unlimited rows.
 
-The members of an ensemble are trained on the same rows: their spread says what another seed would change, and covers
-the true curve at a third of its values where it should at nine of ten. So the variance of a curve is a sum of three:
+The members of an ensemble are trained on the same rows, so their spread shows only what another seed would change. It
+covers the true curve at a third of its values instead of nine of ten. So the variance of a curve is a sum of three:
 
 - the members' variance over their number: what another seed would change;
-- what as many training rows leave open about a curve of this roughness: the Bayesian variance of a smoother, which
-  covers close to its level on average over a curve (Wahba 1983; Nychka 1988; for the terms of a sum, Marra and Wood
-  2012, doi:10.1111/j.1467-9469.2011.00760.x);
-- how far the model is off on the rows it is read on, which it was not trained on, as too little or too long a training
-  would make it: the expected square of a smooth error of each column, fitted to the residuals. Its size is estimated
+- the uncertainty that the training rows leave about a curve of this roughness: the Bayesian variance of a smoother,
+  which covers close to its level on average over a curve (Wahba 1983; Nychka 1988; for the terms of a sum, Marra and
+  Wood 2012, doi:10.1111/j.1467-9469.2011.00760.x);
+- the model's error on the rows it is read on, which it was not trained on, such as from too little or too long a
+  training: the expected square of a smooth error of each column, fitted to the residuals. Its size is estimated
   along with it, by the evidence (MacKay 1992, doi:10.1162/neco.1992.4.3.415), shared in part between columns.
 
 Both smoothers are random walks over the column's normal score, with categories, frequent values and missing ones apart;
-they are solved with the Fisher information of the rows, for several columns at a time, so that columns that go together
-do not stand for each other. ``python -m benchmarks.bands`` measures the coverage.
+they are solved with the Fisher information of the rows, for several columns at a time, so that one column does not
+account for the effect of a correlated one. ``python -m benchmarks.bands`` measures the coverage.
 
 Shape suffixes: N rows, P points of a column, K points of all columns and the intercept.
 """
@@ -31,19 +31,19 @@ from dkan_core.explanation.grid import Grid
 from dkan_core.model.calibration import sigmoid
 from dkan_core.utils.arrays import Array, Float64
 
-# Of the columns that are solved together: a system of so many unknowns takes some hundredths of a second.
+# Most points of columns that are solved together: a system of so many unknowns takes some hundredths of a second.
 MOST_POINTS = 512
-# The evidence moves little after these; coverage did not change with twice as many.
+# Rounds of maximizing the evidence: it moves little after these, and twice as many did not change the coverage.
 ROUNDS = 10
-# Points' worth of belief that a column's error is as large as the others'. With 1, bands are a sixth wider.
+# Weight, in points, of the prior that a column's error is as large as the others'. With 1, bands are a sixth wider.
 SHARED_POINTS = 3.0
 # Variance of an error over one unit of the score: where the evidence starts, and the least it may come to.
 FIRST_VARIANCE, LEAST_VARIANCE = 0.05, 1e-5
-# Of a curve that is flat: its roughness is never known to be zero.
+# Lower bound, for flat curves: their roughness is never known to be zero.
 LEAST_ROUGHNESS = 1e-4
-# Points closer than that are as good as one, and would make the system singular.
+# Smallest distance of points: closer ones would make the system singular.
 LEAST_STEP = 0.02
-# Holds a curve's level where no row does.
+# Precision of a prior on a curve's level, which holds it where there are no rows.
 LEVEL_PRECISION = 1e-3
 
 
@@ -55,7 +55,7 @@ class LabelSample:
     """0, 1, or 255 for not measured."""
 
     log_odds_N: Float64
-    """What the model says."""
+    """The model's log-odds."""
 
     weight_N: npt.NDArray[np.float32] | None
     train_rows: int
@@ -91,7 +91,7 @@ def _grouped(curves: Sequence[ReadCurve]) -> Iterator[list[ReadCurve]]:
 
 @dataclass(frozen=True)
 class _Smoother:
-    """Prior of some consecutive points: their inverse covariance, up to a factor."""
+    """Prior of some consecutive points: their precision (inverse covariance), up to a factor."""
 
     part: slice
     """Their indices among all points."""
@@ -100,7 +100,7 @@ class _Smoother:
     """Their inverse covariance, but for one factor."""
 
     roughness: float
-    """That factor's inverse, as the curve that was learned has it."""
+    """The inverse of that factor, estimated from the learned curve."""
 
 
 def _group_errors(group: Sequence[ReadCurve], measured: LabelSample, kept_N: npt.NDArray[np.int64]) -> list[Float64]:
@@ -114,7 +114,7 @@ def _group_errors(group: Sequence[ReadCurve], measured: LabelSample, kept_N: npt
     found = []
     for curve, start, stop in zip(group, starts, starts[1:], strict=False):
         part = slice(start, stop)
-        # A curve is centred, and so its level, which no row tells from the intercept, is no part of its error.
+        # A curve is centred, so its level, which rows cannot tell from the intercept, is no part of its error.
         centre_PP = np.eye(stop - start) - curve.grid.weights_P
         shift_P = centre_PP @ error_K[part]
         of_rows_P = np.einsum("pq,qr,pr->p", centre_PP, sampling_KK[part, part] + error_KK[part, part], centre_PP)
@@ -134,7 +134,7 @@ def _information(
     information_N = weight_N * probability_N * (1 - probability_N)
     starts = np.cumsum([0, *(len(curve.mean_P) for curve in group)])
     size = int(starts[-1]) + 2
-    # The intercept has an index of its own, and rows at a level that is not shown share one that is left out.
+    # The intercept has an index of its own; rows at hidden levels share one that is left out of the result.
     hidden, intercept = size - 1, size - 2
     indices = [np.full(len(kept_N), intercept)]
     for curve, start in zip(group, starts, strict=False):
@@ -151,10 +151,10 @@ def _information(
 
 
 def _smoothers(curve: ReadCurve, start: int) -> list[_Smoother]:
-    """Return the smoothers of a curve: of its line, and of what stands apart from it."""
+    """Return the smoothers of a curve: one for its line, and one for the points apart from it."""
     grid = curve.grid
     size = len(grid.values_P)
-    # Categories have no order, a frequent value has weights of its own, and a missing one no neighbour.
+    # Categories have no order, frequent values have weights of their own, and missing values no neighbour.
     line = 0 if grid.column.scored is None else sum(role in ("curve", "level") for role in grid.roles_P)
     found = []
     for span, precision_PP in ((slice(0, line), _walk(grid, line)), (slice(line, size), np.eye(size - line))):
@@ -180,7 +180,7 @@ def _walk(grid: Grid, line: int) -> Float64:
 
 
 def _posterior(information_KK: Float64, smoothers: Sequence[_Smoother], variances: Sequence[float]) -> Float64:
-    """Return the inverse covariance of all points, given the rows; the intercept is not held by anything else."""
+    """Return the precision of all points, given the rows; only the rows determine the intercept."""
     posterior_KK = information_KK + 1e-9 * np.eye(len(information_KK))
     for smoother, variance in zip(smoothers, variances, strict=True):
         posterior_KK[smoother.part, smoother.part] += smoother.precision_PP / variance
@@ -197,7 +197,7 @@ def _fit_error(information_KK: Float64, score_K: Float64, smoothers: Sequence[_S
         for smoother, variance in zip(smoothers, variances, strict=True):
             part, precision_PP = smoother.part, smoother.precision_PP
             squares.append(float(mean_K[part] @ precision_PP @ mean_K[part]))
-            # How many of the points the rows tell something about.
+            # The effective number of points that the rows determine.
             open_points = float((covariance_KK[part, part] * precision_PP).sum()) / variance
             told.append(max(0.0, len(precision_PP) - open_points))
         shared = SHARED_POINTS * max(LEAST_VARIANCE, sum(squares) / max(sum(told), 1e-6))

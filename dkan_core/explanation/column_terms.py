@@ -1,6 +1,6 @@
-"""A model cut where every source column still adds a term of its own: at the first layer's output.
+"""A model cut at the first layer's output, the last place where it is a sum of terms of source columns.
 
-Up to there the model is a sum over columns and over crosses of columns; only what follows lets them interact.
+The terms are those of columns and of crosses of columns; only the layers after it let columns interact.
 
 Shape suffixes: N rows, F source columns, I inputs of the first layer, Z numbers of the sum, L labels.
 """
@@ -21,12 +21,12 @@ from dkan_core.utils.arrays import Array, Arrays
 class ColumnTerms:
     """What each column adds to the first layer's output, and the rest of the model as a function of the sum.
 
-    A first layer that normalizes its rows is no sum over columns. The cut is then before it: the sum holds the layer's
-    inputs, followed by what is added to its output.
+    A first layer that normalizes its rows is no sum over columns. The model is then cut before it: the sum holds the
+    layer's inputs, followed by what is added to its output.
     """
 
     def __init__(self, model: TabularFastKAN, columns: Sequence[Column], device: torch.device) -> None:
-        # A copy, as gradients are taken by the sum alone.
+        # A copy without gradients of its parameters, as gradients are taken by the sum alone.
         self._model = copy.deepcopy(model).requires_grad_(requires_grad=False).eval().to(device)
         self._device = device
         self._columns = len(columns)
@@ -36,7 +36,7 @@ class ColumnTerms:
         self.width = self._inputs + model.first_width
 
     def widest(self, labels: int) -> int:
-        """Return how many numbers of a row are held at once: of a layer, or of the gradients of so many labels."""
+        """Return the most numbers held at once per row: those of a layer, or of the gradients of so many labels."""
         config = self._model.config
         return max(labels * self.width, config.members * max(config.hidden, default=1))
 
@@ -52,7 +52,7 @@ class ColumnTerms:
         for features, outputs, term_NO in self._first_layer.of_rows(arrays, through_basis=not self._inputs):
             added = slice(self._inputs + outputs.start, self._inputs + outputs.stop)
             for feature in features:
-                # The columns of a cross answer for equal parts of it, as in Shapley's value of a product.
+                # A cross is divided equally among its columns, as in Shapley's value of a product.
                 terms_NFZ[:, self._owner[feature], added] += term_NO / len(features)
         if self._inputs:
             stored = {name: torch.from_numpy(array).to(self._device) for name, array in arrays.items()}

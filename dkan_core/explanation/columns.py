@@ -1,4 +1,4 @@
-"""Source columns: what a column became in the prepared arrays, and how its values are read and set there.
+"""Source columns: the features that a column became in the prepared arrays, and how its values are read and set there.
 
 A numeric column has a normal score and often also a code of its own for each frequent value. Both always change
 together: a column is set to a value with the functions that encoded the data.
@@ -30,15 +30,16 @@ from dkan_core.data.encoding.sparse import SparseFeature
 from dkan_core.errors import DataError
 from dkan_core.utils.arrays import Array, Arrays, Float64
 
-# Where the model has no weights for single values, only so few are drawn apart: more marks would hide the smooth curve
-# that the model did learn.
+# If the model has no weights for single values, at most this many frequent values are drawn as marks: more would hide
+# the smooth curve that it did learn.
 FEW_VALUES = 16
-# As many values at one end of a column may stand for unknown, as 97, 98 and 99 do; so many rows have the outermost one.
+# Most values at one end of a column that may stand for unknown, as 97, 98 and 99 do, and the share of rows that the
+# outermost one must have.
 UNKNOWN_VALUES, UNKNOWN_SHARE = 3, 0.005
-# In seconds.
+# Seconds of a day.
 DAY = 86_400
-# A column with no more distinct values is read back value by value. Above, two values may share a storage step (254 of
-# them span all scores), and a column is read between its knots.
+# Columns with at most this many distinct values are read back exactly. With more, two values may share a storage step
+# (254 of them span all scores), and values are interpolated between knots.
 EXACT_KNOTS = 100
 
 
@@ -57,7 +58,7 @@ class Column:
     dtype: str = "uint8"
 
     listed: SparseFeature | None = None
-    """Of a column of which each row names a few of many ids."""
+    """The feature of a column of lists of ids; None for other columns."""
 
     list_index: int = -1
     first_code: int = 0
@@ -86,7 +87,7 @@ class Column:
 
     @property
     def frequent(self) -> Float64:
-        """Return the values of a numeric column that stand apart: by weights of their own, or as a few among many."""
+        """Return the values shown apart from the curve: those with weights of their own, or a few coded ones."""
         return self.coded_values if self.exact or len(self.coded_values) <= FEW_VALUES else np.empty(0)
 
     @property
@@ -98,11 +99,11 @@ class Column:
     def apart(self) -> Float64:
         """Return the values of a numeric column that stand for unknown, such as -999.
 
-        They are frequent, and farther from all others than these are from each other.
+        They are frequent, and their distance to all other values is larger than the range of these.
         """
         knots, scores = self.knots, np.asarray(self.scored.scores if self.scored else [])
         first, last = 0, len(knots)
-        # Twice: with 9999 at the other end, -999 is near.
+        # Two passes: while 9999 counts as the other end, -999 does not look far away.
         for _ in range(0 if self.is_calendar else 2):
             first += _values_apart(knots[first:last], scores[first:last])
             last -= _values_apart(-knots[first:last][::-1], -scores[first:last][::-1])
@@ -120,12 +121,12 @@ class Column:
 
     @property
     def is_calendar(self) -> bool:
-        """Return whether a person writes the values of a numeric column as dates or weekdays."""
+        """Return whether the values of a numeric column are written as dates or weekdays."""
         return self.is_time or self.is_weekday
 
     @property
     def step(self) -> float | None:
-        """Return a day or 1 where a numeric column holds whole days or whole numbers alone; None where it does not."""
+        """Return the seconds of a day, or 1, if a numeric column holds only whole days or whole numbers; else None."""
         if self.is_time and np.all(self.knots % DAY == 0):
             return DAY
         return 1.0 if self.whole else None
@@ -166,12 +167,12 @@ class Cells:
 
 
 def _values_apart(knots: Float64, scores: Float64) -> int:
-    """Return how many of the lowest values stand for unknown.
+    """Return how many of the lowest values probably stand for unknown.
 
     >>> _values_apart(np.array([-999.0, 5.0, 40.0, 90.0]), np.array([-2.0, -1.7, 0.0, 2.9]))
     1
     """
-    # A value's score is that of the middle of its rows.
+    # A value's score is that of the middle of its rows, hence half the share.
     if len(scores) and scores[0] < NormalDist().inv_cdf(UNKNOWN_SHARE / 2):
         return 0
     for count in range(min(UNKNOWN_VALUES, len(knots) - 2), 0, -1):
@@ -241,7 +242,7 @@ def encode_values(column: Column, values_P: Float64) -> Cells:
     """Encode values of a numeric column as ``prepare`` does, NaN as missing."""
     assert column.scored is not None
     values_P = np.asarray(values_P, dtype=np.float64)
-    # As stored, with its rounding: the model never saw other scores.
+    # Quantized as in storage: the model never saw other scores.
     scores_P = quantize(normal_scores(values_P, column.scored), column.dtype)
     return Cells(scores_P, value_codes(values_P, column.coded) if isinstance(column.coded, ValueFeature) else None)
 
@@ -266,7 +267,7 @@ def read_values(column: Column, arrays: Arrays) -> Float64:
     if exact:
         values_N = column.knots[np.searchsorted((scores[1:] + scores[:-1]) / 2, scores_N)]
     else:
-        # Extreme values share the scores ±3: the one nearest the middle stands for them.
+        # Extreme values share the scores ±3; the value nearest the middle represents them.
         first, last = np.diff(scores, prepend=-np.inf) > 0, np.diff(scores, append=np.inf) > 0
         kept = np.where(scores < 0, last, first) & ~np.isin(column.knots, column.apart)
         values_N = np.interp(scores_N, scores[kept], column.knots[kept])
@@ -317,7 +318,7 @@ def read_codes(column: Column, arrays: Arrays) -> Array:
 
 
 def redrawn(arrays: Arrays, column: Column, order_N: Rows) -> tuple[Rows, Cells]:
-    """Return the rows whose value changes if each takes that of another row, and what they then hold.
+    """Return the rows whose value changes if each takes the value of another row, and the new values.
 
     Args:
         arrays: Rows, of which the first N take part.

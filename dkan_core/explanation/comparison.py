@@ -1,7 +1,7 @@
-"""A model against an earlier one: whose columns count more or less, curves on the same axes, rows whose score changed.
+"""A model against an earlier one: changed importances, curves on the same axes, and rows whose score changed.
 
-Both are read on the same rows, each with its own encoding: the earlier one is given the values that were read back. A
-column of the earlier model that the rows do not have is missing for it in every row.
+Both models read the same rows with their own encoding: the earlier one is given values that are decoded from the
+prepared rows. Columns of the earlier model that these rows lack are missing for it in every row.
 
 Shape suffixes: N rows, L labels.
 """
@@ -35,14 +35,14 @@ from dkan_core.utils.torch_resources import best_device, torch_threads
 
 logger = logging.getLogger(__name__)
 
-# Rows that are shown, and the columns that are named for each.
+# Rows to show, and the columns to name for each.
 CHANGED_ROWS, CHANGED_REASONS = 10, 3
-# What the contributions are added to: the intercept of an additive model, else the mean over background rows.
+# The starting point of contributions: an additive model's intercept, else the mean over background rows.
 BASELINE = "(baseline)"
 
 
 def check_earlier(saved: SavedModel, earlier: SavedModel, labels: Sequence[str], where: str) -> None:
-    """Check that an earlier model can be compared; labels that it does not know are named and left out of that.
+    """Check that an earlier model can be compared; warn of labels that it does not know, which are left out.
 
     Raises:
         DataError: It knows none of the labels, or one of the two reads ids.
@@ -128,7 +128,7 @@ def _shifts(
         ColumnShift(
             name=name,
             effect=now.get(name),
-            # Of another kind, it is another column.
+            # A column of another kind counts as another column.
             earlier_effect=None if name in only_here else before.get(name),
         )
         for name in now
@@ -172,7 +172,7 @@ def _reasons(
     values: pa.Table,
     device: torch.device,
 ) -> list[list[ContributionShift]]:
-    """Return for each row what its log-odds changed by the most: contributions of columns, and the baseline."""
+    """Return for each row its largest changes: of the columns' contributions, and of the baseline."""
     if any(saved.preprocessor.counts is None for saved, _ in both):
         return []
     columns = {column.name: column for column in source_columns(both[0][0].preprocessor)}
@@ -201,7 +201,7 @@ def _reasons(
 
 
 def _written(values: pa.Table, column: Column | None, index: int) -> str:
-    """Return a row's value as a person would write it; a pair's or one that the rows do not have is left open."""
+    """Return a row's value as a person would write it; nothing for pairs and for columns that the rows lack."""
     if column is None:
         return ""
     value = values[column.name][index].as_py()

@@ -1,11 +1,11 @@
 """How far each column moved a row's log-odds: expected gradients over the terms of the columns.
 
-From each of a few rows of the training distribution, the background, a straight line is drawn to the row to be
-explained, in the space where every column adds a term of its own (``ColumnTerms``). A column is credited with the
+A straight line is drawn from each of a few background rows, drawn from the training distribution, to the explained
+row, in the space where every column adds a term of its own (``ColumnTerms``). A column is credited with the mean
 gradient along the line times the change of its term. That is the method of integrated gradients (Sundararajan et al.
 2017, arXiv:1703.01365), averaged over a background (Erion et al. 2021, arXiv:1906.10670). The contributions of all
-columns add up to the row's log-odds less the background's mean; what the quadrature misses of that is spread over them
-in proportion to their sizes.
+columns add up to the row's log-odds less the background's mean; the error of the quadrature is spread over them in
+proportion to their sizes.
 
 Shape suffixes: N rows, K background rows, F source columns, Z numbers of a term, L labels.
 """
@@ -32,7 +32,7 @@ from dkan_core.model.tabular import TabularFastKAN
 from dkan_core.utils.arrays import Arrays, Float64
 from dkan_core.utils.torch_resources import map_of_threads
 
-# With 16, one row in five of a model had another strongest column than by Shapley values; twice as many changed little
+# With 16, the strongest column of one row in five differed from that by Shapley values; twice as many changed little
 # (``python -m benchmarks.reasons``).
 BACKGROUND_ROWS = 32
 # Points of the Gauss-Legendre quadrature along a line. With 8, up to one row in seven missed its log-odds by more than
@@ -40,10 +40,10 @@ BACKGROUND_ROWS = 32
 # no row of three trained models did.
 POINTS, FINER_POINTS = 8, (16, 32)
 TOLERANCE = 1e-3
-# So that there are shares where all contributions are zero.
+# Keeps the shares defined where all contributions are zero.
 TINY = 1e-12
-# What is computed at once: rows times background rows, on a GPU as many as have so many numbers in each layer and for
-# all labels (128 MB), if those are more: it takes fewer launches; and numbers of terms (128 MB).
+# Size of a chunk, in rows times background rows. On a GPU, if it is more, as many as have this many numbers (128 MB) in
+# each layer and for all labels, to launch fewer kernels. The last limits the numbers of terms (128 MB).
 CHUNK_STATES = 8192
 GPU_STATE_NUMBERS = 1 << 25
 CHUNK_NUMBERS = 1 << 25
@@ -111,7 +111,7 @@ class ContributionExplainer:
     def explain_ids(self, arrays: Arrays) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
         """Return the contribution of each column, and what each code of the columns of ids adds by itself.
 
-        What a code adds is its own term times the mean gradient. A column of ids is credited with the sum over its
+        A code adds its own term times the mean gradient. A column of ids is credited with the sum over its
         codes less what the background's rows have there.
 
         Shape:
@@ -160,13 +160,13 @@ class ContributionExplainer:
             from_NF = mean_KNZ.transpose(0, 1).flatten(1) @ self._background_KZF.flatten(0, 1)
             found.append(own_NF - from_NF / background)
         found_NFL = torch.stack(found, dim=2)
-        # So that the sum is exact. The rest is large only where the model is rugged, as narrow and deep ones are.
+        # Makes the sum exact. The error is large only for rugged models, such as narrow and deep ones.
         share_NFL = functional.normalize(found_NFL.abs() + TINY, p=1.0, dim=1)
         rest_NL = total_NL - found_NFL.sum(dim=1)
         return found_NFL + share_NFL * rest_NL.unsqueeze(1), torch.stack(gradients, dim=2)
 
     def _refine(self, mean_KNZ: Tensor, sum_NZ: Tensor, total_N: Tensor, label: int) -> None:
-        """Replace the mean gradients of the rows whose log-odds they miss by those of a finer quadrature."""
+        """Replace the mean gradients of rows that miss their log-odds by those of a finer quadrature."""
         change_KNZ = sum_NZ - self._start_KZ.unsqueeze(1)
         for points in FINER_POINTS:
             reached_N = torch.einsum("knz,knz->n", mean_KNZ, change_KNZ) / len(change_KNZ)
@@ -192,7 +192,7 @@ class ContributionExplainer:
 def explainer_of(
     model: TabularModel, preprocessor: Preprocessor, device: torch.device, labels: Sequence[int] | None = None
 ) -> AdditiveExplainer | ContributionExplainer:
-    """Return what splits a model's log-odds: into the terms themselves where the model is additive.
+    """Return an explainer of a model's log-odds; for an additive model, by its own terms.
 
     Args:
         model: The model.
@@ -211,9 +211,8 @@ def explainer_of(
 def background_rows(preprocessor: Preprocessor, columns: list[Column], count: int = BACKGROUND_ROWS) -> Arrays:
     """Return prepared rows that represent the training data: a Latin hypercube of its columns' distributions.
 
-    The columns are drawn apart from each other, as a model keeps how often each value occurs but no rows. Every column
-    is spread evenly over its distribution; the draw depends on nothing but the columns' names. Ids of
-    a column are drawn apart from each other, too.
+    Columns are drawn independently, as a model keeps how often each value occurs but no rows; so are a column's ids.
+    Every column is spread evenly over its distribution. The draw depends on nothing but the columns' names.
 
     Raises:
         DataError: It holds no distribution.
@@ -254,7 +253,7 @@ def _drawn_bins(name: str, counts: list[int], count: int) -> npt.NDArray[np.int6
 
 
 def _drawn_codes(column: Column, count: int) -> npt.NDArray[np.int32]:
-    """Return codes of ids for each background row, each in as many rows as its share of the rows says, by chance."""
+    """Return random codes of ids for each background row; each code is in as many rows as its share says."""
     assert column.listed is not None
     generator = np.random.Generator(np.random.PCG64([*column.name.encode()]))
     shares_V = np.array(column.listed.counts) / column.listed.sample_rows

@@ -19,8 +19,8 @@ from dkan_core.explanation.response import Response, affordable_rows, respond_by
 from dkan_core.explanation.scales import ScaleKind
 from dkan_core.utils.arrays import Float64
 
-# Shows what most rows do. Quartiles would hide that a tenth of the rows go another way, and the extremes show
-# two rows.
+# Quantiles that show what most rows do. Quartiles would hide that a tenth of the rows differ, and extremes show single
+# rows.
 SPREAD = (0.1, 0.9)
 LEVEL = 0.9
 """Share of a curve's values, weighted by the rows, that its band should cover."""
@@ -88,7 +88,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class ReadCurve:
-    """A curve as it is read, before it has a band and a formula."""
+    """A curve as read from the model, before it has a band and a formula."""
 
     grid: Grid
     mean_P: Float64
@@ -128,7 +128,7 @@ def read_curve(response: Response, column: Column, *, rows: int, cells: float) -
     grid = make_grid(column, response.arrays)
     count = min(rows, affordable_rows(response.arrays, len(grid.cells), cells))
     answered = respond_by_member(response, count, [(column, grid.cells)])
-    # Each row's own mean over the column goes: what is left is the effect of the column alone.
+    # Subtracting each row's mean over the column leaves the effect of the column alone.
     curves_PN = answered[:, :, 0] - grid.weights_P @ answered[:, :, 0]
     members_PM = answered[:, :, 1:].mean(axis=1)
     members_PM = members_PM - grid.weights_P @ members_PM
@@ -155,9 +155,9 @@ def describe_curve(read: ReadCurve, error_P: Float64 | None = None, counts: Sequ
     """
     grid = read.grid
     formula = None
-    # A formula of seconds since 1970, or of Mondays, would tell a reader nothing.
+    # A formula in seconds since 1970, or in weekday numbers, would tell a reader nothing.
     if grid.column.scored is not None and not grid.column.is_calendar:
-        # What stands for unknown, such as -999, is not on the curve.
+        # Values that stand for unknown, such as -999, are not on the curve.
         apart_P = np.isin(grid.values_P, grid.column.apart)
         weights_P = np.where(apart_P, 0.0, _training_weights(grid, counts))
         formula = find_formula(grid.values_P, read.mean_P, weights_P, error_P)

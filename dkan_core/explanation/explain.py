@@ -38,18 +38,18 @@ NUMBERS, PAGE, IMPORTANCE, CURVES, INTERACTIONS, LABELS = (
     "labels",
 )
 OUTPUTS = (f"{IMPORTANCE}.svg", f"{IMPORTANCE}.png", CURVES, INTERACTIONS, LABELS, PAGE, NUMBERS)
-# Of the files in its folders, as patterns: figures, whose names are those that ``safe_names`` gives.
+# Pattern of the figures' files, whose names come from ``safe_names``.
 _FIGURE = r"[\w.-]+\.(svg|png)"
 CONTENTS = {
     CURVES: _FIGURE,
     INTERACTIONS: _FIGURE,
     LABELS: rf"[\w.-]+/({IMPORTANCE}\.(svg|png)|({CURVES}|{INTERACTIONS})/{_FIGURE})",
 }
-# For the report of ``evaluate``, which should not take much longer for it: some seconds, also with 1,024 columns. With
-# the card of importances, seven curves fill four rows of two.
+# For the report of ``evaluate``, which this should delay by some seconds only, also with 1,024 columns. With the card
+# of importances, seven curves fill four rows of two.
 QUICK = Effort(top=7, shuffles=0, slopes=False, curve_rows=150, maps=0, cells=2e7)
 QUICK_ROWS = 2000
-# File systems take 255 bytes; a suffix and a number against clashes are added.
+# File systems allow 255 bytes; a suffix and a number against clashes are added to this.
 NAME_BYTES = 160
 
 logger = logging.getLogger(__name__)
@@ -220,7 +220,7 @@ def _save(path: Path, drawing: Drawing) -> None:
 def safe_names(names: Iterable[str]) -> list[str]:
     """Return a file name for each name, no two alike on any file system.
 
-    What is numbered against clashes is numbered by name: names come by importance, which another training changes.
+    Clashing names are numbered by name, not by importance, which changes with every training.
 
     >>> safe_names(["a/b", "A_b", "../..", "Größe"])
     ['a_b-2', 'A_b', 'column', 'Größe']
@@ -228,7 +228,7 @@ def safe_names(names: Iterable[str]) -> list[str]:
     found: dict[int, str] = {}
     taken = set()
     for index, name in sorted(enumerate(names), key=itemgetter(1)):
-        # Names of columns are whatever the data say: neither a slash nor dots may lead out of the folder.
+        # Column names are arbitrary text: neither a slash nor dots may lead out of the folder.
         safe = re.sub(r"[^\w.-]+", "_", name).encode()[:NAME_BYTES].decode(errors="ignore").strip("._-") or "column"
         numbered = (safe if number == 1 else f"{safe}-{number}" for number in itertools.count(1))
         found[index] = next(each for each in numbered if each.lower() not in taken)

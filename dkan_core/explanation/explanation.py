@@ -14,7 +14,7 @@ from dkan_core.report.inline import inline_page
 from dkan_core.utils.arrays import Arrays
 
 OF_SOME = ("intercept", "terms", "against")
-"""What ``explanation.json`` has of some labels alone: those of additive models, or with an earlier model."""
+"""Keys of ``explanation.json`` that only some labels have: of additive models, or compared with an earlier model."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +58,7 @@ class Explanation:
 def explain_labels(
     saved: SavedModel, arrays: Arrays, labels: Sequence[str], *, split: str, effort: Effort, seed: int
 ) -> Explanation:
-    """Read what a model learned about some of its labels off its answers on some rows.
+    """Find out what a model learned about some of its labels, from its log-odds of some rows.
 
     Args:
         saved: The model.

@@ -16,19 +16,19 @@ import numpy as np
 
 from dkan_core.utils.arrays import Float64
 
-# Fewer points are read at a glance, and four parameters go through four of them.
+# With fewer points, a reader needs no formula, and four parameters fit four points exactly.
 LEAST_POINTS = 5
-# In log-odds: a curve that moves less has no shape worth a formula.
+# In log-odds: a curve with a smaller spread has no shape worth a formula.
 LEAST_SPREAD = 0.01
-# Of the curve's variance. A reader does not see such a misfit: a longer form must not be chosen for it.
+# Share of the curve's variance. A reader does not see a smaller misfit, so it must not justify a longer form.
 UNSEEN_MISFIT = 0.01
-# Positions of a bend or a middle, and steepnesses or periods, that are tried.
+# Numbers of positions of a bend or a middle, of steepnesses, and of periods that are tried.
 POSITIONS, WIDTHS, PERIODS = 65, 10, 72
-# Written positions are as exact as a reader can see on the axis, written heights as in the figure.
+# Steps per axis that positions and heights are rounded to: as exact as a reader can see in the figure.
 POSITION_STEPS, HEIGHT_STEPS = 200, 50
-# Of the values, whose fourth powers a fit adds up. Beyond, no number that is written would mean anything to a reader.
+# Range of the values, of which a fit sums fourth powers. Beyond it, no written number would mean anything to a reader.
 LEAST_RANGE, LARGEST_RANGE = 1e-60, 1e60
-# Of the axis. A shorter period would have fewer than six of forty points; a longer one is not seen once.
+# Share of the axis. A shorter period would have fewer than six of forty points; a longer one would not be seen once.
 SHORTEST_PERIOD, LONGEST_PERIOD = 0.15, 1.1
 
 Term = Callable[[Float64], Float64]
@@ -78,7 +78,7 @@ def find_formula(
     spread = float(np.sqrt(w_P @ np.square(y_P - w_P @ y_P)))
     if spread < LEAST_SPREAD:
         return None
-    # Points that hardly any row has count little: as many as there would be of equal weight (Kish).
+    # The effective number of points of equal weight (Kish), as points with hardly any rows count little.
     points = 1 / float(np.square(w_P).sum())
     open_share = 0.0 if error_P is None else float(w_P @ np.square(error_P[kept_P])) / spread**2
     unseen = max(UNSEEN_MISFIT, open_share)
@@ -127,7 +127,7 @@ def _quadratic(x_P: Float64, y_P: Float64, w_P: Float64, step: float) -> _Candid
     root_P, centred_P = np.sqrt(w_P), (x_P - middle) / span
     design_P3 = root_P[:, None] * np.stack([np.ones_like(x_P), centred_P, np.square(centred_P)], axis=1)
     (_, slope, bend), *_ = np.linalg.lstsq(design_P3, root_P * y_P, rcond=None)
-    # Farther off, it cannot be told from a line.
+    # With its top or bottom farther off, a parabola cannot be told from a line.
     aside = float(np.clip(-slope / (2 * bend) if bend else np.inf, -2.0, 2.0))
     position = _rounded(middle + aside * span, step)
     return _Candidate("quadratic", lambda x: np.square(x - position), f"{_within(position)}²", 3)
@@ -159,7 +159,7 @@ def _sine(x_P: Float64, y_P: Float64, w_P: Float64, step: float) -> _Candidate:
         design_P3 = root_P[:, None] * np.stack([np.sin(turns_P), np.cos(turns_P), np.ones_like(x_P)], axis=1)
         (sine, cosine, level), *_ = np.linalg.lstsq(design_P3, root_P * y_P, rcond=None)
         rest = float(np.square(root_P * y_P - design_P3 @ (sine, cosine, level)).sum())
-        # Half a period, as the height has a sign.
+        # Within half a period, as the height may be negative.
         start = -math.atan2(cosine, sine) / (2 * np.pi) * period % (period / 2)
         best = min(best, (rest, period, _rounded(start, 10.0 ** math.floor(math.log10(period / 50)))))
     _, period, start = best

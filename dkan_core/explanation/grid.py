@@ -1,4 +1,4 @@
-"""Where a column's curve is read: values that exist, in the column's own unit, each with its share of the rows.
+"""The points at which a column's curve is read: existing values in the column's unit, each with its share of the rows.
 
 Shape suffixes: N rows, P points, K bins.
 """
@@ -15,17 +15,17 @@ from dkan_core.explanation.columns import EXACT_KNOTS, Cells, Column, encode_val
 from dkan_core.explanation.scales import WEEKDAYS, Scale, written_time
 from dkan_core.utils.arrays import Arrays, Float64
 
-# As many bars with names as are legible in a figure of 3.7 inches; a month of the year fits.
+# Most bars with legible names in a figure of 3.7 inches; the months of a year fit.
 MAX_LEVELS = 12
-# More marks than these cover the curve. Rows of other frequent values are read at the nearest point of the line: where
-# they are more than this share, it passes through such values, which may be all there are for a long stretch.
+# More marks than these would cover the curve. Rows of other frequent values are read at the nearest point of the line;
+# if they are more than this share, the line passes through such values, which may be the only ones for a long stretch.
 MAX_MARKS, MAX_UNMARKED = 16, 0.1
-# The even ones draw the curve, the quantiles put more points where the rows are: together at most 40 values to set.
+# Even points draw the curve; quantiles put more points where the rows are. At most 40 values are read in all.
 EVEN_POINTS, QUANTILE_POINTS = 24, 16
-# Half a percent at each end is not shown: one outlier would squeeze all other rows into a corner.
+# Half a percent at each end is cut off: one outlier would squeeze all other rows into a corner.
 TAIL = 0.005
-# Ratio of the largest size to that at the lower quartile, from which on the smaller values are not told apart on a
-# linear axis: they would lie within a twentieth of it.
+# From this ratio of the largest size to the lower quartile on, the axis is not linear: the smaller values would lie
+# within a twentieth of it.
 LONG_TAIL = 20.0
 
 Role = Literal["curve", "mark", "level", "missing"]
@@ -115,13 +115,13 @@ def _numeric_grid(column: Column, values_N: Float64) -> Grid:
     present = np.sort(values_N[~np.isnan(values_N)])
     distinct = np.unique(present)
     scale, marks = even_scale(column), np.empty(0)
-    # So few values are a list rather than a scale: nothing lies between them.
+    # Few values are shown as a list of levels, as nothing lies between them.
     if len(distinct) <= MAX_LEVELS:
         points, role = distinct, "level"
     else:
-        # Rows after the time of training are all at its end, where the curve that was learned is not.
+        # Rows later than the training data would all be at the end of the axis, away from the learned curve.
         spread = np.sort(np.concatenate([present, column.knots])) if column.is_time else present
-        # One that stands for unknown is no end of the curve.
+        # A value that stands for unknown is not an end of the curve.
         apart = distinct[np.isin(distinct, column.apart)]
         spread = spread[~np.isin(spread, apart)]
         low, high = shown_range(spread)
@@ -154,7 +154,7 @@ def _curve_points(column: Column, present: Float64, low: float, high: float, sca
     frequent = column.frequent[(column.frequent >= low) & (column.frequent <= high)]
     if len(column.knots) <= EXACT_KNOTS and (not len(frequent) or 2 * len(column.frequent) >= len(column.knots)):
         return np.unique(inside), np.empty(0)
-    # Too many values for a point each: points of the curve's own choice, and frequent values beside it as marks.
+    # With too many values for a point each, the curve has chosen points, and frequent values become marks.
     even = scale.even(low, high, EVEN_POINTS)
     ranks = np.quantile(inside, np.linspace(0, 1, QUANTILE_POINTS), method="nearest")
     points = np.unique(np.concatenate([column.rounded(even), ranks]))
@@ -168,14 +168,14 @@ def _curve_points(column: Column, present: Float64, low: float, high: float, sca
 
 
 def shown_range(present: Float64) -> tuple[float, float]:
-    """Return the ends of the axis: the middle 99% of the sorted values, also of those that differ from the commonest.
+    """Return the ends of the axis: the middle 99% of the sorted values, with and without the most common value.
 
     >>> shown_range(np.array([0.0] * 1000 + [5.0, 6.0, 7.0]))
     (0.0, 7.0)
     """
     values, counts = np.unique(present, return_counts=True)
     rest = present[present != values[np.argmax(counts)]]
-    # Of those that differ only where they are a thousandth of the rows: fewer are outliers themselves.
+    # The others count only if they are a thousandth of the rows: fewer are outliers themselves.
     ends = [
         np.quantile(part, [TAIL, 1 - TAIL], method="nearest")
         for part in (present, rest)
@@ -199,7 +199,7 @@ def written_value(column: Column, value: float) -> str:
 
 
 def choose_scale(column: Column, present: Float64, low: float) -> Scale:
-    """Return an even scale, or one that shows a long tail: logarithmic above zero, else like it on both sides."""
+    """Return an even scale; for a long tail a logarithmic one, with an inverse hyperbolic sine if values reach 0."""
     if column.is_time:
         return even_scale(column)
     sizes = np.abs(present[present != 0])
@@ -209,9 +209,9 @@ def choose_scale(column: Column, present: Float64, low: float) -> Scale:
 
 
 def _points_of(points: Float64, marks: Float64, scale: Scale, values_N: Float64) -> npt.NDArray[np.int64]:
-    """Return the mark that each value is, or else the index of the point nearest to it on the axis."""
+    """Return the index of each value's mark or else of the nearest point on the axis; -1 if it is missing."""
     between = scale.inverse((scale.forward(points)[1:] + scale.forward(points)[:-1]) / 2)
-    # Halfway between two neighbouring floats there is none.
+    # No float lies halfway between two neighbouring floats.
     between = np.minimum(between, np.nextafter(points[1:], -np.inf))
     point_N = np.searchsorted(between, values_N).astype(np.int64)
     for index, mark in enumerate(marks, len(points)):

@@ -13,9 +13,9 @@ from dkan_core.explanation.columns import Column, listed_codes
 from dkan_core.explanation.model_response import ModelResponse
 from dkan_core.utils.arrays import Array
 
-# Of a column; measured are three times as many, as a gradient may take a few for weaker than they are.
+# Ids to show of a column. Three times as many are measured, as the gradient may rank some too low.
 STRONGEST, MEASURED = 20, 60
-# In a reason; an id more is a few characters of every row.
+# Ids in a reason; each takes a few characters in every row.
 NAMED = 5
 NO_IDS, OTHER_ID = "no IDs", "another ID"
 
@@ -26,14 +26,14 @@ class IdEffect:
 
     id: str
     share: float
-    """Of the rows read that have it."""
+    """Share of the rows read that have it."""
 
     effect: float
     """Mean over rows of the log-odds with it less those without it."""
 
     @property
     def weight(self) -> float:
-        """The standard deviation of the log-odds that it answers for: large where it does much and is not rare."""
+        """The standard deviation of the log-odds due to it: large where the effect is large and the id is not rare."""
         return abs(self.effect) * float(np.sqrt(self.share * (1 - self.share)))
 
 
@@ -52,7 +52,7 @@ class ListedIds:
 def read_ids(response: ModelResponse, column: Column, rows: int) -> ListedIds:
     """Measure what the strongest ids of a column do to the log-odds of the first label explained.
 
-    Those to be measured are chosen by the mean gradient: it tells for every id at once what its weights would do.
+    The ids to measure are chosen by the mean gradient, which estimates the effect of every id at once.
 
     Args:
         response: The model's.

@@ -15,8 +15,8 @@ from dkan_core.utils.arrays import Array, Float64
 
 Advance = Callable[[int], None]
 
-# Fewer than elsewhere (64), as the strongest columns are measured again on more rows. A fingerprint of 1,024 sparse
-# columns takes seconds with it.
+# Fewer than elsewhere (64), as the strongest columns are measured again on more rows, and 1,024 sparse columns of a
+# fingerprint then take seconds.
 LEAST_ROWS = 16
 
 
@@ -79,7 +79,7 @@ def rank_by_effect(
     """
     few = affordable_rows(response.arrays, len(columns), cells, least=LEAST_ROWS)
     found = first or first_effects(response, columns, cells=cells, seed=seed, advance=advance)[0]
-    # Twice as many as wanted, so that a column that a few rows ranked too low can still come back.
+    # Twice as many as wanted, in case a few rows ranked a column too low.
     many = affordable_rows(response.arrays, 2 * top, cells, least=LEAST_ROWS)
     ranked = sorted(zip(found, columns, strict=True), key=lambda pair: -pair[0].effect)
     if many > few:
@@ -118,7 +118,7 @@ def _effects(
         changes.append((changed_M[:rows], [(column, cells[slice(rows)])]))
     found: list[list[Importance]] = [[] for _ in range(response.log_odds_NL.shape[1])]
     for column, (chosen, _), after_ML in zip(columns, changes, response.to_changes(changes), strict=True):
-        # Halved, as both the row's own value and the exchanged one vary.
+        # Halved, as both the row's own value and the exchanged one are random.
         squares_ML = np.square(after_ML - response.log_odds_NL[chosen]) / 2
         for of_label, squares_M in zip(found, squares_ML.T, strict=True):
             effect, error = _root_mean(squares_M, changed[column.name], total) if len(chosen) else (0.0, 0.0)
@@ -140,7 +140,7 @@ def _root_mean(squares_N: Float64, share: float, total: int) -> tuple[float, flo
 
 def _orders(seed: int, column: Column, rows: int, count: int) -> list[Rows]:
     """Return permutations that depend on nothing but seed, column and rows."""
-    # Seeded by the name, not by the position: a column more in the data does not change what the others show.
+    # Seeded by name, not by position, so that an additional column does not change the results of the others.
     generator = np.random.Generator(np.random.PCG64([seed, *column.name.encode()]))
     return [generator.permutation(rows) for _ in range(count)]
 
@@ -207,7 +207,7 @@ def _shuffled(response: Response, column: Column, order_N: Rows) -> Float64:
 def mean_importance(rankings: Sequence[list[Importance]]) -> list[Importance]:
     """Return the means over labels of the importance of every column, the largest first; of one label, its importances.
 
-    The loss of average precision is left out of means, as each label measures it for columns of its own.
+    The loss of average precision is left out of the means, as it is measured for other columns of each label.
     """
     if len(rankings) == 1:
         return rankings[0]
@@ -225,7 +225,7 @@ def _mean(together: Sequence[Importance]) -> Importance:
         name=together[0].name,
         kind=together[0].kind,
         effect=float(np.mean([importance.effect for importance in together])),
-        # Labels are measured on the same rows, so that their errors go together: the mean is the most that it can be.
+        # All labels are measured on the same rows, so their errors are correlated: the mean is an upper bound.
         effect_error=float(np.mean([importance.effect_error for importance in together])),
         effect_rows=min(importance.effect_rows for importance in together),
         slope=float(np.mean(slopes)) if slopes else None,

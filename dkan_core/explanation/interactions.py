@@ -18,7 +18,7 @@ from dkan_core.explanation.response import Response, affordable_rows, respond, r
 from dkan_core.explanation.scales import Scale, ScaleKind
 from dkan_core.utils.arrays import Array, Arrays, Float64
 
-# What float32 leaves, in log-odds, of a pair whose columns only add up.
+# Rounding error of float32, in log-odds, in the own part of a pair whose columns only add up.
 ROUNDING = 1e-5
 
 
@@ -42,7 +42,7 @@ class PairAxis:
 
     name: str
     names: list[str]
-    """What stands for each bin: a value, or a level's name."""
+    """The value that represents each bin, or the level's name."""
 
     edges: list[float]
     """Ends of the bins of a number; empty for levels."""
@@ -51,7 +51,7 @@ class PairAxis:
     scale_width: float
 
     ranges: Sequence[str] = ()
-    """What each bin of a number reaches from and to, as text; empty for a bin of one value."""
+    """Lower and upper end of each bin of a number, as text; empty for a bin of one value."""
 
     @property
     def on_axis(self) -> Scale:
@@ -69,7 +69,7 @@ class PairMap:
     """Both columns' effect, a row for each bin of the first."""
 
     own: list[list[float]]
-    """What is left of it without each column's own effect."""
+    """The joint effect minus each column's own effect."""
 
     rows: list[list[int]]
     """Rows of the data in each bin; the model says little about a bin without any."""
@@ -123,7 +123,7 @@ def find_interactions(
         advance: Called with 1 after each pair.
     """
     cut = [_cut(column, response.arrays, bins, even=False) for column in columns]
-    # A column with one value, or none, does nothing with another one.
+    # A column with fewer than two values cannot interact.
     cut = [part for part in cut if len(part.cells) > 1]
     pairs = list(itertools.combinations(cut, 2))
     passes = sum(len(first.cells) * len(second.cells) for first, second in pairs)
@@ -134,7 +134,7 @@ def find_interactions(
         (joint_AB,), (own_AB,) = _parts(effect_P, first, second)
         weights_AB = np.outer(first.weights_A, second.weights_A)
         own, joint = (float((weights_AB * np.square(part)).sum()) for part in (own_AB, joint_AB))
-        # Rounding may make the part a little larger than the whole.
+        # Rounding may make the own part a little larger than the whole.
         share = min(1.0, own / joint) if joint else 0.0
         found.append(
             Interaction(first=first.column.name, second=second.column.name, strength=float(np.sqrt(own)), share=share)
@@ -245,7 +245,7 @@ def _cut_category(column: Column, codes_N: npt.NDArray[np.int64], bins: int) -> 
 
 
 def _cut_number(column: Column, values_N: Float64, bins: int, even: bool) -> _Bins:
-    # What stands for unknown is left out, as missing values are.
+    # Values that stand for unknown are left out, like missing ones.
     unknown_N = np.isnan(values_N) | np.isin(values_N, column.apart)
     present = np.sort(values_N[~unknown_N])
     distinct = np.unique(present)
@@ -267,7 +267,7 @@ def _cut_number(column: Column, values_N: Float64, bins: int, even: bool) -> _Bi
     bin_N = np.searchsorted(between, values_N, side="right").astype(np.int64)
     bin_N[unknown_N] = -1
     names = [written_value(column, value) for value in stand_ins]
-    # Of whole numbers, a bin of width 1 has one.
+    # With whole numbers, a bin of width 1 holds a single value.
     ranges = [
         "" if column.whole and stop - start == 1 else f"{written_value(column, start)} to {written_value(column, stop)}"
         for start, stop in itertools.pairwise(edges.tolist())
@@ -311,7 +311,7 @@ def _ranks(bins: int) -> list[float]:
 
 def _stand_in(present: Float64, low: float, high: float, column: Column) -> float:
     """Return the median of the sorted values in a bin, or its middle where it has none."""
-    # A value that rows have, rather than the middle: between the values of the data, what the model says is a guess.
+    # The median and not the middle: between existing values, the model's output is a guess.
     start, stop = np.searchsorted(present, [low, high])
     if start < stop:
         return float(present[(start + stop) // 2])

@@ -6,7 +6,7 @@ from dkan_core.data.encoding.preprocessor import FIRST_CODE, Preprocessor
 from dkan_core.explanation.columns import read_codes, read_values, source_columns
 from dkan_core.utils.arrays import Arrays
 
-# Stands for a category that was rare or unseen: no model knows it.
+# Text for categories that were rare or unseen; no vocabulary contains it.
 UNKNOWN = "\N{REPLACEMENT CHARACTER}dkan: not in the vocabulary"
 
 
@@ -22,9 +22,9 @@ def inverse_transform(arrays: Arrays, encoding: Preprocessor) -> pa.Table:
         if column.scored is not None:
             columns[column.name] = pa.array(read_values(column, arrays), from_pandas=True)
         elif column.coded is not None:
-            # Values that share a code stay apart from those that have one, in whatever encoding.
+            # Each hash bucket has a text of its own, so that no encoding mixes its values with those that have a code.
             others = [f"{UNKNOWN} {name}" for name in column.coded.names[len(column.coded.vocabulary) :]]
-            # In the order of the codes: unseen, missing, known ones.
+            # In the order of codes: unseen, missing, known values.
             names = [UNKNOWN, None, *column.coded.vocabulary, *others]
             assert names.index(None) + 1 == FIRST_CODE
             columns[column.name] = pa.array(names, pa.string()).take(pa.array(read_codes(column, arrays)))

@@ -33,13 +33,13 @@ from dkan_core.utils.torch_resources import best_device, torch_threads
 CurveWithErrors = tuple[ReadCurve, Float64 | None]
 """A curve and its standard error at each point, where that is known."""
 
-# Columns of which every pair is measured: 28 pairs. Their number grows with the square.
+# Columns whose pairs are all measured: 28 pairs. Their number grows with the square.
 PAIRED = 8
-# Values of a column in a pair. A pair takes their square times its rows of scoring: seven are the fewest that show a
-# bend on both sides of the middle. A map is looked at, and gets more.
+# Values of a column in a pair. The cost of a pair is their square times its rows: seven are the fewest that show a
+# bend on both sides of the middle. A map, which is drawn, has more.
 PAIR_BINS, MAP_BINS = 7, 16
-# Values in the map of a pair with sharp effects, such as latitude and longitude: its term has more than so many bins on
-# both sides.
+# Values in the map of a pair with sharp effects, such as latitude and longitude: one whose term has more than
+# ``SHARP_TERM_BINS`` bins on both sides.
 SHARP_MAP_BINS, SHARP_TERM_BINS = 48, 64
 # Rows over which a pair is averaged; the mean over 100 moves little from sample to sample.
 PAIR_ROWS = 100
@@ -122,7 +122,7 @@ def read_effects(
 def _columns(saved: SavedModel) -> list[Column]:
     """Return all columns that a model reads, those of ids last."""
     config = saved.config
-    # A value code that the model has no weights for is no point where its curve could jump.
+    # If the model has no weights for a value code, its curve cannot jump there.
     exact = {index for group in config.one_hot_groups for index in group}
     exact |= {*config.blended.coded} if config.blended is not None else set()
     return [*source_columns(saved.preprocessor, exact), *listed_columns(saved.preprocessor)]
@@ -130,8 +130,8 @@ def _columns(saved: SavedModel) -> list[Column]:
 
 def _threads(model: TabularModel) -> int:
     """Return how many threads compute what a model answers to changed rows."""
-    # Where only changes are computed, batches are so small that threads which wait for each other cost more than they
-    # save: on two busy cores ten times as much.
+    # If only changes are computed, batches are so small that synchronizing threads costs more than they save: ten times
+    # as much on two busy cores.
     return 1 if model.first_layer_is_sum else torch.get_num_threads()
 
 
@@ -186,7 +186,7 @@ def read_label(
         best = [by_name[name] for name in names if name in by_name]
         ranked = reader.with_precision_drops(ranked, best)
         ids = [read_ids(response, column, effort.curve_rows) for column in columns if column.listed is not None]
-        # Ids have no order that a curve could be drawn along, and are no column of a pair.
+        # Ids have no order to draw a curve along, and are not paired.
         best = [column for column in best if column.listed is None]
         curves = reader.curves(best)
         terms = reader.terms
@@ -208,7 +208,7 @@ def read_label(
 
 def _paired(model: TabularModel, effort: Effort, columns: int) -> int:
     """Return of how many columns every pair is measured."""
-    # The pairs of an additive model are known.
+    # The pairs of an additive model are known already.
     return min(PAIRED, effort.top, columns) if effort.maps and not isinstance(model, AdditiveFastKAN) else 0
 
 
@@ -266,7 +266,7 @@ class _LabelReader:
             advance=self.advance,
             first=effects,
         )
-        # A curve that is a table has steps and no gradient.
+        # A table of values has steps and no gradient.
         if not self.effort.slopes or "numeric" not in arrays or self.terms is not None:
             return ranked
         slopes_F = measure_slopes(self.saved.module, best_device(), arrays, self.index, cells)
@@ -291,7 +291,7 @@ class _LabelReader:
     def curves(self, columns: Sequence[Column]) -> list[Curve]:
         """Return the curves of columns, with bands and formulas."""
         counts = self.saved.preprocessor.counts or {}
-        # Every row is in one bin of each column.
+        # Each row is in exactly one bin of each column, so any histogram sums to the number of rows.
         train_rows = sum(next(iter(counts.values()), []))
         model = self.saved.module
         read = (
@@ -310,7 +310,7 @@ class _LabelReader:
 
     def _read_curves(self, columns: Sequence[Column], train_rows: int) -> Sequence[CurveWithErrors]:
         """Return curves, with standard errors if the model says how many rows it was trained on."""
-        # Shared out evenly: the last curve is as exact as the first one.
+        # Shared evenly, so that the last curve is as exact as the first one.
         cells = self.effort.cells / min(self.effort.top, len(self.columns))
         read = []
         for column in columns:

@@ -20,18 +20,18 @@ from dkan_core.scoring import probabilities
 from dkan_core.scoring.probabilities import CHUNK_OUTPUTS, INPUTS, chunks_of
 from dkan_core.utils.arrays import Arrays, Float64
 
-# Log-odds beyond are probabilities of one in nine million, where float32 leaves no digits: a difference of two of them
-# says nothing, and one row of that kind would outweigh all others in a mean of squares.
+# Larger log-odds are probabilities of one in nine million, for which float32 has no digits left: their differences
+# mean nothing, and one such row would outweigh all others in a mean of squares.
 LARGEST = 16.0
-# Outputs of the first layer that are kept, 256 MB; those of further rows are computed whenever they are needed.
+# First-layer outputs to keep, 256 MB; those of further rows are computed whenever they are needed.
 KEPT_OUTPUTS = 1 << 26
 
 
 class ModelResponse(Response):
     """The log-odds of a model, within ±16.
 
-    If the model's first layer is a sum over columns, only the terms of the columns that change are computed, and the
-    rest of the network: the work does not grow with the number of columns, but for the lookups of a blend's terms.
+    If the model's first layer is a sum over columns, only the terms of changed columns and the rest of the network are
+    computed: the work does not grow with the number of columns, except for the lookups of a blend's terms.
 
     Args:
         model: The model in eval mode, on ``device``.
@@ -45,7 +45,7 @@ class ModelResponse(Response):
 
     def __init__(self, model: TabularModel, device: torch.device, labels: Sequence[int], arrays: Arrays) -> None:
         arrays = {name: arrays[name] for name in INPUTS if name in arrays}
-        # What scores fastest may know its members' mean alone.
+        # The fastest form for scoring may hold only the members' mean.
         self._with_members, model = model, model.for_scoring()
         self._model, self._device, self._labels = model, device, list(labels)
         self._step = max(1, CHUNK_OUTPUTS // model.first_width)

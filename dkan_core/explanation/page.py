@@ -21,17 +21,19 @@ from dkan_core.report.figures.svg import page_element
 from dkan_core.report.templating import Card, inline_script, render_html
 from dkan_core.utils.hints import some_of
 
-# Of all labels together: with more, a browser takes seconds to search. All of them are in ``explanation.json``.
+# Rows of the searchable table, over all labels: with more, a browser takes seconds to search. ``explanation.json`` has
+# them all.
 TABLE_ROWS = 5000
-# Each label has a dozen figures, some 300 KB; the report has as many.
+# Labels with a panel: each has a dozen figures, some 300 KB, and the report has as many.
 LABEL_PANELS = 30
-# Fewer columns are found at a glance.
+# With fewer columns, no search field is needed.
 LEAST_TO_FIND = 8
-# Of all labels together: 65 terms of flights, half of them pairs, have 20,000. All terms are in ``explanation.json``.
+# Cells of terms, over all labels: 65 terms of flight data, half of them pairs, have 20,000. ``explanation.json`` has
+# them all.
 TERM_CELLS = 60_000
-# What opens and closes a table takes as much room as so many numbers.
+# The markup around a table takes as much space as so many cells.
 CELLS_AROUND = 20
-# Columns whose effect changed, and names of columns that one model alone reads.
+# Columns with changed effects, and names of columns that only one model reads, to show.
 SHIFT_ROWS = 12
 # Bars in the section of the report.
 SECTION_BARS = 10
@@ -39,7 +41,7 @@ SECTION_BARS = 10
 PAIR_ROWS = 10
 # Columns in the table of all labels.
 COMPARED_COLUMNS = 20
-# Of the summed squared effects: how many columns make it up is counted.
+# Share of the summed squared effects; the page says how many columns make it up.
 EFFECT_SHARE = 0.9
 
 
@@ -98,7 +100,7 @@ def _panel(found: LabelExplanation, drawings: LabelDrawings, cells: int) -> dict
     """Return what the page shows of a label, with so many numbers of its terms at most."""
     terms, shown = found.terms or [], []
     for term in terms:
-        # One with sharp effects may be too large for a page.
+        # The table of a term with sharp effects may be too large for a page.
         room = term.cells + CELLS_AROUND
         if term.strength > ROUNDING and room <= cells:
             shown.append(_term(term))
@@ -167,7 +169,7 @@ def _facts(found: Explanation | LabelExplanation) -> list[tuple[str, str, str]]:
     if isinstance(found, LabelExplanation) and found.interactions:
         pair = found.interactions[0]
         facts.append(("Strongest pair", _size(pair.strength), f"log-odds: {pair.first} × {pair.second}"))
-    # Squared, as variances add up where effects do not.
+    # Squared, because variances add up and effects do not.
     most = _columns_for([importance.effect**2 for importance in found.importance])
     facts.append((f"Columns for {EFFECT_SHARE:.0%}", f"{most:,}", "of the summed squared effects"))
     if found.average_precision is not None:
@@ -220,13 +222,13 @@ def _spoken(curve: Curve) -> str:
 
 
 def _about_curve(curve: Curve, effect: float) -> str:
-    # What a column does with others is no part of its curve, which would be flat beside a large effect.
+    # The figure shows only the column's own effect, which may be small beside its total effect with others.
     parts = [f"Effect {effect:.2f} log-odds; alone, as the figure shows, {min(effect, effect_alone(curve)):.2f}."]
     if curve.formula is not None:
         parts.append(f"About {curve.formula.text} (R² {curve.formula.r2:.2f}).")
     if departing_marks(curve):
         parts.append("Orange: frequent values that the model treats apart.")
-    # Else a reader would take the bars for all there is.
+    # Otherwise a reader would think that these are all levels.
     if curve.shape == "levels" and curve.hidden_rows:
         shown = sum(point.rows for point in curve.points)
         parts.append(

@@ -31,7 +31,7 @@ BASELINE = b"dkan.baseline_log_odds"
 """Key of an output file's metadata: the log-odds by label that contributions start from, as JSON."""
 
 
-# 64-bit floats below are whole numbers exactly, where they are whole numbers.
+# Below this, float64 holds whole numbers exactly.
 WHOLE_NUMBERS = float(2**53)
 
 
@@ -79,7 +79,7 @@ class ReasonFinder:
         self._names = pa.array([CROSS.join(columns) for columns in self._explainer.sources])
 
     def of_label(self, label: str) -> Self:
-        """Return the same for one of its labels."""
+        """Return a finder for one of its labels."""
         narrowed = copy.copy(self)
         narrowed.labels = (label,)
         narrowed._explainer = self._explainer.of_labels([self.labels.index(label)])
@@ -93,7 +93,7 @@ class ReasonFinder:
 
     @property
     def part(self) -> str:
-        """What a contribution is one of: "column", or "term" of an additive model, which has pairs of columns, too."""
+        """What a contribution belongs to: a "column", or in an additive model, which also has pairs, a "term"."""
         return "term" if isinstance(self._explainer, AdditiveExplainer) else "column"
 
     @property
@@ -103,7 +103,7 @@ class ReasonFinder:
 
     @property
     def baseline(self) -> dict[str, float]:
-        """What contributions are added to, by label: mean log-odds over background rows, or the intercept of terms."""
+        """By label, the starting point of contributions: mean log-odds over background rows, or the intercept."""
         return dict(zip(self.labels, self._explainer.baseline.tolist(), strict=True))
 
     @property
@@ -146,7 +146,7 @@ class ReasonFinder:
         return pa.array(texts, pa.string())
 
     def _strongest(self, found_NF: npt.NDArray[np.float32], texts: Sequence[pa.Array], count: int) -> pa.ListArray:
-        # Stable: of equal contributions the earlier column is first, on every machine.
+        # A stable sort: equal contributions keep the order of columns on every machine.
         order_NK = np.argsort(-np.abs(found_NF), axis=1, kind="stable")[:, :count]
         rows, reasons_per_row = order_NK.shape
         cells = (order_NK * rows + np.arange(rows)[:, None]).ravel()
@@ -171,13 +171,13 @@ def value_texts(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     plain = in_seconds(plain) if pa.types.is_duration(plain.type) else plain
     texts = plain.cast(pa.string())
     if pa.types.is_timestamp(plain.type) or pa.types.is_time(plain.type):
-        # Before the time zone.
+        # Removes zero fractions of seconds, which stand before the time zone.
         texts = pc.replace_substring_regex(texts, r"\.0+(Z|[+-]\d+)?$", r"\1")
-        # As times without a zone are written elsewhere; a server has timestamps where a file has dates.
+        # Midnight is left out, as elsewhere: a server has timestamps where a file has dates.
         texts = pc.replace_substring_regex(texts, " 00:00:00$", "")
     if not pa.types.is_floating(plain.type):
         return texts
-    # Without an exponent, as the same number is written where it is an integer.
+    # Whole numbers are written without an exponent, like integers.
     numbers = plain.cast(pa.float64())
     is_whole = pc.and_(pc.equal(pc.round(numbers), numbers), pc.less(pc.abs(numbers), WHOLE_NUMBERS))
     whole_texts = pc.if_else(is_whole, numbers, 0.0).cast(pa.int64()).cast(pa.string())

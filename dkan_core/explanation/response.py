@@ -11,16 +11,16 @@ from dkan_core.explanation.columns import Rows, Settings, changed_rows
 from dkan_core.scoring.probabilities import chunks_of
 from dkan_core.utils.arrays import Arrays, Float64
 
-# Changed rows that are built at once: two batches of scoring. More would take memory and be no faster.
+# Changed rows to build at once: two batches of scoring. More would take memory and be no faster.
 CHUNK_ROWS = 32_768
-# For wide data: 32 MB of uint8 scores, 128 MB of codes.
+# Limit for wide data: 32 MB of uint8 scores, 128 MB of codes.
 CHUNK_CELLS = 1 << 25
 
 LogOdds = Callable[[Arrays], Float64]
 """Prepared arrays to log-odds ``(N, L)``."""
 
 Change = tuple[Rows, Settings]
-"""Some of the rows (M), and what they hold in some columns after the change."""
+"""The changed rows (M), and their new values in some columns."""
 
 
 class Response:
@@ -112,7 +112,7 @@ def width(arrays: Arrays) -> int:
 
 
 def first_rows(arrays: Arrays, count: int) -> Arrays:
-    """Return the first rows; as ``prepare`` shuffled them, they are a fair sample."""
+    """Return the first rows, a fair sample because ``prepare`` has shuffled them."""
     return {name: array[:count] for name, array in arrays.items()}
 
 

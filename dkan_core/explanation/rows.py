@@ -27,11 +27,11 @@ from dkan_core.utils.storage.staging import staged_folder
 from dkan_core.utils.torch_resources import best_device, torch_threads
 
 PAGE = "rows.html"
-# Each is some 10 KB of the page. Of more, ``dkan predict --reasons`` writes the reasons as columns.
+# Each row takes some 10 KB of the page. For more rows, ``dkan predict --reasons`` writes the reasons as columns.
 MAX_ROWS = 200
-# Of a row's line in the contents.
+# Reasons in a row's line of the table of contents.
 REASONS_IN_CONTENTS = 2
-# Of the table of all columns below a waterfall; those of a thousand columns are hardly read.
+# Rows of the table below a waterfall; nobody reads a thousand columns.
 TABLE_ROWS = 60
 
 logger = logging.getLogger(__name__)
@@ -92,7 +92,7 @@ def explain_rows(
             saved = SavedModel(model_folder)
         shown = _chosen_label(saved, label)
         total = sum(check_sources(saved, paths, [])[1])
-        # One thread, as where a model is explained: chunks are so small that threads would wait for each other.
+        # One thread, as in ``explain``: chunks are so small that threads would wait for each other.
         with torch_threads(1):
             device = best_device()
             saved.module.to(device)
@@ -131,7 +131,7 @@ def _explained(
 
 
 def _reasons(finder: ReasonFinder, rows: pa.RecordBatch, path: str) -> list[list[Reason]]:
-    """Return the reasons of each row, of all columns or terms."""
+    """Return each row's reasons, for all columns or terms."""
     (found,) = finder.find(rows, len(finder.columns), path)
     return [[Reason(**reason) for reason in row] for row in found.to_pylist()]
 

@@ -11,11 +11,11 @@ import pyarrow.compute as pc
 from dkan_core.utils.arrays import Float64
 
 ScaleKind = Literal["linear", "log", "asinh", "time"]
-"""Even; by the logarithm; around zero, by the inverse hyperbolic sine; even, of seconds since 1970."""
+"""Linear; logarithmic; inverse hyperbolic sine, which is linear around zero; linear in seconds since 1970."""
 
 WEEKDAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 
-# Steps of an axis of times, as NumPy's units and how many of them, and the characters of an ISO date that tell them.
+# Steps of a time axis, as a NumPy unit and a number of them, with the characters of an ISO date that are written.
 TIME_STEPS = (
     *(("m", count, 16) for count in (1, 5, 15, 30)),
     *(("h", count, 16) for count in (1, 3, 6, 12)),
@@ -23,7 +23,7 @@ TIME_STEPS = (
     *(("M", count, 7) for count in (1, 3, 6)),
     *(("Y", count, 4) for count in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)),
 )
-# How many of so many characters have room below a figure.
+# How many tick texts of a length fit below a figure.
 MOST_TIMES = {16: 3, 10: 4, 7: 6, 4: 8}
 
 
@@ -51,7 +51,7 @@ class Scale:
     def even(self, low: float, high: float, count: int) -> Float64:
         """Return values from ``low`` to ``high`` that lie evenly on the axis."""
         first, last = self.forward(np.array([low, high]))
-        # Of halves: the distance of the largest numbers of either sign is none that float64 has.
+        # Computed on halves: the distance between the largest positive and negative numbers overflows float64.
         values = self.inverse(2 * np.linspace(first / 2, last / 2, count))
         values[[0, -1]] = low, high
         return values
@@ -101,7 +101,7 @@ def time_ticks(low: float, high: float) -> list[tuple[float, str]]:
 
 def _multiples(low: float, high: float, unit: str, count: int) -> npt.NDArray[np.datetime64]:
     """Return the multiples of a step between two times; of too many the first ones."""
-    # Years are counted from 1970, which is no multiple of ten.
+    # NumPy counts years from 1970, which is no multiple of ten.
     offset = 1970 if unit == "Y" else 0
     start = np.array(int(low), "datetime64[s]").astype(f"datetime64[{unit}]").astype(np.int64) + offset
     positions = (start // count + np.arange(max(MOST_TIMES.values()) + 2)) * count - offset

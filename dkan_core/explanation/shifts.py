@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from dkan_core.explanation.curves import Curve
 
-# In log-odds; less is rounding.
+# In log-odds; smaller changes are rounding.
 LEAST_CHANGE = 5e-4
 
 
@@ -38,7 +38,7 @@ class RowShift:
     """A row whose score changed."""
 
     number: int
-    """Which of the rows read it is, from 0."""
+    """Row number among the rows read, from 0."""
 
     probability: float
     earlier_probability: float

@@ -18,8 +18,8 @@ from dkan_core.model.blended import BlendedFastKAN
 from dkan_core.model.decoding import decode_scores
 from dkan_core.utils.arrays import Arrays, Float64
 
-# Smaller than the chunks that are only scored (in ``response``): until the gradient is taken, what the forward pass
-# computed in every layer is kept, many floats for each value.
+# Smaller than the chunks for scoring (in ``response``), because the forward pass keeps every layer's outputs, many
+# floats per value, until the gradient is taken.
 CHUNK_ROWS = 8192
 CHUNK_CELLS = 1 << 22
 
@@ -33,10 +33,10 @@ def add_slopes(ranked: Sequence[Importance], columns: Sequence[Column], slopes_F
 def measure_slopes(model: TabularModel, device: torch.device, arrays: Arrays, label: int, cells: float) -> Float64:
     """Return the mean absolute gradient of the log-odds by each score, times the scores' standard deviation.
 
-    For a term ``w * score`` of a sum, this is the term's standard deviation. The gradient is taken by scores alone, at
-    the values that rows have. A category has none: there is nothing between two codes. The code of a number's frequent
-    value, and crosses with it, stay as they are, so that what the model learned of the number through them is missing
-    here. That is why ``effect`` is what ranks.
+    For a term ``w * score`` of a sum, this is the term's standard deviation. The gradient is taken by scores only, at
+    the values that rows have; categories have none, as nothing lies between two codes. The codes of a number's frequent
+    values, and crosses with them, stay unchanged, so the slope misses what the model learned through them. That is why
+    columns are ranked by ``effect``.
 
     A missing value has no score to differentiate by: the mean gradient leaves such rows out. In the standard deviation
     they count as the score that the model reads for them, which is 0.
@@ -84,7 +84,7 @@ def _summed_gradients(model: TabularModel, chunk: dict[str, Tensor], label: int)
     # Rows do not depend on each other, so the gradient of their sum holds each row's own.
     (gradient_BF,) = torch.autograd.grad(odds_B.sum(), scores_BF)
     if isinstance(model, BlendedFastKAN):
-        # What is looked up in tables has no gradient.
+        # Table lookups have no gradient.
         of_tables_BF = model.term_slopes(chunk["numeric"])[:, :, label]
         gradient_BF = gradient_BF + of_tables_BF * (odds_B[:, None].abs() < LARGEST)
     return (gradient_BF.abs() * _present(chunk["numeric"])).sum(dim=0, dtype=torch.float64)

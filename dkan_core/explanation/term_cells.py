@@ -1,7 +1,7 @@
-"""A term as the values that a reader sees: what each adds, how many rows have it, and how it is set.
+"""The cells of a term, one per value that is shown: its effect, its training rows, and how it is set.
 
-A numeric column may have two numbers of the table for a value, that of its score and that of a frequent value: what
-counts is their sum, and setting the sum of a frequent value sets the latter.
+The table may have two numbers for a value of a numeric column, that of its score and that of a frequent value. Only
+their sum matters; setting the effect of a frequent value changes the latter.
 
 Shape suffixes: C cells, V rows of the table.
 """
@@ -51,7 +51,7 @@ class TermCells:
     """The first cell of a frequent value: these depend on the cells before."""
 
     ordered: bool
-    """Whether it is a number's."""
+    """Whether the values are numbers."""
 
     def effects(self, table_V: Float64) -> Float64:
         """Return what each value adds."""
@@ -102,7 +102,7 @@ def _with_values(
     weight_V = terms.weight_V
     rest_C = weight_V[term.rows].copy()
     np.subtract.at(rest_C, score_C - term.first, weight_V[of_values])
-    # A score's number stands for the values that are not frequent; that of missing ones is added to a code of its own.
+    # A score's number adds to that of the code for values that are not frequent, in cell 0 to the code for missing.
     added = np.full(term.size, values.first + UNSEEN)
     added[0] = values.first + MISSING
     return TermCells(

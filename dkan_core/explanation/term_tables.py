@@ -1,4 +1,4 @@
-"""The terms of an additive model as tables: with the intercept, all that a row's log-odds are the sum of.
+"""The terms of an additive model as tables: with the intercept, they add up to a row's log-odds.
 
 Shape suffixes: C codes, K bins, A and B bins of a pair's columns, V rows of the model's table.
 """
@@ -55,7 +55,7 @@ class TermBin:
         return -np.inf if first is None else first
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what there is of it."""
+        """Return the fields that are set."""
         return {name: value for name, value in vars(self).items() if value is not None}
 
 
@@ -117,9 +117,9 @@ def _single(
 ) -> TermTable:
     cells = cells_of(group, terms, preprocessor)
     column, term = columns[group.columns[0]], terms.layout.terms[group.indices[0]]
-    # A numeric column's codes come first, then its frequent values.
+    # Cells of a numeric column are its codes, then its frequent values.
     codes = np.arange(cells.first_value)
-    # Rarer categories than the term tells apart are among the rare ones.
+    # Categories that the term does not distinguish are among the rare ones.
     bins, kept_K = _bins(column, codes, bin_starts(terms, term, column, codes), len(codes))
     values = cells.value_C[cells.first_value :].tolist()
     bins += [TermBin(kind="value", name=written_value(column, value), value=value) for value in values]
@@ -174,7 +174,7 @@ def _deviation(effect_C: Float64, weight_C: Float64) -> float:
 
 
 def _bins(column: Column, firsts: Int64, starts_K: Float64, codes: int) -> tuple[list[TermBin], npt.NDArray[np.intp]]:
-    """Return the bins that begin at some codes, and which these are: there are codes of scores that no number has.
+    """Return the bins that begin at some codes, and their indices: no number has some of the codes of scores.
 
     Args:
         column: The column.
@@ -188,7 +188,7 @@ def _bins(column: Column, firsts: Int64, starts_K: Float64, codes: int) -> tuple
         found = [_category_bin(column.coded.names, first, stop) for first, stop in zip(firsts, stops, strict=True)]
         return found, np.arange(len(found))
     stops_K = np.append(starts_K[1:], np.inf)
-    # Between two weekdays there is none.
+    # Nothing lies between two weekdays.
     ends = (np.ceil(starts_K), np.ceil(stops_K)) if column.is_weekday else (starts_K, stops_K)
     kept_K = np.flatnonzero((firsts == 0) | (ends[0] < ends[1]))
     ranges = kept_K[1:]
@@ -262,10 +262,10 @@ def bin_starts(terms: AdditiveTerms, term: Term, column: Column, firsts: Int64) 
 
 
 def first_values(feature: NumericFeature, codes_C: Int64) -> Float64:
-    """Return the smallest number whose score has at least some code: infinite where all numbers have, or none has."""
+    """Return the smallest number whose score has at least some code; infinite if all numbers or none have it."""
     found = code_edges(feature, np.dtype(np.float64))
     if found is None:
-        # Between knots as far apart as floats can be.
+        # The distance of knots may overflow, so the code of a knot decides.
         codes = codes_of_values(np.array(feature.knots), feature).astype(np.uint8)
         found = CodeEdges(np.array(feature.knots[1:]), codes)
     starts = np.concatenate([[-np.inf], found.edges, [np.inf]])

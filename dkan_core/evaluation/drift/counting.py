@@ -16,7 +16,7 @@ from dkan_core.model.model_folder import SCORES
 from dkan_core.utils.arrays import Int64
 from dkan_core.utils.schemas import Schema
 
-# Enough to see what kind of values are new; with all of them, a column of identifiers would fill the record of a part.
+# Enough examples to see what kind of values are new; all values of an identifier would fill a part's record.
 EXAMPLES = 5
 
 
@@ -51,8 +51,8 @@ class DriftCounts:
             for name, counts in theirs.items():
                 mine[name] = mine[name] + counts if name in mine else counts
         for name, values in other.unseen.items():
-            # The first in the alphabet of the whole are among the first of each part, so merging in any order gives the
-            # same.
+            # The alphabetically first values of all rows are among the first of each part, so the order of merging does
+            # not matter.
             self.unseen[name] = sorted({*self.unseen.get(name, []), *values})[:EXAMPLES]
 
     def to_dict(self) -> dict[str, Any]:
@@ -86,7 +86,7 @@ class TrainingDistribution:
 
     @classmethod
     def from_model(cls, preprocessor: Preprocessor, metrics: Mapping[str, Any]) -> Self:
-        """Return what a model folder knows; an earlier dkan wrote neither counts nor scores."""
+        """Return the distribution that a model folder holds; an earlier dkan wrote neither counts nor scores."""
         labels = metrics.get("labels", {})
         return cls(
             preprocessor=preprocessor,
@@ -96,24 +96,24 @@ class TrainingDistribution:
 
 
 def expected_counts(feature: CategoryFeature, counts: Sequence[int]) -> Int64:
-    """Return the training rows of a category by code as other rows of the same source would be distributed.
+    """Return the training rows of a category by code, as other rows of the same source would be distributed.
 
-    Training rows decide which values have a code, those that occur twice, so fewer of them than of other rows are
-    unseen. Here each row counts by the values of all rows but itself, as estimates of what was never seen do (Good
-    1953, Biometrika 40): without one of its two rows, a value would have no code. Where there are more values than
-    codes, it would have none behind the others.
+    The training rows decided which values have a code (those that occur twice), so fewer of them are unseen than of
+    other rows. As in estimates of what was never seen (Good 1953, Biometrika 40), each row is therefore counted by the
+    codes that all other rows would give: a value of two rows would have no code without one of them. Where there are
+    more values than codes, the same goes for a value that would rank behind the others.
 
     >>> expected_counts(CategoryFeature(name="city", vocabulary=["Oslo", "Rome"]), [1, 0, 5, 2]).tolist()
     [3, 0, 5, 0]
     """
     found = np.array(counts, np.int64)
     values = found[FIRST_CODE:]
-    # Other rows decided which values an encoding has that also has some of fewer rows.
+    # Not if the vocabulary has values with fewer rows than that: other rows decided it.
     if feature.buckets or (values < MIN_CATEGORY_ROWS).any():
         return found
     lost = values == MIN_CATEGORY_ROWS
     if len(values) >= MAX_VOCABULARY and (np.diff(values) <= 0).all():
-        # Values without a code have up to as many rows as the last that has one, and then come behind it by name.
+        # Values without a code have at most as many rows as the last one with a code, and then sort behind it.
         least, last = values[-1], feature.vocabulary[-1]
         lost = (values == least) | ((values == least + 1) & [value > last for value in feature.vocabulary])
     found[UNSEEN] += values[lost].sum()

@@ -20,9 +20,9 @@ from dkan_core.evaluation.drift.counting import EXAMPLES, DriftCounts, TrainingD
 from dkan_core.utils.arrays import Float64, Int64
 from dkan_core.utils.hints import one_line, some_of
 
-# Tenths are what the limits below were made for: more bins give a larger index to the same difference.
+# The limits below are meant for tenths: more bins give a larger index for the same difference.
 PSI_BINS = 10
-# Rarer values share a bin: alone, they would move the index by chance.
+# Most frequent categories with a bin each. Rarer values share one, as their chance differences would add to the index.
 PSI_CATEGORIES = 20
 # Smaller shares count as this one: an empty bin would make the index infinite.
 MIN_SHARE = 1e-4
@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnDrift:
-    """How far a column, or a label's score, is from training; None is what the model does not know."""
+    """How far a column, or a label's score, is from training; a field is None if the model does not know it."""
 
     name: str
 
@@ -59,7 +59,7 @@ class ColumnDrift:
     """Share of the new rows."""
 
     unseen_in_training: float | None = None
-    """Share of the training rows whose value occurs at most once in the other ones, which is what to expect."""
+    """Share of the training rows whose value occurs at most once in the others: the expected share of unseen rows."""
 
     examples: tuple[str, ...] = ()
     """Some of those categories."""
@@ -105,7 +105,7 @@ class Drift:
             raise GateError(f"PSI above max_psi {max_psi:g}: {some_of(above, EXAMPLES)}")
 
     def is_stable(self, max_psi: float) -> bool:
-        """Return whether ``check`` passes; what does not is logged."""
+        """Return whether ``check`` passes; log the reason if it does not."""
         try:
             self.check(max_psi)
         except GateError as error:
@@ -213,12 +213,12 @@ def _category(
 
 
 def _number_bins(trained: Int64) -> Int64:
-    # Missing values are first in the counts, and get a bin of their own behind the tenths.
+    # Missing values come first in the counts; they get a bin of their own after the tenths.
     return np.append(PSI_BINS, tenths(trained[1:]))
 
 
 def _category_bins(trained: Int64) -> Int64:
-    # Unseen and missing ones, and the most frequent values, which come first; the rest are one bin.
+    # Unseen, missing, and each of the most frequent values have a bin; the rest share one.
     return np.minimum(np.arange(len(trained)), FIRST_CODE + PSI_CATEGORIES)
 
 
@@ -227,7 +227,7 @@ def _psi(bins: Int64, trained: Int64, new: Int64) -> float:
 
 
 def psi_beyond_chance(column: ColumnDrift, trained: Sequence[int], rows: int) -> float:
-    """Return the PSI of a column less what it is on average if the distributions are equal, but at least 0.
+    """Return the PSI of a column minus its expected value under equal distributions, but at least 0.
 
     That is (B - 1) (1/n + 1/m) for B bins that have rows, n of them in training and m new ones (Yurdakul 2018,
     Statistical properties of population stability index).
@@ -254,7 +254,7 @@ def tenths(counts: Int64) -> Int64:
     [0, 0, 2, 4, 7]
     """
     total = max(1, int(counts.sum()))
-    # Doubled, so that the middle of an odd count is a whole number: a float could fall into the next tenth.
+    # In units of half a row, so that all middles are integers: rounding could move a float into the next tenth.
     doubled = 2 * np.cumsum(counts) - counts
     bins: Int64 = np.minimum(doubled * PSI_BINS // (2 * total), PSI_BINS - 1)
     return bins

@@ -56,7 +56,7 @@ def counted_batches(
     saved.module.to(device)
     reference = TrainingDistribution.from_model(saved.preprocessor, saved.metrics)
     empty = np.empty((0, len(saved.config.labels)))
-    # So that a part without rows has arrays to concatenate, too.
+    # An empty array first, so that a part without rows has arrays to concatenate, too.
     found.labels.append(empty.astype(np.uint8))
     found.probabilities.append(empty.astype(np.float32))
     wanted = [*columns, *labels]

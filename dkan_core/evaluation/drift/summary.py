@@ -85,7 +85,7 @@ def render_drift(drift: Drift, metrics: Mapping[str, Any] | None, *, title: str,
     scored = counted(files, "file")
     facts = [(METRIC_NAMES[key], shown(metrics[key]), "") for key in TILES] if metrics is not None else []
     facts += [
-        # The columns are sorted by it.
+        # The first column has the largest PSI.
         ("Largest PSI", shown(drift.max_psi), drift.columns[0].name if drift.max_psi else ""),
         ("Large drift", f"{large:,}", f"of {len(drift.columns):,} columns and scores"),
         ("Rows", f"{drift.rows:,}", scored),

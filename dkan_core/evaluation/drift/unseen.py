@@ -1,4 +1,4 @@
-"""Values that a model does not know: which columns of new rows hold them, and in how many rows.
+"""Unseen values: which columns of new rows hold values that the model does not know, and in how many rows.
 
 Shape suffixes: N rows.
 """
@@ -16,13 +16,13 @@ from dkan_core.evaluation.drift.counting import expected_counts
 from dkan_core.utils.arrays import Arrays
 from dkan_core.utils.hints import counted
 
-# A share that is so many standard errors above the one expected from training is warned of.
+# Warn of shares that are this many standard errors above the share expected from training.
 MIN_ERRORS = 3.0
-# Share of the ids per row in training below which the ids of new rows are likely to be others.
+# Ids per row, relative to training, below which the new rows probably use other ids.
 FEW_IDS = 0.5
-# Columns that are named; of a thousand, a log would be a page.
+# Columns named in the log at most; a thousand would fill a page.
 MAX_NAMED = 10
-# Of fewer rows of requests, shares say little: a single one may well hold a rare value.
+# With fewer rows, shares say little: a single row may well hold a rare value.
 MIN_ROWS = 100
 PERIOD_SECONDS = 600.0
 
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 
 class UnseenValues:
-    """Counts, by category, the rows with a value that the model does not know, and the ids that it does know.
+    """Counts, by category, the rows with a value that the model does not know, and counts the ids that it knows.
 
     Args:
         preprocessor: The model's; its vocabularies are the known values.
@@ -75,7 +75,7 @@ class UnseenValues:
                 rows = f"{unseen:,} of {self.rows:,} rows ({share:.2%})"
                 text = f"column {category.name!r}: {rows} hold a value that the model does not know"
                 found.append((unseen, f"{text}; {expected:.2%} expected from training"))
-        # Rows differ in their number of ids about as much as it is large: a few short rows say nothing.
+        # The number of ids per row varies about as much as its mean, so a few short rows say nothing.
         few = min(FEW_IDS, 1 - MIN_ERRORS / math.sqrt(self.rows))
         for feature, known in zip(self._sparse, self._ids.tolist(), strict=True):
             ones = known / self.rows

@@ -27,11 +27,11 @@ from dkan_core.report.figures.axes import Axis, Box, Panel, even_axis, fit
 from dkan_core.report.figures.canvas import ACCENT, DASHED, MUTED, QUIET, SMALL_SIZE, WARM, Canvas, steps, text_width
 
 DENSITY_HEIGHT, MISSING_WIDTH = 36.0, 44.0
-# Characters of the name of a value beside a curve.
+# Characters of a value's name beside a curve.
 BESIDE_LENGTH = 10
-# The band says how sure the curve is and stands out; the spread of the rows lies behind it.
+# The band shows how certain the curve is and stands out; the spread of the rows lies behind it.
 BAND_OPACITY, SPREAD_OPACITY = 0.3, 0.1
-# Around a dot, so that a finger or an unsteady hand finds it.
+# Radius in which a dot shows its description, so that fingers and unsteady hands find it.
 DOT_REACH = 5.0
 
 
@@ -63,7 +63,7 @@ def _draw_curve(canvas: Canvas, curve: Curve, text: str, earlier: Curve | None) 
     y = even_axis(*_ends([*line, *beside, *marks], [*before, *shown_before, *before_marks]), text)
     values = [point.value or 0.0 for point in [*line, *near]]
     x = scaled_axis(Scale(curve.scale, curve.scale_width), values, short(curve.name, 48))
-    # Half of the last number may stand out.
+    # Half of the last tick's text may reach beyond the axis.
     beyond = max((text_width(text) / 2 for _, text in x.ticks[-1:]), default=0.0)
     left, right = 2 + y.room_left, canvas.width - (MISSING_WIDTH * len(beside) or max(12, beyond))
     bottom = canvas.height - 2 - x.room_below
@@ -94,14 +94,14 @@ def _draw_curve(canvas: Canvas, curve: Curve, text: str, earlier: Curve | None) 
 
 
 def _is_apart(mark: Point, curve: Curve) -> bool:
-    """Return whether a value is so far from a curve that an axis of both would squeeze it, as -999 for unknown is."""
+    """Return whether a value, such as -999 for unknown, is so far away that an axis with it would squeeze the curve."""
     values = [point.value or 0.0 for point in curve.of("curve")]
     span, value = max(values) - min(values), mark.value or 0.0
     return value < min(values) - span or value > max(values) + span
 
 
 def _draw_beside(canvas: Canvas, box: Box, y: Axis, curve: Curve, point: Point, before: Point | None) -> None:
-    """Draw what lies on no curve: rows without a value, or with one that stands for unknown."""
+    """Draw points that are not on the curve: rows without a value, or with a value that stands for unknown."""
     share = percent(point.rows / sum(each.rows for each in curve.points))
     panel = Panel(
         canvas, box, Axis(low=-1, high=1, ticks=[(0, f"{short(point.name, BESIDE_LENGTH)}\n{share}")], grid=False), y
@@ -180,8 +180,8 @@ def _hint_along(panel: Panel, curve: Curve, bottom: float, marks: Sequence[Point
 def _draw_density(canvas: Canvas, box: Box, curve: Curve, x: Axis) -> None:
     edges, counts = np.array(curve.density["edges"]), np.array(curve.density["counts"])
     shares = counts / max(1, sum(point.rows for point in curve.points))
-    # One or two bins with most of the rows, as at zero, would flatten all others: they are cut off at four times the
-    # third, and their share is written next to them.
+    # One or two bins with most of the rows, such as zeros, would flatten all others: bars are cut off at four times the
+    # third highest one, and the share of the bin is written next to it.
     top = float(min(shares.max(), 4 * np.sort(shares)[-3:][0])) or float(shares.max()) or 1.0
     panel = Panel(canvas, box, x, Axis(low=0.0, high=1.05 * top))
     outline_P2 = steps(edges, np.minimum(shares, top), 0.0)
@@ -194,7 +194,7 @@ def _draw_density(canvas: Canvas, box: Box, curve: Curve, x: Axis) -> None:
         across = float(panel.across([(edges[position] + edges[position + 1]) / 2])[0])
         text = percent(float(shares[position]))
         beyond = across + 6 + text_width(text, SMALL_SIZE) > box.right
-        # Beside the bar, on the side where there is room.
+        # Written beside the bar, on the side with room.
         text_x = across - 6 if beyond else across + 6
         canvas.text(text_x, box.top + 6, text, size=SMALL_SIZE, anchor="end" if beyond else "start")
 
@@ -205,7 +205,7 @@ def _draw_levels(canvas: Canvas, curve: Curve, text: str, earlier: Curve | None)
     points = levels + curve.of("missing")
     before = {} if earlier is None else {point.name: point for point in earlier.points}
     shown_before = [before[point.name] for point in points if point.name in before]
-    # Bars are as thick as with six levels, however few there are.
+    # With fewer than six levels, bars are as thick as with six.
     room = max(0.0, (6 - len(points)) / 4)
     y = levels_axis([short(point.name) for point in points], short(curve.name, 40), room)
     counts = [f"{point.rows:,}" for point in points]
@@ -246,7 +246,7 @@ def departing_marks(curve: Curve) -> list[Point]:
     """Return the frequent values whose effect departs from the curve around them, and those beyond its ends."""
     line = curve.of("curve")
     x, means = np.array([point.value for point in line]), np.array([point.mean for point in line])
-    # Nearer marks cannot be told from the curve in the figure (8% of its height), or do not matter (5% in the odds).
+    # Smaller departures are invisible in the figure (8% of its height), or do not matter (5% in the odds).
     limit = max(0.05, 0.08 * float(np.ptp(means))) if len(line) else 0.0
     return [
         mark

@@ -13,13 +13,13 @@ from dkan_core.report.figures.png import to_png
 from dkan_core.report.figures.svg import to_svg
 from dkan_core.utils.hints import brief
 
-# As the figures of the report: two cards fit side by side on a laptop's screen.
+# The size of the report's figures: two cards fit side by side on a laptop's screen.
 WIDTH, HEIGHT = 5.4 * POINTS_PER_INCH, 3.7 * POINTS_PER_INCH
 WIDE = 9.4 * POINTS_PER_INCH
 # A longer name beside the axis would leave less than half the width to the bars.
 NAME_LENGTH = 26
 BAR_HEIGHT = 0.29 * POINTS_PER_INCH
-# Share of a bar's room that the bar takes.
+# Share of its position that a bar fills.
 BAR_SHARE, LEVEL_SHARE = 0.56, 0.5
 
 

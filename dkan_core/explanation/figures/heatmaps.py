@@ -14,7 +14,7 @@ from dkan_core.report.figures.canvas import ACCENT, MUTED, POINTS_PER_INCH, WARM
 from dkan_core.utils.arrays import Array, Float64
 
 WIDTH, HEIGHT = 9.8 * POINTS_PER_INCH, 3.9 * POINTS_PER_INCH
-# About 32 characters fit below the axis of a map; longer rows of names would overlap.
+# About 32 characters fit below the axis of a map; with more, names would overlap.
 NAMES_BELOW = 32
 # The key: its distance from the map, its width, and the room for its numbers.
 KEY_GAP, KEY_WIDTH, KEY_ROOM = 10.0, 10.0, 54.0
@@ -95,7 +95,7 @@ def describe_cell(pair: PairMap, cell: MapCell) -> str:
 
 
 def draw_map(pair: PairMap) -> Drawing:
-    """Draw the effect of a pair, and beside it the part that neither column has alone."""
+    """Draw the effect of a pair, and beside it the part that is not the sum of both columns' own effects."""
     canvas = Canvas(WIDTH, HEIGHT)
     x, y = _axis(pair.second), _axis(pair.first)
     if not pair.second.edges and max(map(len, pair.second.names)) * len(pair.second.names) > NAMES_BELOW:
@@ -111,7 +111,7 @@ def draw_map(pair: PairMap) -> Drawing:
             bottom=HEIGHT - 2 - x.room_below,
         )
         canvas.text(box.left, 10, title, anchor="start")
-        # Each map has colors of its own range: the part beyond the sum is often ten times smaller.
+        # Each map has its own color range: the part beyond the sum is often ten times smaller.
         _paint(Panel(canvas, box, x, y), np.array(values), np.array(pair.rows), pair)
         _paint_key(canvas, box, float(np.abs(values).max()))
     return Drawing(canvas)
@@ -133,7 +133,7 @@ def _paint(panel: Panel, values_AB: Float64, rows_AB: Array, pair: PairMap) -> N
         _cell(panel.canvas, corners, float(values_AB[row, col]), limit)
         if not rows_AB[row, col]:
             panel.canvas.dot((corners[0] + corners[1]) / 2, (corners[2] + corners[3]) / 2, MUTED, radius=0.8)
-    # Above all that is painted: a browser asks what lies on top.
+    # Drawn last, as a browser shows the description of the topmost element.
     for cell in cells_of(pair):
         sides = [across[cell.col], across[cell.col + 1]], [down[cell.row], down[cell.row + 1]]
         (left, right), (top, bottom) = map(sorted, sides)
@@ -145,10 +145,10 @@ def _edges(side: PairAxis) -> Float64:
 
 
 def _cell(canvas: Canvas, corners: tuple[float, float, float, float], value: float, limit: float) -> None:
-    """Fill a rectangle: warm above zero and cool below, the paler the nearer."""
+    """Fill a rectangle: warm above zero, cool below, and paler near zero."""
     left, right, bottom, top = corners
     outline = [(left, bottom), (right, bottom), (right, top), (left, top)]
-    # Opacity rather than paler colors: a page may be dark or light.
+    # Opacity rather than paler colors, because a page may be dark or light.
     canvas.area(outline, WARM if value > 0 else ACCENT, opacity=abs(value) / (limit or 1.0), crisp=True)
 
 

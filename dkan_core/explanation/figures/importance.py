@@ -17,7 +17,7 @@ from dkan_core.explanation.importance import Importance
 from dkan_core.report.figures.axes import Axis, Box, Panel, even_axis, even_ticks, tick_texts
 from dkan_core.report.figures.canvas import ACCENT, MUTED, WARM, Canvas
 
-# The table beneath has all columns, and what follows is not pages away.
+# The table below has all columns, and the rest of the page should not be pages away.
 MAX_BARS = 40
 
 

@@ -8,7 +8,7 @@ from dkan_core.report.figures.axes import Panel, even_axis, fit
 from dkan_core.report.figures.canvas import ACCENT, DASHED, MUTED, QUIET, SMALL_SIZE, WARM, Canvas
 from dkan_core.utils.hints import counted
 
-# Beside the axis; the values are cut before the names of columns are.
+# Characters beside the axis; values are shortened before names of columns are.
 TEXT_LENGTH = 44
 # Room for the number behind the longest bar.
 NUMBER_ROOM = 48.0
@@ -50,7 +50,7 @@ def draw_waterfall(reasons: Sequence[Reason], baseline: float, top: int, part: s
 def _paint_step(panel: Panel, position: int, start: float, change: float) -> None:
     stop, half = start + change, BAR_SHARE / 2
     paint_bar(panel, position, stop, WARM if change > 0 else ACCENT, BAR_SHARE, start=start)
-    # To where the next one starts.
+    # A line to the start of the next step.
     panel.canvas.line(panel.at([stop, stop], [position + half, position + 1 - half]), MUTED, width=0.8)
     _write(panel, position, max(start, stop), f"{change:+.3f}")
 
