@@ -19,7 +19,7 @@ from dkan_core.scoring.probabilities import SCORING_ROWS, check_probabilities, s
 from dkan_core.utils.hints import hint
 from dkan_core.utils.torch_resources import best_device
 
-# What messages call it.
+# The name of the frame in messages.
 FRAME = "the frame"
 
 logger = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ def score_frame(saved: SavedModel, frame: Any, columns: Sequence[str], reasons: 
 
 
 def _read(saved: SavedModel, frame: Any, columns: Sequence[str]) -> pa.Table:
-    """Return the columns that the model reads; those to pass through are looked for."""
+    """Return the columns that the model reads, after checking that those to pass through exist."""
     there = column_names(frame)
     for name in columns:
         if name not in there:
@@ -71,7 +71,7 @@ def _read(saved: SavedModel, frame: Any, columns: Sequence[str]) -> pa.Table:
             )
     counts = Counter(there)
     read = [name for name in saved.preprocessor.columns if name in counts]
-    # A frame of pandas may have them, and then gives all of that name; others of the same name are not read.
+    # pandas would return all columns of a repeated name. Repeated names that are not read do no harm.
     for name in [*read, *columns]:
         if counts[name] > 1:
             raise DataError(f"{FRAME}: column {name!r} occurs {counts[name]} times; expected each name once")
@@ -91,7 +91,7 @@ def _select(frame: Any, names: list[str]) -> Any:
 
 
 def _like(frame: Any, columns: Sequence[str], scores: pa.Table) -> Any:
-    """Return scores as a frame of the kind that was given, behind the columns that are passed through."""
+    """Return scores as a frame of the given frame's kind, after the columns that are passed through."""
     if hasattr(frame, "iloc"):
         found = scores.to_pandas().set_index(frame.index)
         return frame[[*columns]].assign(**{name: found[name] for name in found})

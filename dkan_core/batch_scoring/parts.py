@@ -62,11 +62,11 @@ def score_part(output_uri: str | Path, part: int) -> int:
     files = [plan.files[index] for index in plan.parts[part]]
     rows = sum(file.rows for file in files)
     record = read_record(output, plan, part)
-    # A bucket's lifecycle rule, or a person, may have removed scores since.
+    # Scores may have been removed since, for example by a bucket's lifecycle rule.
     if record is not None and not missing_files(output, record.files):
         logger.info("part %d of %d was scored before", part, len(plan.parts))
         return rows
-    # The plan's own copy: all parts score with the model that was planned, whatever is published meanwhile.
+    # The plan's own copy, so that all parts use the planned model even if another one is published meanwhile.
     with local_copy(f"{output.uri}/{plan.model_folder}") as folder:
         saved = SavedModel(folder)
     found, written = ScoredRows(), []
@@ -96,7 +96,7 @@ def _score_file(
 ) -> ScoredFile:
     size, modified = stamp(file.source)
     if (size, whole_second(modified)) != (file.bytes, whole_second(file.modified)):
-        # Parts that scored different states of a file would add up to metrics of no data at all.
+        # Metrics over parts that scored different versions of the sources would belong to no data set.
         raise DataError(f"{file.source}: changed after the scoring was planned; plan it again")
     columns, labels, schema = plan.columns, plan.labels, plan.scores_schema
     with output.staged(file.output) as aside:
@@ -109,5 +109,5 @@ def _score_file(
 
 
 def read_record(output: SharedFolder, plan: ScoringPlan, part: int) -> PartRecord | None:
-    """Return what a part left behind, or None where it is not through."""
+    """Return the record of a part, or None if the part is not finished."""
     return output.read(PartRecord, f"{plan.record(part)}.json")

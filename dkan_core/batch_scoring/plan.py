@@ -1,7 +1,7 @@
 """The plan of a batch scoring: which files, by which model, in which parts; written once, read by every pod.
 
-It lies in ``.work/plan.json`` under the output. What the parts leave for the end lies beside it, in a folder named by
-the plan's id, and so does a copy of the model: a model that is published again meanwhile changes nothing.
+It lies in ``.work/plan.json`` under the output. Beside it, in a folder named by the plan's id, lie the results of the
+parts and a copy of the model, so that publishing another model meanwhile changes nothing.
 """
 
 import base64
@@ -27,12 +27,12 @@ from dkan_core.utils.storage.outputs import entries, foreign_contents
 from dkan_core.utils.storage.remote import local_copy
 from dkan_core.utils.storage.shared_folder import WORK, SharedFolder
 
-# While it is there, a scoring is in progress.
+# A scoring is in progress as long as this file exists.
 PLAN = f"{WORK}/plan.json"
-# Readers of a folder of Parquet pass over names that start so.
+# Readers of Parquet folders skip names that begin with an underscore.
 DONE = "_scoring.json"
 
-# What is to be removed is noted before anything is, so that a call that was killed can be made again.
+# Lists files to remove, before any is removed, so that a killed call can be repeated.
 REPLACED = f"{WORK}/replaced.json"
 
 logger = logging.getLogger(__name__)
@@ -70,7 +70,7 @@ class ScoringPlan(Schema):
 
     @cached_property
     def id(self) -> str:
-        """A hash of the content, of which the schema follows from the files and the columns."""
+        """A hash of the content without the schema, which follows from the files and the columns."""
         return hashlib.sha256(self.model_dump_json(exclude={"arrow_schema"}).encode()).hexdigest()[:16]
 
     @cached_property
@@ -89,7 +89,7 @@ class ScoringPlan(Schema):
         return f"{self.folder}/{MODEL_FOLDER}"
 
     def record(self, part: int) -> str:
-        """Return the name of what a part leaves behind, without a suffix."""
+        """Return the name of a part's record, without a suffix."""
         return f"{self.folder}/parts/{part:05d}"
 
 
@@ -157,9 +157,9 @@ def _make_plan(
 ) -> ScoringPlan:
     compared = label_columns(saved.config.labels, labels) if labels else ()
     passed = list(dict.fromkeys(columns))
-    found = stamps(paths)  # before the footers: a file that is replaced meanwhile is noticed later
+    found = stamps(paths)  # before the footers, so that a file replaced meanwhile is noticed later
     schema, rows = check_sources(saved, paths, passed, compared, copied_folder_types(saved, paths))
-    # Single files may be empty, as of a writer that had nothing to write.
+    # Some files may be empty, but not all.
     if not any(rows):
         raise DataError(f"{paths[0]}: no rows in any source file")
     names = _below_common_folder(paths)
@@ -178,7 +178,7 @@ def _make_plan(
 
 
 def share_out(sizes: Sequence[int], parts: int) -> list[list[int]]:
-    """Share things out so that the largest share is small: each goes to who has least so far, the largest first.
+    """Distribute things so that the largest share is small: the largest first, each to the smallest share so far.
 
     >>> share_out([10, 70, 30, 40], 2)
     [[0, 1], [2, 3]]
@@ -188,7 +188,7 @@ def share_out(sizes: Sequence[int], parts: int) -> list[list[int]]:
     for index in sorted(range(len(sizes)), key=lambda index: (-sizes[index], index)):
         least = min(range(len(shares)), key=lambda part: (loads[part], part))
         shares[least].append(index)
-        # Files are counted, too: of several shares that are as small, the one with fewer files gets an empty one.
+        # Ties go to the share with fewer files, so that empty files are spread as well.
         loads[least] = (loads[least][0] + sizes[index], len(shares[least]))
     return [sorted(share) for share in shares]
 
@@ -201,7 +201,7 @@ def _below_common_folder(paths: Sequence[str]) -> dict[str, str]:
     """
     folders = [path.split("/")[:-1] for path in paths]
     common = 0
-    # The files' own names are left out of it, so that a single file keeps its own.
+    # Only folders are compared, so that a single file keeps its name.
     while all(len(folder) > common and folder[common] == folders[0][common] for folder in folders):
         common += 1
     names = {path: "/".join(path.split("/")[common:]) for path in paths}
@@ -214,12 +214,12 @@ def _below_common_folder(paths: Sequence[str]) -> dict[str, str]:
 def _check_apart(output: SharedFolder, plan: ScoringPlan, sources: Sequence[str]) -> None:
     """Raise OutputError where a source file lies in the output folder, or the scores would be among the sources.
 
-    The file would be taken for scores, or replaced; the scores would be taken for rows by the next call.
+    Otherwise a source might be replaced or taken for scores, and the next call would take scores for source rows.
     """
     root = output.fs.unstrip_protocol(output.root).rstrip("/")
     for file in plan.files:
         source = file.source if "://" in file.source else f"file://{Path(file.source).absolute()}"
-        # Scores lie under the names of their sources: in the same folder they would overwrite each other.
+        # Scores have the names of their sources, and would overwrite them in the same folder.
         if source.startswith(f"{root}/"):
             raise OutputError(f"{output.uri}: holds source files ({file.source}); choose another folder")
     for named in sources:
@@ -238,12 +238,12 @@ def _claim(output: SharedFolder, plan: ScoringPlan, *, overwrite: bool) -> None:
         _check_taken(output, plan, set(earlier), overwrite=overwrite)
         stale = {name for names in earlier.values() for name in names} - {file.output for file in plan.files}
         folders = {f"{WORK}/{name}" for name in earlier if name != plan.id or is_outdated}
-        # Before the plan: once that is written, what the earlier one left is no longer known.
+        # Written before the plan: afterwards, the earlier plan's files would be unknown.
         output.write_json(REPLACED, ReplacedOutputs(names=sorted(stale | folders)).model_dump())
         output.write_json(PLAN, json.loads(plan.model_dump_json()))
     output.remove(DONE)
     replaced = output.read(ReplacedOutputs, REPLACED)
-    # None where an earlier call got as far as the end of this.
+    # None if an earlier call has removed them all.
     for name in [] if replaced is None else replaced.names:
         output.remove(name)
     output.remove(REPLACED)
@@ -286,7 +286,7 @@ def open_plan(output_uri: str | Path) -> tuple[SharedFolder, ScoringPlan]:
 
 
 class ScoredFile(Schema):
-    """A whole file of scores."""
+    """A complete file of scores."""
 
     output: str
     """Path of the scores, relative to ``_scoring.json``."""
@@ -336,17 +336,17 @@ class Scoring(Schema):
 
 
 def read_done(output: SharedFolder) -> Scoring | None:
-    """Return what an earlier scoring left, if it is whole."""
+    """Return the record of an earlier scoring that is complete, if there is one."""
     return output.read(Scoring, DONE)
 
 
 def read_accepted(output: SharedFolder) -> Scoring | None:
-    """Return what an earlier scoring left, if no other one is in progress."""
+    """Return the record of an earlier complete scoring, unless another one is in progress."""
     return read_done(output) if read_plan(output) is None else None
 
 
 def missing_files(output: SharedFolder, files: Sequence[ScoredFile]) -> list[str]:
-    """Return the outputs that are not there with the size that they were written with."""
+    """Return the outputs that are missing or do not have their recorded size."""
     output.fs.invalidate_cache()
     missing = []
     for file in files:

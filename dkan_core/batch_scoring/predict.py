@@ -153,7 +153,7 @@ def _check_is_no_source(out: str | Path, sources: Sequence[str], paths: Sequence
 
 
 def _identity(file: str | Path) -> str:
-    """Return a name that is the same for all spellings of a path or URI."""
+    """Return a canonical name, equal for all spellings of a path or URI."""
     if not is_remote(file):
         return str(local_path(file).resolve())
     fs, path = filesystem(str(file))

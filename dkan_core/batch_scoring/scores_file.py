@@ -17,7 +17,7 @@ from dkan_core.utils.storage.outputs import HEAD_BYTES, check_file_free, check_f
 from dkan_core.utils.storage.paths import filesystem
 
 CSV = ".csv"
-# Some bytes are text, but that is known only once they are read.
+# Bytes are refused even where they hold text, as that is known only after reading them.
 NOT_IN_CSV = {
     pa.types.is_nested: "nested values",
     pa.types.is_duration: "durations",
@@ -60,7 +60,7 @@ def check_scores_file(out: str | Path, labels: tuple[str, ...], *, overwrite: bo
 
 
 def check_holds_reasons(out: str | Path) -> None:
-    """Raise OutputError where the format that a file's name asks for has no lists."""
+    """Raise OutputError where the file's format, by its name, has no lists."""
     if Path(str(out)).suffix.lower() == CSV:
         raise OutputError(f"{out}: reasons are lists, which CSV cannot hold; name a .parquet file")
 

@@ -64,13 +64,13 @@ def complete_scoring(output_uri: str | Path, *, max_psi: float = 0.0, min_averag
     output = SharedFolder(output_uri)
     accepted = read_accepted(output)
     if accepted is not None:
-        output.remove(WORK)  # where a first call was killed at its end
+        output.remove(WORK)  # left if an earlier call was killed at its end
         _check_gate(accepted.metrics, Drift.from_dict(accepted.drift), max_psi, min_average_precision)
         return accepted.rows
     output, plan = open_plan(output_uri)
     records = _read_records(output, plan)
     summary = _summarize(output, plan, records)
-    # Before the file that says the scores are fit to be used.
+    # Checked before ``_scoring.json`` declares the scores fit for use.
     _check_gate(summary.metrics, summary.drift, max_psi, min_average_precision)
     files = sorted((file for record in records for file in record.files), key=lambda file: file.output)
     missing = missing_files(output, files)
@@ -143,8 +143,8 @@ def _read_metrics(output: SharedFolder, plan: ScoringPlan, names: list[str]) -> 
     arrays = []
     for part in range(len(plan.parts)):
         with output.open(f"{plan.record(part)}.safetensors") as file:
-            # Labels and probabilities of all rows at once, 5 bytes for each label: exact metrics need one sort over all
-            # of them.
+            # Labels and probabilities of all rows are in memory, 5 bytes per label, as exact metrics need one sort over
+            # them.
             arrays.append(load(file.read()))
     labels_NL, probabilities_NL = (
         np.concatenate([found[name] for found in arrays]) for name in ("labels", "probabilities")

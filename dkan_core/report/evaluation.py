@@ -1,7 +1,7 @@
 """The report of an evaluation: one HTML page that needs no network.
 
-It is shown in a sandboxed frame by the Kubeflow UI and opens as a file anywhere. Where no script may run, only the
-threshold explorer is missing. The same input gives the same bytes.
+It works in the sandboxed frame of the Kubeflow UI and as a local file. Where scripts are blocked, only the threshold
+explorer is missing. The same input gives the same bytes.
 
 Shape suffixes: N rows, L labels.
 """
@@ -24,12 +24,12 @@ from dkan_core.report.templating import Card, digits_of, inline_script, render_h
 from dkan_core.utils.arrays import Array
 from dkan_core.utils.hints import counted
 
-# Each has six figures, together some 100 KB: more sections make a page that browsers scroll slowly. The table lists
-# every label.
+# Labels with a section: each has six figures of some 100 KB in all, and browsers scroll a larger page slowly. The table
+# lists every label.
 LABEL_SECTIONS = 30
-# Of a list in the facts about data and model, such as crosses.
+# Items shown of a list among the facts about data and model, such as crosses.
 LIST_ITEMS = 24
-# Below that the metrics of a slice and the effect of a level are mostly chance; both are gray.
+# With fewer rows, the metrics of a slice and the effect of a level are mostly chance, and are shown in gray.
 FEW_ROWS = 30
 
 
@@ -108,14 +108,14 @@ def _facts(metrics: Mapping[str, Any], labels: Array, several: bool) -> list[tup
     by_label = metrics["labels"].values()
     prevalence = metrics["prevalence"]
     precision = metrics["average_precision"]
-    # What a model that always answers with the prevalence would score.
+    # The log loss of a model that always predicts the prevalence.
     constant_loss = _mean_over(by_label, lambda rate: -sum(p * math.log(p) for p in (rate, 1 - rate) if p))
     constant_brier = _mean_over(by_label, lambda rate: rate * (1 - rate))
-    # a label without an average precision must not move the baseline that the mean is held against
+    # only labels that have an average precision, as their mean is compared with this baseline
     no_skill = _mean_over((label for label in by_label if label["average_precision"] is not None), lambda rate: rate)
     lift = f", lift {precision / no_skill:.3g}" if precision and no_skill else ""
     measured = sum(label["rows"] for label in by_label)
-    # The prevalence of rows with weights is no share of their number.
+    # Counted, because a weighted prevalence does not give the number of positives.
     positives = np.count_nonzero(labels == 1)
     digits = digits_of(measured // max(1, len(by_label)))
 
@@ -138,7 +138,7 @@ def _facts(metrics: Mapping[str, Any], labels: Array, several: bool) -> list[tup
 
 
 def _section(labels_N: Array, scores_N: Array, threshold: float | None) -> dict[str, Any]:
-    """Return what the page shows of one label: curves, what alerting brings, and the operating point."""
+    """Return the page's values for one label: curves, results of alerting, and the operating point."""
     operating = None
     if threshold is not None:
         (rejected, false_alerts), (missed, found) = confusion_matrix(labels_N, scores_N, threshold)
@@ -155,7 +155,7 @@ def _section(labels_N: Array, scores_N: Array, threshold: float | None) -> dict[
         "curves": curves,
         "alerts": threshold_table(labels_N, scores_N, threshold),
         "operating": operating,
-        # Costs are weighed against each other: that takes both classes.
+        # The costs of both kinds of errors matter only if both classes occur.
         "counts": threshold_counts(labels_N, scores_N, threshold) if curves else None,
         "prevalence_percent": 100 * np.count_nonzero(labels_N == 1) / max(1, rows),
         "digits": digits_of(rows),

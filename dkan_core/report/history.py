@@ -10,12 +10,12 @@ from dkan_core.utils.hints import counted
 
 History = Sequence[Mapping[str, Any]]
 
-# Of the two losses, whose difference is the point of their figure.
+# The two losses, whose difference their figure is meant to show.
 LOSSES = {"validation": "validation_loss", "training": "loss"}
 
 
 def training_section(history: History) -> dict[str, Any]:
-    """Return what the page shows of a run.
+    """Return the page's values for a run.
 
     Args:
         history: One entry per evaluation, as in ``history.jsonl``, at least one; keys may be missing.
@@ -34,7 +34,7 @@ def training_section(history: History) -> dict[str, Any]:
 
 def _precision_card(history: History, axis: str | None) -> Card | None:
     name = "Validation average precision"
-    # Of labels with one class only, an evaluation has no average precision.
+    # An evaluation of labels with only one class has no average precision.
     measured = [entry for entry in history if entry.get("average_precision") is not None]
     if not measured:
         return None
@@ -66,7 +66,7 @@ def _word(axis: str | None) -> str:
 
 
 def _times(spent: Mapping[str, Any], parts: Sequence[breakdown.Part]) -> list[str]:
-    """Return what a process spent its time on, and its memory."""
+    """Return the lines about a process's time by part, and its memory."""
     shares = [f"{breakdown.share(spent, part):.1%}" if part in spent else "" for part in parts]
     return [*shares, f"{spent.get('seconds', 0.0):,.1f}", f"{spent['peak_memory'] / 1e6:,.0f} MB"]
 

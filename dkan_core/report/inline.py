@@ -6,13 +6,13 @@ from pathlib import Path
 
 from dkan_core.utils.storage.files import write_atomic
 
-# Of the frame, in pixels: the first figures of a report are seen, and the notebook can still be scrolled past it.
+# Pixels of the frame: the first figures of a report are visible, and the notebook can still be scrolled past it.
 HEIGHT = 640
 
 
 @dataclass(frozen=True)
 class Page:
-    """A page of HTML, whole in itself."""
+    """A self-contained HTML page."""
 
     html: str = field(repr=False)
 
@@ -35,6 +35,6 @@ def inline_page(html: str, title: str = "Report") -> str:
     >>> inline_page('<p title="x">')[-58:]
     'border:0" srcdoc="&lt;p title=&quot;x&quot;&gt;"></iframe>'
     """
-    # As plain text: Markup would escape the entities that stand in place of its characters once more.
+    # Converted to str first, because ``escape`` leaves a Markup unchanged, and an attribute needs it escaped.
     page = escape(str(html))
     return f'<iframe title="{title}" style="width:100%;height:{HEIGHT}px;border:0" srcdoc="{page}"></iframe>'

@@ -1,8 +1,8 @@
 """Fills the templates of every page, section and model card, which lie in ``templates/``.
 
-A template has the markup and the words, its caller the data. Whatever a template shows is escaped; only ``Markup``,
-which figures and rendered sections are, goes into a page as it is. A name that a template has and its caller did not
-give is an error.
+A template has the markup and the words, and its caller gives the data. All values are escaped except ``Markup``
+(figures and rendered sections), which goes into a page unchanged. A name that the template uses but the caller does
+not give is an error.
 """
 
 import base64
@@ -23,7 +23,7 @@ from dkan_core.utils.hints import brief
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-# Of a section. What stands in it is escaped already, as all of the page is.
+# The heading of a section, whose text is escaped already.
 HEADING = re.compile(r"<h2>(.*?)</h2>")
 
 Card = tuple[str, str, Markup]
@@ -47,13 +47,13 @@ def render_markdown(template: str, **values: Any) -> str:
 
 @functools.cache
 def _environment() -> "Environment":
-    # Imported here: the processes of a run import modules that can render, and few of them ever do.
+    # Imported here, because few of the processes that import this module render anything.
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
         loader=PackageLoader("dkan_core.report"),
         autoescape=True,
-        # A name that is spelled otherwise in template and caller is an error, not an empty cell.
+        # A misspelled name is an error, not an empty cell.
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -67,21 +67,21 @@ def _environment() -> "Environment":
 
 @functools.cache
 def _markdown_environment() -> "Environment":
-    # Kept, as it keeps its compiled templates: a run writes a model card at every evaluation that is the best.
+    # Cached with its compiled templates: a run writes a model card at every evaluation that improves the model.
     return _environment().overlay(autoescape=False, finalize=_escape_unless_safe)
 
 
 def inline_script(*names: str) -> Markup:
-    """Return scripts of ``templates/`` as one for a page to hold, which allows that very text and no other."""
+    """Return scripts of ``templates/`` as one inline script, which the page's policy allows by its hash."""
     folder = resources.files("dkan_core.report").joinpath("templates")
     text = "".join(folder.joinpath(name).read_text(encoding="utf-8") for name in names)
-    # Else a page would end it early.
+    # These would end the script early.
     assert "</" not in text and "<!--" not in text
     return Markup(text)
 
 
 def hash_source(script: str) -> Markup:
-    """Return what a Content-Security-Policy calls an inline script by (CSP Level 3, section 2.3.1).
+    """Return the source by which a Content-Security-Policy allows an inline script (CSP Level 3, section 2.3.1).
 
     >>> hash_source("alert(1)")
     Markup("'sha256-bhHHL3z2vDgxUt0W3dWQOrprscmda2Y5pLsLg4GF+pI='")
@@ -91,12 +91,12 @@ def hash_source(script: str) -> Markup:
 
 
 def digits_of(rows: int) -> int:
-    """Return how many decimals of a share of so many rows say something: one more than are certain, at most four.
+    """Return how many decimals of a share of so many rows are meaningful: one more than are certain, at most four.
 
     >>> [digits_of(rows) for rows in (0, 20, 94, 2_000, 60_000)]
     [2, 2, 3, 3, 4]
     """
-    # The standard error of a share is half of 1 / sqrt(rows), or less.
+    # The standard error of a share is at most half of 1 / sqrt(rows).
     return min(4, max(2, math.ceil(math.log10(2 * math.sqrt(max(1, rows)))) + 1))
 
 
@@ -124,7 +124,7 @@ def anchored(body: str) -> Markup:
 
 
 def escape_markdown(text: str) -> str:
-    r"""Return text that Markdown shows as it is: names of columns and labels come from whoever wrote the data.
+    r"""Return text that Markdown shows literally: names of columns and labels may contain anything.
 
     >>> print(escape_markdown("a_b <img> [x](http://y)\n# z"))
     a\_b &lt;img&gt; \[x\]\(http\://y\) \# z
@@ -135,7 +135,7 @@ def escape_markdown(text: str) -> str:
 
 
 def score(value: float | None, digits: int = 4) -> str:
-    """Write a metric with so many decimals, or with as many digits as a small one needs.
+    """Write a metric with so many decimals, or a small one with as many digits as it needs.
 
     >>> score(0.5), score(0.51234, 3), score(0.000123456), score(None)
     ('0.5000', '0.512', '0.000123', '–')

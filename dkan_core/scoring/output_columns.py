@@ -31,7 +31,7 @@ def output_batch(
 ) -> pa.RecordBatch:
     """Return columns that are passed through and probabilities, in the schema of ``check_sources``.
 
-    A column without a type, as of a file that has no values in it, has that of the other files.
+    A column of null type, as in a file without values in it, gets its type in the other files.
 
     Raises:
         DataError: The type of all files does not hold a value of a column to pass through.

@@ -68,7 +68,7 @@ def check_match(saved: SavedModel, manifest: PreparedData, prepared: str | Path)
 
 
 def known_split(saved: SavedModel, split: str) -> str:
-    """Return that a model was trained on a split on which others are only validated; empty where it was not.
+    """Return a warning that a model was trained on a split that others are only validated on; empty if it was not.
 
     Args:
         saved: The model.

@@ -18,10 +18,10 @@ from dkan_core.utils.torch_resources import map_of_threads
 INPUTS = ("numeric", "categorical", "sparse")
 # Bounds the memory of scoring; batches of more rows were no faster.
 SCORING_ROWS = 16_384
-# Outputs of the first layer that one thread of a CPU computes at once, 4 MB: the layers after it then read them from a
-# cache. Chunks of fewer rows take more time for each row: 512 rows 1.5 times that of 4,096.
+# First-layer outputs that a CPU thread computes at once: 4 MB, so that later layers read them from the cache. Smaller
+# chunks take more time per row: with 512 rows 1.5 times that of 4,096.
 CHUNK_OUTPUTS, MIN_CHUNK_ROWS = 1 << 20, 1024
-# A multiple of what kernels take at once (8 to 32 rows), and a divisor of ``SCORING_ROWS``.
+# A multiple of the rows that kernels process at once (8 to 32), and a divisor of ``SCORING_ROWS``.
 TILE_ROWS = 64
 
 
@@ -41,7 +41,7 @@ def to_probability(log_odds_NL: npt.NDArray[np.float32]) -> npt.NDArray[np.float
     Shape:
         - Input and output: ``(N, L)``
     """
-    # In float64, so that rounding does not depend on where in an array a row stands.
+    # float64, so that rounding does not depend on a row's position in an array.
     return sigmoid(log_odds_NL).astype(np.float32)
 
 
@@ -59,7 +59,7 @@ def check_probabilities(
         where: File or folder of the rows.
         first_row: Number of the first of the rows, counted from 0.
     """
-    # Not ``< 0`` or ``> 1``: NaN is wrong, too.
+    # Negated, so that NaN is found as well.
     wrong = np.argwhere(~((probabilities_NL >= 0) & (probabilities_NL <= 1)))
     if len(wrong):
         row, column = wrong[0]
@@ -87,7 +87,7 @@ def log_odds(model: TabularModel, arrays: Arrays, device: torch.device) -> Tenso
 
 
 def chunks_of(rows: int, step: int) -> list[slice]:
-    """Return ranges of ``step`` rows; at least one, so that the result for no rows has the right shape, too."""
+    """Return ranges of ``step`` rows; at least one range, so that the result has the right shape without rows."""
     return [slice(start, start + step) for start in range(0, max(1, rows), step)]
 
 
@@ -104,7 +104,7 @@ def _score_chunks(
     device: torch.device,
     each: Callable[[Callable[[slice], Tensor], Sequence[slice]], Iterable[Tensor]],
 ) -> Tensor:
-    # Here, as each thread has an inference mode of its own.
+    # Set in each thread, as inference mode is per thread.
     @torch.inference_mode()
     def score_chunk(part: slice) -> Tensor:
         chunk = {name: tensor[part] for name, tensor in inputs.items()}
@@ -118,8 +118,8 @@ def _score_chunks(
 def _whole_tiles(rows_NX: Tensor) -> Tensor:
     """Add rows up to a multiple of ``TILE_ROWS``.
 
-    Kernels treat the last few rows of a batch in another way: without this, the last bit of a row's probability would
-    depend on how many rows are scored with it.
+    Kernels treat the last few rows of a batch differently. Without the padding, the last bit of a row's probability
+    would depend on how many rows are scored with it.
     """
     lacking = -len(rows_NX) % TILE_ROWS
     return torch.cat([rows_NX, rows_NX.new_zeros(lacking, rows_NX.shape[1])]) if lacking else rows_NX

@@ -39,7 +39,7 @@ Send = Callable[[Message], Awaitable[None]]
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
 
 HUNG_UP = "the client disconnected before the response was sent"
-# Of a body that is refused, read for nothing: a client that is cut off while it sends may not see the answer.
+# Bytes of a refused body that are read and discarded: a client that is cut off while it sends may miss the answer.
 DISCARDED_BYTES = 1 << 30
 
 logger = logging.getLogger(__name__)
@@ -51,14 +51,14 @@ STATUS = {
     ModelNotFound: HTTPStatus.NOT_FOUND,
     ModelNotReady: HTTPStatus.SERVICE_UNAVAILABLE,
     ClientDisconnect: HTTPStatus.BAD_REQUEST,
-    # Of KServe's base class, for a call that this model does not answer, such as one for explanations.
+    # Raised by KServe's base class for calls that this model does not support, such as explanations.
     NotImplementedError: HTTPStatus.NOT_IMPLEMENTED,
 }
-"""What a client is told in addition to the message; anything else is a fault of ours, and is told without details."""
+"""HTTP status by error, whose message the client sees. Any other exception is a bug, answered without details."""
 
 
 class ModelDataPlane(DataPlane):  # type: ignore[misc]
-    """KServe's data plane, which says whose server this is and refuses malformed requests as such."""
+    """KServe's data plane with dkan's server metadata, which rejects malformed requests as the client's error."""
 
     def metadata(self) -> dict[str, Any]:
         """Return name and version of the server."""
@@ -73,7 +73,7 @@ class ModelDataPlane(DataPlane):  # type: ignore[misc]
     ) -> Any:
         """Return a request of either protocol, and its attributes where it is a CloudEvent."""
         if protocol_version == PredictorProtocol.REST_V1.value and not has_binary_headers(headers):
-            # Whatever type the header names: curl names that of a form.
+            # Parsed whatever type the header names: curl sends JSON as a form.
             return super().decode_cloudevent(_parsed(body))
         return super().decode(body, headers, protocol_version, model_name)
 
@@ -83,7 +83,7 @@ class ModelDataPlane(DataPlane):  # type: ignore[misc]
         """Return a request of the Open Inference Protocol."""
         try:
             if isinstance(body, bytes) and "inference-header-content-length" not in headers:
-                # Plain JSON whose header names another type, as curl sends it.
+                # Plain JSON, sent with another content type, as by curl.
                 body = InferenceRequest.model_validate_json(body)
             return super().decode_inference_request(body, headers, model_name)
         except ValidationError as error:
@@ -114,7 +114,7 @@ def build_app(dataplane: DataPlane, name: str, max_bytes: int, lifespan: Lifespa
 
 
 def _add_routes(app: FastAPI, dataplane: DataPlane) -> None:
-    # Not KServe's own registration: its routes also load and unload models, for whoever reaches the port.
+    # KServe's own registration also has routes to load and unload models, open to anyone who reaches the port.
     first, second = V1Endpoints(dataplane), V2Endpoints(dataplane)
     for path, endpoint in (
         ("/", second.live),
@@ -143,7 +143,7 @@ async def metrics() -> Response:
 
 
 async def refuse(_: Request, error: Exception) -> JSONResponse:
-    """Return an error as an answer, with its message and nothing else."""
+    """Return the response to an error, with its message only."""
     found = (status for kind, status in STATUS.items() if isinstance(error, kind))
     status = next(found, HTTPStatus.INTERNAL_SERVER_ERROR)
     message = _described(error.errors()) if isinstance(error, RequestValidationError) else str(error)
@@ -156,10 +156,10 @@ async def refuse(_: Request, error: Exception) -> JSONResponse:
 
 
 async def refuse_path(request: Request, error: Exception) -> JSONResponse:
-    """Return the answer to a path that is none, or to another method than that of its path."""
+    """Return the response to an unknown path, or to a method that its path does not allow."""
     assert isinstance(error, HTTPException), error
     if error.status_code not in (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED):
-        # Of a body that the framework reads: it hides that the client hung up.
+        # Raised for bodies that the framework reads: it hides that the client disconnected.
         message = HUNG_UP if isinstance(error.__cause__, ClientDisconnect) else f"{REQUEST}: {error.detail}"
         current_request().error = message
         return JSONResponse({"error": message}, error.status_code, error.headers)
@@ -171,23 +171,23 @@ async def refuse_path(request: Request, error: Exception) -> JSONResponse:
 
 
 def _parsed(body: bytes) -> Any:
-    """Return what JSON holds; NaN, which is none, is read as Python's clients write it."""
+    """Return parsed JSON; NaN, which JSON does not allow, is accepted because Python's clients write it."""
     try:
         return orjson.loads(body)
     except orjson.JSONDecodeError:
-        # Slower, and the words of every other JSON that dkan reads.
+        # Slower, but its messages are those for all JSON that dkan reads.
         return parse_json(body, REQUEST)
 
 
 def _described(errors: Any) -> str:
-    """Return what is wrong first in a request that is no JSON of its protocol."""
+    """Return the first error of a request that does not follow its protocol."""
     first = errors[0]
     field = ".".join(str(part) for part in first["loc"] if part not in ("body", "InferenceRequest"))
     return f"{REQUEST}: {field + ': ' if field else ''}{first['msg']}"
 
 
 class _Gateway:
-    """What every request passes first: it limits the body, and counts and logs what was answered."""
+    """Outermost layer of the application: limits the body, and counts and logs each answer."""
 
     def __init__(self, app: FastAPI, name: str, max_bytes: int) -> None:
         self._app = app
@@ -214,7 +214,7 @@ class _Gateway:
             _check_encoding(scope)
             await self._app(scope, client.receive, note_status)
         except asyncio.CancelledError:
-            # The time that a server which is told to end gives its requests is up.
+            # The server is shutting down, and its grace period is over.
             facts.error = "the server is ending"
             if not is_begun:
                 response = JSONResponse({"error": facts.error}, HTTPStatus.SERVICE_UNAVAILABLE)
@@ -226,17 +226,17 @@ class _Gateway:
             response = JSONResponse({"error": facts.error}, error.status)
             await response(scope, receive, note_status)
         except Exception:
-            # The framework has answered 500 and raises it again for whoever keeps the log, which is done here.
+            # The framework has answered 500 and raises the error again, for the log that is written here.
             logger.exception("a request failed")
         finally:
             client.close()
-        # Probes and scrapes come every few seconds and say nothing new.
+        # Successful probes and scrapes are not logged, as they come every few seconds.
         if scope["method"] == "POST" or facts.error:
             facts.finish(self._name, int(status))
 
 
 class _RefusedBodyError(BaseException):
-    """A body that is not read. Not an Exception, which the framework would turn into an answer of its own."""
+    """The body is refused. Not an Exception, which the framework would turn into a response of its own."""
 
     def __init__(self, status: HTTPStatus, message: str, *, has_more: bool) -> None:
         super().__init__(message)
@@ -253,7 +253,7 @@ def _check_encoding(scope: Message) -> None:
 
 
 class _Client:
-    """What comes from a client: a body of bounded size, and then the news that it hung up."""
+    """Messages from a client: a body of bounded size, and then its disconnect."""
 
     def __init__(self, receive: Receive, max_bytes: int, facts: RequestFacts) -> None:
         self._receive = receive
@@ -273,7 +273,7 @@ class _Client:
             has_more = message.get("more_body", False)
             raise _RefusedBodyError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, problem, has_more=has_more)
         if message["type"] == "http.request" and not message.get("more_body"):
-            # Whoever answers asks for nothing further, and would compute in vain.
+            # The handler does not ask for more, so the disconnect is awaited here to stop useless work.
             self._end = asyncio.create_task(self._wait_for_end())
         return message
 
@@ -283,7 +283,7 @@ class _Client:
         return message
 
     def close(self) -> None:
-        """Stop listening: the request is answered."""
+        """Stop waiting for the disconnect, once the request is answered."""
         if self._end is not None:
             self._end.cancel()
 

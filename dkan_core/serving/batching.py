@@ -82,7 +82,7 @@ class MicroBatcher:
         return await request.answer
 
     def close(self) -> None:
-        """End the thread, once it has scored its batch."""
+        """End the thread after its current batch."""
         self._thread.shutdown(cancel_futures=True)
 
     async def _score_waiting(self) -> None:
@@ -103,7 +103,7 @@ class MicroBatcher:
                 await self._full.wait()
 
     def _next_batch(self) -> list[_Request]:
-        """Return requests that are scored together; none if no client waits for those that are left."""
+        """Return the next requests to score together; none if no client waits for those that are left."""
         batch: list[_Request] = []
         rows = 0
         while self._waiting:
@@ -123,7 +123,7 @@ class MicroBatcher:
         try:
             found_NL = await self._scored(batch)
         except Exception as error:
-            # Whose row it was is not known: each request on its own, and one alone fails.
+            # The faulty row's request is unknown, so each request is scored alone, and only that one fails.
             if len(batch) == 1:
                 _fail(batch[0], error)
             else:
@@ -132,7 +132,7 @@ class MicroBatcher:
             return
         stops = np.cumsum([len(request.rows) for request in batch])
         for request, answer_NL in zip(batch, np.split(found_NL, stops[:-1]), strict=True):
-            # A client that has gone away has cancelled its own.
+            # The answer is cancelled already if its client disconnected.
             if not request.answer.done():
                 request.answer.set_result(answer_NL)
 

@@ -22,7 +22,7 @@ class RequestFacts:
 
     rows: int = 0
     error: str = ""
-    """Why it was refused; empty: it was not."""
+    """Why it was refused; empty if it was not."""
 
     is_gone: bool = False
     """Whether the client hung up and no longer waits for the answer."""
@@ -36,7 +36,7 @@ class RequestFacts:
         SECONDS.labels(model, self.protocol).observe(seconds)
         if self.rows:
             ROWS.labels(model).inc(self.rows)
-        # Quoted, a message of a client cannot begin a line of its own.
+        # repr, so that a client's text cannot begin a new line in the log.
         error = f" error={self.error!r}" if self.error else ""
         level = logging.WARNING if self.error else logging.INFO
         logger.log(level, "request %s status=%s rows=%d ms=%.2f%s", self.what, code, self.rows, 1000 * seconds, error)

@@ -1,4 +1,4 @@
-"""The same protocol over gRPC: KServe's service, with our errors and limits."""
+"""The Open Inference Protocol over gRPC: KServe's service, with our errors and limits."""
 
 import asyncio
 from collections.abc import Callable
@@ -22,12 +22,12 @@ STATUS = {
     NotImplementedError: grpc.StatusCode.UNIMPLEMENTED,
 }
 NO_REPOSITORY = "models are neither loaded nor unloaded by request"
-# Of the service, what scores.
+# The service's method that scores.
 SCORES = "ModelInfer"
 
 
 class _Servicer(InferenceServicer):  # type: ignore[misc] # the library has no types
-    """KServe's service, without its calls that load and unload models: whoever reaches the port could use them."""
+    """KServe's service without its calls that load and unload models, open to anyone who reaches the port."""
 
     async def RepositoryModelLoad(self, request: Any, context: Any) -> Any:
         raise NotImplementedError(NO_REPOSITORY)
@@ -37,7 +37,7 @@ class _Servicer(InferenceServicer):  # type: ignore[misc] # the library has no t
 
 
 class _Gateway(AsyncServerInterceptor):
-    """What every call passes first: it tells errors, and counts and logs what was answered."""
+    """Outermost layer of the service: converts errors, and counts and logs each answer."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -49,7 +49,7 @@ class _Gateway(AsyncServerInterceptor):
         try:
             return await method(request, context)
         except asyncio.CancelledError:
-            # By the client, by its deadline, or by a server whose time to end is up.
+            # Cancelled by the client, by its deadline, or at the end of the server's grace period.
             code, facts.error = grpc.StatusCode.CANCELLED, "the call was cancelled"
             raise
         except Exception as error:

@@ -1,4 +1,4 @@
-"""A model as an InferenceService of KServe: applied to the cluster, and waited for."""
+"""Applies a model as an InferenceService of KServe to the cluster, and waits until it is ready."""
 
 import hashlib
 import logging
@@ -14,16 +14,16 @@ from dkan_core.utils.file_names import CONFIG
 from dkan_core.utils.kubernetes_api import CALL_SECONDS, OWN_LABELS, Requirements, call_cluster, no_cluster
 
 GROUP, VERSION, PLURAL, KIND = "serving.kserve.io", "v1beta1", "inferenceservices", "InferenceService"
-# As deploy/serving/serving-runtime.yaml has it.
+# The format's name in deploy/serving/serving-runtime.yaml.
 MODEL_FORMAT = "dkan"
-# Of the pods: the same URI with another model in it is to be another revision.
+# Annotation of the pods, so that another model at the same URI becomes a new revision.
 MODEL_HASH = "dkan/model-sha256"
-# Fields that others set, such as an autoscaler's, stay theirs.
+# With a manager of its own, server-side apply leaves fields of others, such as an autoscaler's, alone.
 FIELD_MANAGER = "dkan"
 POLL_SECONDS = 2.0
-# A service's name begins a DNS label of at most 63 characters, to which KServe adds "-predictor" and a namespace.
+# A service's name is part of a DNS label of at most 63 characters, to which KServe adds "-predictor" and the namespace.
 NAME = re.compile("[a-z]([-a-z0-9]{0,38}[a-z0-9])?")
-# What KServe's storage initializer reads; Kubeflow's own store speaks the protocol of S3.
+# Schemes of KServe's storage initializer; Kubeflow's own store uses the S3 protocol.
 SCHEMES = ("s3", "gs", "pvc", "https", "http", "hdfs", "webhdfs", "hf", "oci")
 SAME_SCHEMES = {"minio": "s3", "gcs": "gs"}
 
@@ -135,7 +135,7 @@ def storage_uri(uri: str) -> str:
 
 
 def _digest(model: str | Path) -> str:
-    """Return what identifies a model, whatever its card says."""
+    """Return a digest of a model, independent of its card."""
     folder = ModelFolder(Path(model))
     folder.read(CONFIG)
     digest = hashlib.sha256()
@@ -174,7 +174,7 @@ def ready_url(service: dict[str, Any], generation: int) -> str | None:
         DeploymentError: It cannot become ready.
     """
     status = service.get("status") or {}
-    # A status of what was there before: it was ready, and says nothing of the new model.
+    # The status is of an earlier generation and says nothing about the new model.
     if (status.get("observedGeneration") or 0) < generation:
         return None
     model = status.get("modelStatus") or {}
@@ -187,7 +187,7 @@ def ready_url(service: dict[str, Any], generation: int) -> str | None:
 
 
 def _why(service: dict[str, Any]) -> str:
-    """Return what KServe says of a service that is not ready."""
+    """Return KServe's reason why a service is not ready."""
     status = service.get("status") or {}
     reasons = [
         f"{each.get('type')}: {each.get('reason', '')} {each.get('message', '')}".strip()
@@ -221,7 +221,7 @@ class _Services:
     def apply(self, body: dict[str, Any]) -> dict[str, Any]:
         """Create or change a service, by server-side apply; return it."""
         name = body["metadata"]["name"]
-        # Strict: a KServe that does not know a field would leave it out.
+        # Strict, because a KServe that does not know a field would drop it silently.
         query = {"fieldManager": FIELD_MANAGER, "force": "true", "fieldValidation": "Strict"}
         return self._call("apply", "PATCH", name, query, {"Content-Type": "application/apply-patch+yaml"}, body)
 
@@ -252,7 +252,7 @@ class _Services:
 
 
 def _load_configuration() -> str:
-    """Take the connection of this pod, or of the kubeconfig; return its namespace."""
+    """Load the connection of this pod or of the kubeconfig; return its namespace."""
     from kubernetes import config
 
     try:

@@ -12,8 +12,8 @@ def import_kserve() -> None:
         ConfigError: It is not installed.
     """
     require("kserve", "serve")
-    # Its model server parses the options of the process when it is imported, and ends the process on one of ours that
-    # abbreviates one of its own.
+    # Its model server parses the command line on import, and exits on one of our options that abbreviates one of its
+    # own.
     arguments = sys.argv
     sys.argv = arguments[:1]
     try:

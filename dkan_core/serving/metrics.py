@@ -5,7 +5,7 @@ import os
 from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
 
-# Where the processes of a server with several keep their counts; set before this module is imported.
+# Folder in which several server processes share their counts; to be set before this module is imported.
 SHARED = "PROMETHEUS_MULTIPROC_DIR"
 
 REQUESTS = Counter("dkan_requests", "Requests answered.", ["model", "protocol", "code"])
@@ -28,7 +28,7 @@ BATCH_REQUESTS = Histogram(
 
 
 def exposition() -> tuple[bytes, str]:
-    """Return what all processes of this server have counted, and its content type."""
+    """Return the metrics of all processes of this server, and their content type."""
     registry = REGISTRY
     if os.environ.get(SHARED):
         registry = CollectorRegistry()

@@ -1,4 +1,4 @@
-"""Rows of a request: named columns, or an object per row, to the columns that a model's encoding reads."""
+"""Converts the rows of a request, as named columns or an object per row, to the columns that an encoding reads."""
 
 import base64
 import itertools
@@ -21,7 +21,7 @@ from dkan_core.data.source.times import parsed_times
 from dkan_core.errors import DataError
 from dkan_core.utils.hints import counted, first_line, shown
 
-# What messages name where those of ``predict`` name a file.
+# The name of the rows in messages, where ``predict`` names a file.
 REQUEST = "request"
 NO_TEXTS = "the bytes of a BYTES tensor are not texts in UTF-8, each after its length in 4 bytes"
 
@@ -42,7 +42,7 @@ ARROW_TYPES = {
 }
 """Types of the Open Inference Protocol."""
 
-# Of what pyarrow and NumPy cannot make an array.
+# Errors of pyarrow and NumPy for values that are no array.
 NOT_AN_ARRAY = (pa.ArrowException, OverflowError, TypeError, ValueError)
 
 
@@ -56,7 +56,7 @@ class Tensor(NamedTuple):
 
 
 def tensor_types(preprocessor: Preprocessor) -> dict[str, str]:
-    """Return the types of the columns of training as tensors; lists and vectors are none."""
+    """Return the tensor types of the training columns; lists and vectors have none."""
     truths = {each.name for each in preprocessor.coded if each.kind == "category" and each.holds_booleans}
     sparse = {feature.name for feature in preprocessor.sparse}
     return {
@@ -104,7 +104,7 @@ def _inferred(name: str, values: list[Any], preprocessor: Preprocessor) -> pa.Ar
     if not is_number(preprocessor.source_types[name]):
         values = _with_nulls(values)
     if name in integer_categories(preprocessor):
-        # Integers of any size, and beside texts: a batch may have rows of several clients.
+        # As text: integers of any size may stand beside texts, as a batch may have rows of several clients.
         values = [_as_text(value) for value in values]
     vectors = next((each for each in preprocessor.sparse if each.name == name and each.vector_bytes), None)
     if vectors is not None:
@@ -131,12 +131,12 @@ def _as_text(value: Any) -> Any:
 
 
 def _with_nulls(values: Sequence[Any] | npt.NDArray[Any]) -> list[Any]:
-    """Return values with null in place of NaN, which pandas has for whatever is missing."""
+    """Return values with null in place of NaN, which pandas uses for missing values."""
     return [None if isinstance(value, float) and math.isnan(value) else value for value in values]
 
 
 def _vector(value: Any, feature: SparseFeature, number: int) -> bytes | None:
-    """Return a vector of bits, which JSON has as KServe writes bytes: {"b64": "..."}."""
+    """Return a bit vector, which JSON requests encode as KServe's bytes: {"b64": "..."}."""
     if value is None:
         return None
     with suppress(TypeError, ValueError, KeyError):
@@ -148,7 +148,7 @@ def _vector(value: Any, feature: SparseFeature, number: int) -> bytes | None:
 
 
 def _array(values: Sequence[Any] | npt.NDArray[Any]) -> pa.Array:
-    """Return values as an array; numbers that fit no type together as floats, which they become anyway."""
+    """Return values as an array; numbers without a common type become floats, as they do later anyway."""
     with suppress(*NOT_AN_ARRAY):
         return pa.array(values)
     if any(isinstance(value, bool | str) for value in values):
@@ -200,7 +200,7 @@ def _column(tensor: Tensor) -> pa.Array:
 
 
 def _flat(data: Sequence[Any]) -> list[Any]:
-    """Return values that are nested as the shape (N, 1) says as a plain list."""
+    """Return the values of shape (N, 1) as a flat list."""
     return [value[0] if isinstance(value, list) and len(value) == 1 else value for value in data]
 
 
@@ -227,12 +227,12 @@ def _converted(values: Sequence[Any] | npt.NDArray[Any], kind: pa.DataType) -> p
     """Return values as an array of a type, or None where one is of another kind: text, truth value or number."""
     try:
         if pa.types.is_integer(kind) and all(type(value) in (int, type(None)) for value in values):
-            # Where the type is not given, large ones among small ones are of no type.
+            # With a given type: inferred, large and small integers together may have none.
             return pa.array(values, kind)
         found = _array(values) if pa.types.is_floating(kind) else pa.array(values)
         if not (pa.types.is_null(found.type) or _kind(found.type) == _kind(kind)):
             return None
-        # Of a whole number nothing may be lost; a float of fewer bits is what the client asked for.
+        # Integers must stay exact; for floats, fewer bits are what the client asked for.
         return found.cast(kind, safe=pa.types.is_integer(kind))
     except NOT_AN_ARRAY:
         return None
@@ -243,7 +243,7 @@ def _kind(kind: pa.DataType) -> tuple[bool, bool]:
 
 
 def _rows(columns: Mapping[str, pa.Array], preprocessor: Preprocessor) -> pa.RecordBatch:
-    """Return the columns with the types that are scored, so that rows of several requests fit together."""
+    """Return the columns with the model's types, so that the rows of several requests can be concatenated."""
     times = {name: pa.timestamp("us", zone) for name, zone in preprocessor.times.items() if name in columns}
     columns = {**columns, **{name: parsed_times(columns[name], kind, name, REQUEST) for name, kind in times.items()}}
     types = {name: column.type for name, column in columns.items()}

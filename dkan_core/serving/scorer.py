@@ -43,7 +43,7 @@ class RequestScorer:
 
     @cached_property
     def reason_finder(self) -> ReasonFinder:
-        """What finds reasons; made for the first request that asks for them."""
+        """The finder of reasons; created by the first request that asks for them."""
         return ReasonFinder(self.saved, self.device)
 
     def score(self, batches: Sequence[pa.RecordBatch]) -> npt.NDArray[np.float32]:
@@ -71,7 +71,7 @@ class RequestScorer:
         return [found.to_pylist() for found in self.reason_finder.find(rows, count, REQUEST)]
 
     def warm_up(self) -> None:
-        """Score a row whose values are all missing: what is slow the first time is over before the first request."""
+        """Score a row of missing values, so that slow initialization is over before the first request."""
         columns = {name: pa.nulls(1, kind) for name, kind in self.preprocessor.source_types.items()}
         self.score([pa.record_batch(list(columns.values()), names=list(columns))])
 
@@ -93,5 +93,5 @@ def load_scorer(folder: Path, config: ServeConfig) -> RequestScorer:
 
 
 def set_threads(count: int) -> None:
-    """Let torch compute with ``count`` threads in the thread that calls this, for good."""
+    """Set the number of torch's threads permanently, for the calling thread."""
     torch.set_num_threads(count)

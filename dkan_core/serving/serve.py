@@ -17,9 +17,9 @@ from dkan_core.utils.signals import handle_signal
 from dkan_core.utils.storage.remote import local_copy
 from dkan_core.utils.storage.scratch import scratch_folder
 
-# A process of several is replaced after so long without a sign of life, such as while it imports on a busy machine.
+# A server process that shows no sign of life for this long is replaced; imports are slow on a busy machine.
 START_SECONDS = 60
-# Longer than load balancers keep an idle connection (60 s): else one sends a request into a connection that closes.
+# Longer than load balancers keep an idle connection (60 s), which might otherwise send a request as it closes.
 KEEP_ALIVE_SECONDS = 65
 
 
@@ -64,19 +64,19 @@ def _check_free(setting: str, host: str, port: int) -> None:
 
 def _run_workers(model: ModelFolder, config: ServeConfig) -> None:
     with scratch_folder() as scratch:
-        # A copy: a process that is replaced serves what the others do, whatever lies in the model's folder by then.
+        # A copy, so that a replaced process serves the same model as the others, even if the folder has changed.
         folder, counts = scratch / "model", scratch / "counts"
         for made in (folder, counts):
             made.mkdir()
         for name in sorted(model.files):
             (folder / name).write_bytes(model.read(name))
-        # Before anything imports the library, which decides by it where it counts.
+        # Set before the library is imported, which reads it then.
         os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(counts)
         from dkan_core.serving.supervisor import application_from_environment as factory
         from dkan_core.serving.supervisor import start_fork_server, watch_processes
 
         start_fork_server(folder, config)
-        # Loaded here, too: a model that cannot score ends the command with a message.
+        # Loaded once in this process, so that a model that cannot score ends the command with a message.
         load_scorer(folder, config)
         import_kserve()
         watch_processes()
@@ -90,7 +90,7 @@ def _run(app: Any, config: ServeConfig) -> None:
     from dkan_core.serving.worker import show_start_and_end
 
     show_start_and_end()
-    # Once it has ended in order, uvicorn raises the signal again, for its caller: here there is none.
+    # After an orderly end, uvicorn raises the signal again for its caller, but here nothing remains to be stopped.
     with handle_signal(signal.SIGTERM, lambda *_: None):
         uvicorn.run(
             app,

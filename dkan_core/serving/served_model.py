@@ -1,4 +1,4 @@
-"""A model as KServe's library serves it: what it takes, what it gives, and its answers to both protocols."""
+"""A model for KServe's library: its inputs, its outputs, and its answers to both protocols."""
 
 import asyncio
 import json
@@ -22,7 +22,7 @@ from dkan_core.serving.scorer import RequestScorer
 from dkan_core.utils.hints import shown
 from dkan_core.utils.schemas import parse_json
 
-# Reasons take a millisecond or less for each row.
+# Rows whose reasons are found at a time; a row takes a millisecond or less.
 REASON_ROWS = 256
 
 
@@ -55,7 +55,7 @@ class ServedModel(Model):  # type: ignore[misc]
         return [{"name": name, "datatype": "FP32", "shape": [-1]} for name in self._scorer.outputs]
 
     def validate(self, payload: Any) -> Any:
-        # KServe looks at the protocol of a server behind this one; the rows are checked when they are read.
+        # Not validated here, as the rows are checked when they are read.
         return payload
 
     async def predict(
@@ -103,7 +103,7 @@ class ServedModel(Model):  # type: ignore[misc]
             return {}
         loop = asyncio.get_running_loop()
         found: list[list[Any]] = [[] for _ in self._scorer.reason_outputs]
-        # In pieces, so that large requests do not hold up small ones, and one that no client waits for ends soon.
+        # In chunks, so that large requests do not block small ones, and work ends soon after the client disconnects.
         for start in range(0, len(rows), REASON_ROWS):
             if current_request().is_gone:
                 raise ClientDisconnect
@@ -116,7 +116,7 @@ class ServedModel(Model):  # type: ignore[misc]
     def _infer_response(
         self, request: InferRequest, found_NL: Probabilities, reasons: Mapping[str, list[Any]]
     ) -> InferResponse:
-        # KServe sends arrays as bytes, lists as text.
+        # KServe sends arrays as bytes, and lists as JSON.
         is_binary = request.use_binary_outputs
         columns = np.ascontiguousarray(found_NL.T) if is_binary else found_NL.T.tolist()
         outputs = {
@@ -133,7 +133,7 @@ class ServedModel(Model):  # type: ignore[misc]
         if unknown := [name for name in wanted if name not in outputs]:
             raise DataError(f"{REQUEST}: output {unknown[0]!r} does not exist; outputs are {', '.join(outputs)}")
         if is_binary and request.from_grpc:
-            # KServe otherwise asks an array for its truth value, which several values do not have.
+            # Lists, because KServe takes the truth value of data, which fails for arrays.
             for output in outputs.values():
                 output.set_data_from_numpy(output.data, binary_data=True)
         return InferResponse(
@@ -158,8 +158,8 @@ def _data_of(tensor: Any) -> Any:
 
 
 def _object_of(payload: Any) -> dict[str, Any]:
-    """Return a request of plain JSON, which has instances."""
-    # Bytes: the data of a CloudEvent, which are no JSON.
+    """Return a request in plain JSON, with instances."""
+    # Bytes are the data of a CloudEvent, still to be parsed.
     found = parse_json(payload, REQUEST) if isinstance(payload, bytes) else payload
     if not isinstance(found, dict) or "instances" not in found:
         raise DataError(f'{REQUEST}: expected a JSON object with a list "instances"')

@@ -19,24 +19,24 @@ from dkan_core.config import ServeConfig
 from dkan_core.utils.logs import set_up_logging
 from dkan_core.utils.signals import handle_signal
 
-# How often a process that does not answer is looked at.
+# Seconds between checks of a process that does not answer.
 POLL_SECONDS = 1.0
 
 IMPORTED_AHEAD = "dkan_core.serving.worker"
-# How the process that supervises tells the others what to serve: uvicorn starts them by the name of a function.
+# Environment variables that tell the serving processes what to serve: uvicorn starts them by a function's name.
 MODEL, CONFIG = "DKAN_SERVE_MODEL", "DKAN_SERVE_CONFIG"
 
 
 class ServingProcess(multiprocess.Process):
-    """A process that is replaced as soon as it is dead, and told to end answers what it has not finished.
+    """A serving process that is replaced as soon as it is dead, and that finishes its requests when told to end.
 
-    For the first, uvicorn's own waits for an answer until the time is up; it dies of SIGTERM before the second.
+    uvicorn's own class waits for a dead process to answer until a timeout, and dies of a SIGTERM without finishing.
     """
 
     def target(self, sockets: list[socket.socket] | None = None) -> None:
         """Serve, in the process."""
-        # Once the server has ended in order, uvicorn raises the signal again, before the requests that outlasted the
-        # grace are answered. One that comes before the server listens for it ends the server, too.
+        # After an orderly end, uvicorn raises the signal again while requests that outlasted the grace period are still
+        # being answered. A signal before the server handles it should end the server as well.
         with handle_signal(signal.SIGTERM, lambda *_: setattr(self.server, "should_exit", True)):
             signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
             threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -54,7 +54,7 @@ class ServingProcess(multiprocess.Process):
 
 
 def _end_with_parent() -> None:
-    """End this process when its supervisor dies: it would not be replaced, and it would keep the port."""
+    """End this process when its supervisor dies: nothing would replace it, and it would keep the port."""
     supervisor = multiprocessing.parent_process()
     assert supervisor is not None
     supervisor.join()
@@ -64,12 +64,12 @@ def _end_with_parent() -> None:
 def start_fork_server(model: Path, config: ServeConfig) -> None:
     """Start the process that serving processes are forked from, which imports what they need once for all of them.
 
-    It has the environment of this moment, and so do they. It imports while this process goes on.
+    The serving processes inherit its environment, which is that of this moment. It imports in the background.
     """
     os.environ |= {MODEL: str(model), CONFIG: json.dumps(asdict(config))}
     multiprocessing.set_forkserver_preload([IMPORTED_AHEAD])
-    # A SIGTERM to all processes, such as systemd's, must not end it: the others finish their requests. The tracker of
-    # multiprocessing would unblock the signal when it starts.
+    # A SIGTERM to all processes, as from systemd, must not end the fork server while the others finish their requests.
+    # The resource tracker is started first, as it would unblock the signal when it starts.
     resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
     try:
@@ -79,7 +79,7 @@ def start_fork_server(model: Path, config: ServeConfig) -> None:
 
 
 def application_from_environment() -> Any:
-    """Return the application of a serving process."""
+    """Return a serving process's application."""
     from dkan_core.serving.scorer import load_scorer
     from dkan_core.serving.worker import application, show_start_and_end
 
@@ -92,7 +92,7 @@ def application_from_environment() -> Any:
 def terminate_all(processes: multiprocess.Multiprocess) -> None:
     """Stop listening, and tell each process to end.
 
-    Connections to a socket that is left open here would hang until all processes have ended.
+    If this process kept the socket open, new connections would hang until all processes have ended.
     """
     for each in processes.sockets:
         each.close()
@@ -101,8 +101,8 @@ def terminate_all(processes: multiprocess.Multiprocess) -> None:
 
 
 def watch_processes() -> None:
-    """Let uvicorn fork its processes as ``ServingProcess``, and end them with ``terminate_all``."""
-    # It has no settings for this.
+    """Make uvicorn fork ``ServingProcess`` and end its processes with ``terminate_all``."""
+    # uvicorn has no setting for this.
     _subprocess.spawn = multiprocessing.get_context("forkserver")  # type: ignore[assignment]
     multiprocess.Process = ServingProcess  # type: ignore[misc]
     multiprocess.Multiprocess.terminate_all = terminate_all  # type: ignore[assignment, method-assign]

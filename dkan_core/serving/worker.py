@@ -1,4 +1,4 @@
-"""A process that serves: the model, what scores its requests, and the servers in front of it."""
+"""A serving process: the model, its batcher, and the HTTP and gRPC servers."""
 
 import asyncio
 import functools
@@ -34,9 +34,9 @@ def application(scorer: RequestScorer, config: ServeConfig) -> Any:
         scorer: The model, warmed up: the application is ready at once.
         config: Settings of the server.
     """
-    # Of KServe's routes; it concerns those who write them.
+    # A warning about KServe's routes that concerns only KServe's developers.
     warnings.filterwarnings("ignore", "ORJSONResponse is deprecated")
-    # Some of torch's backends keep the number by thread.
+    # Some of torch's backends keep the number of threads per thread.
     start_thread = functools.partial(set_threads, config.threads)
     scorer.on_scored = functools.partial(_count_unseen, config.name, UnseenWatch(scorer.preprocessor))
     batcher = MicroBatcher(
@@ -67,7 +67,7 @@ def application(scorer: RequestScorer, config: ServeConfig) -> Any:
 
 
 def show_start_and_end() -> None:
-    """Let the server's own messages through: its start, its address and its end."""
+    """Enable the server's own messages: its start, its address and its end."""
     logging.getLogger("uvicorn.error").setLevel(logging.INFO)
 
 
@@ -88,14 +88,14 @@ async def _start_grpc(dataplane: ModelDataPlane, config: ServeConfig) -> Any:
 
 
 async def _stop_grpc(server: Any, exiting: asyncio.Event, grace_seconds: float) -> None:
-    """End the server of gRPC as that of HTTP ends: from the signal on it takes no calls, and finishes those it has."""
+    """Stop the gRPC server like the HTTP server: after the signal it takes no calls, but finishes those it has."""
     await exiting.wait()
     if server is not None:
         await server.stop(grace_seconds)
 
 
 def _exit_event() -> asyncio.Event:
-    """Return an event that SIGTERM and SIGINT set before they do what they did so far."""
+    """Return an event that SIGTERM and SIGINT set before their previous handlers run."""
     loop, exiting = asyncio.get_running_loop(), asyncio.Event()
 
     def watch(number: signal.Signals) -> None:
@@ -108,7 +108,7 @@ def _exit_event() -> asyncio.Event:
 
         signal.signal(number, handle)
 
-    with suppress(ValueError):  # in another thread than the main one, which gets no signals
+    with suppress(ValueError):  # only the main thread may handle signals
         watch(signal.SIGTERM)
         watch(signal.SIGINT)
     return exiting

@@ -1,4 +1,4 @@
-"""A tracker in a thread of its own: a server that fails, hangs or answers nonsense neither ends a run nor slows it."""
+"""A tracker in its own thread: a server that fails, hangs or answers nonsense neither ends nor slows a run."""
 
 import logging
 import math
@@ -15,20 +15,20 @@ from dkan_core.errors import redact
 from dkan_core.tracking.tracker import Progress, RunEnd, TrackedRun, Tracker
 from dkan_core.utils.hints import first_line
 
-# Evaluations that wait for a server that does not answer: a day of one every ten seconds. The oldest go first.
+# Evaluations to keep while a server does not answer: a day of one every ten seconds. The oldest are dropped first.
 MAX_WAITING = 8640
 
-# Between two attempts; doubled after each failure. A server that is restarted is back within a minute.
+# Pause before the next attempt; doubled after each failure. A restarted server is back within a minute.
 FIRST_PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 60.0
 
-# How often a server may refuse one evaluation before the next has its turn: over two minutes.
+# Attempts per evaluation before the next one is sent: over two minutes.
 ATTEMPTS = 8
 
-# How long a run that did not end in order waits at most: Kubernetes kills a pod 30 s after it told it to stop.
+# Longest wait at the end of a run that did not end in order: Kubernetes kills a pod 30 s after telling it to stop.
 LAST_SECONDS = {"failed": 10.0, "stopped": 5.0}
 
-# Characters of a server's error that a warning has.
+# Characters of a server's error to show in a warning.
 MAX_REASON = 200
 
 logger = logging.getLogger(__name__)
@@ -36,19 +36,19 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, eq=False)
 class _Call:
-    """A call of a tracker, and how often it is tried."""
+    """A call of a tracker, and how often to try it."""
 
     tell: Callable[[], None]
     attempts: int
 
 
 def try_within(seconds: float, call: Callable[[], None], name: str, what: str) -> None:
-    """Call something in a thread, once; what it raises, or that it takes longer, is a warning.
+    """Call a function once in a thread; an exception or a time-out becomes a warning.
 
     Args:
-        seconds: How long it is waited for.
-        call: Does it.
-        name: What messages call the one that it is logged to.
+        seconds: How long to wait.
+        call: The function.
+        name: The server's name in messages.
         what: What is logged.
     """
     errors: list[str] = []
@@ -56,7 +56,7 @@ def try_within(seconds: float, call: Callable[[], None], name: str, what: str) -
     def work() -> None:
         try:
             call()
-        except Exception as error:  # as of a tracker
+        except Exception as error:  # a client library may raise anything
             errors.append(_reason(error))
 
     thread = threading.Thread(target=work, name=f"dkan-{name}", daemon=True)
@@ -69,17 +69,17 @@ def try_within(seconds: float, call: Callable[[], None], name: str, what: str) -
 
 
 def _reason(error: Exception) -> str:
-    """Return an error in one line: of a server that does not answer, a client tells every attempt."""
-    # Before it is cut: half a credential is not known as one.
+    """Return an error in one line, as a client lists every attempt on a server that does not answer."""
+    # Redacted before it is cut, as half a credential would not be recognized.
     line = redact(f"{type(error).__name__}: {first_line(error)}")
     return line if len(line) <= MAX_REASON else f"{line[:MAX_REASON]}…"
 
 
 class BackgroundTracker(Tracker):
-    """Hands everything to another tracker, in a thread: evaluations in order, and of progress only the newest.
+    """Forwards everything to another tracker, in a thread: all evaluations in order, but only the newest progress.
 
     Args:
-        tracker: Does the work; it may raise anything, and has a time-out for whatever it waits for.
+        tracker: Does the work. It may raise anything, and needs a time-out for all that it waits for.
         name: What messages call it.
     """
 
@@ -93,11 +93,11 @@ class BackgroundTracker(Tracker):
         self._has_given_up = False
         self._has_warned = False
         self._changed = threading.Condition()
-        # A daemon: a call that hangs must not keep the process from ending.
+        # A daemon thread, so that a hanging call does not keep the process from ending.
         self._thread = threading.Thread(target=self._work, name=f"dkan-{name}", daemon=True)
 
     def started(self, run: TrackedRun) -> None:
-        # Without it there is nothing to add to: it is tried until the run ends.
+        # Retried until the run ends, as later calls need the run that this one creates.
         self._put(_Call(partial(self._tracker.started, run), sys.maxsize))
         self._thread.start()
 
@@ -110,12 +110,12 @@ class BackgroundTracker(Tracker):
         self._put(_Call(partial(self._tracker.evaluation, entry), ATTEMPTS))
 
     def finished(self, end: RunEnd) -> None:
-        """Hand over the end, and wait until all is told, but no longer than the tracker's ``flush_seconds``.
+        """Forward the end, and wait until everything is sent, at most the tracker's ``flush_seconds``.
 
-        What fails from now on is not tried again.
+        Calls that fail from now on are not tried again.
         """
         if self._is_closing:
-            return  # somebody has pressed Ctrl-C while this waited
+            return  # called again after Ctrl-C during the wait
         with self._changed:
             self._is_closing = True
         self._put(_Call(partial(self._tracker.finished, end), 1))
@@ -127,7 +127,7 @@ class BackgroundTracker(Tracker):
     def _put(self, call: _Call) -> None:
         with self._changed:
             if len(self._waiting) > MAX_WAITING:
-                del self._waiting[1]  # the first one may be under way
+                del self._waiting[1]  # the first one may be in progress
             self._waiting.append(call)
             self._changed.notify()
 
@@ -139,7 +139,7 @@ class BackgroundTracker(Tracker):
                     self._waiting.popleft()
 
     def _next_call(self) -> _Call | None:
-        """Wait for something to do; None when there will be nothing any more."""
+        """Wait for the next call; None when there will be no more."""
         with self._changed:
             while True:
                 if self._waiting:
@@ -155,13 +155,13 @@ class BackgroundTracker(Tracker):
                 self._changed.wait(pause if self._newest is not None else None)
 
     def _attempt(self, call: _Call) -> None:
-        """Call the tracker, and try again where that fails; a failure after the run has ended is final."""
+        """Call the tracker, and retry on failure; after the run has ended, a failure is final."""
         pause = FIRST_PAUSE_SECONDS
         for _ in range(call.attempts):
             try:
                 call.tell()
                 return
-            # Anything: what a client library makes of an odd answer is not to end the training.
+            # Any exception: an odd answer that confuses a client library must not end the training.
             except Exception as error:
                 self._warn(_reason(error))
             with self._changed:

@@ -15,7 +15,7 @@ from dkan_core.tracking.tracker import RunEnd, TrackedRun, Tracker, Trackers
 
 @contextmanager
 def follow_run(run: TrackedRun) -> Iterator[Tracker]:
-    """Yield what is to be told of a run's progress, its evaluations, and of its end where it ends in order."""
+    """Yield the tracker that is to be told of a run's progress and evaluations, and of its end if it ends in order."""
     with impatient_client():
         trackers = Trackers(chosen_trackers(run.config))
         trackers.started(run)
@@ -35,7 +35,7 @@ def chosen_trackers(config: TrainConfig) -> list[Tracker]:
     if os.environ.get(trainjob.URL):
         found.append(BackgroundTracker(trainjob.TrainJobTracker(), "the TrainJob's status"))
     if is_mlflow_wanted(config.tracking):
-        # Imported for runs that need it.
+        # Imported only for runs that use it.
         from dkan_core.tracking.mlflow.run import MlflowTracker
 
         found.append(BackgroundTracker(MlflowTracker(), f"MLflow at {redact(os.environ[URI])}"))

@@ -16,9 +16,9 @@ EVENTS = r"events\.out\.tfevents\..*"
 
 
 class TensorBoardTracker(Tracker):
-    """Writes events into the run's folder; a copy of them goes beside checkpoints that lie elsewhere.
+    """Writes events into the run's folder, and a copy beside checkpoints that lie elsewhere.
 
-    A run whose folder is in a pod, or is uploaded at its end, can so be watched while it trains.
+    So a run can be watched while it trains even if its folder is in a pod, or is uploaded only at its end.
     """
 
     def started(self, run: TrackedRun) -> None:

@@ -46,7 +46,7 @@ class Progress:
 
     rows_per_second: float
     percentage: int
-    """Of the steps, or of the time where that is limited and will be up first; 100 only when the run has ended."""
+    """Share of the steps, or of the time limit if that will be reached first; 100 only when the run has ended."""
 
     remaining_seconds: int
 
@@ -63,33 +63,33 @@ class RunEnd:
 
 
 class Tracker(ABC):
-    """Is told of a run, in a thread (``background``): what it raises is shown once, and the run goes on."""
+    """Follows a run, in a thread (``background``). Its exceptions are shown once and do not stop the run."""
 
     progress_seconds: float = 0.0
-    """How long to wait between two calls of ``progress``."""
+    """Seconds between two calls of ``progress``."""
 
     flush_seconds: float = 20.0
-    """How long a run waits at its end, at most, until all is told."""
+    """Longest time in seconds that a run waits at its end until everything is sent."""
 
     @abstractmethod
     def started(self, run: TrackedRun) -> None:
-        """Take note of a run that begins or goes on."""
+        """Record that a run begins or continues."""
 
     @abstractmethod
     def progress(self, progress: Progress) -> None:
-        """Take note of how far it is; only the newest counts, and what came before may have been left out."""
+        """Record the progress; only the newest matters, and earlier calls may have been left out."""
 
     @abstractmethod
     def evaluation(self, entry: Mapping[str, Any]) -> None:
-        """Take note of an evaluation, as ``history.jsonl`` has it."""
+        """Record an evaluation, as ``history.jsonl`` has it."""
 
     @abstractmethod
     def finished(self, end: RunEnd) -> None:
-        """Take note of the end."""
+        """Record the end."""
 
 
 class Trackers(Tracker):
-    """Several trackers as one, told of everything in this order."""
+    """Several trackers as one, called in this order."""
 
     def __init__(self, trackers: Iterable[Tracker] = ()) -> None:
         self._trackers = tuple(trackers)

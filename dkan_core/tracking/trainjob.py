@@ -1,7 +1,7 @@
 """The status of a TrainJob: Kubeflow Trainer 2.2 gives its pods an address to post progress and metrics to.
 
-With the feature gate TrainJobStatus, each pod has three variables: the address, the path of the CA certificate that its
-server is known by, and the path of the token that says which pods may post.
+With the feature gate TrainJobStatus, each pod has three variables: the address, the path of the CA certificate that
+identifies its server, and the path of the token that says which pods may post.
 """
 
 import http.client
@@ -20,7 +20,7 @@ URL = "KUBEFLOW_TRAINER_STATUS_URL"
 CA_CERTIFICATE = "KUBEFLOW_TRAINER_STATUS_CA_CERT"
 TOKEN = "KUBEFLOW_TRAINER_STATUS_TOKEN"
 
-# The cluster's API server is told of each post.
+# Seconds between posts, each of which goes on to the cluster's API server.
 POST_SECONDS = 5.0
 TIMEOUT_SECONDS = 10.0
 
@@ -50,13 +50,13 @@ class TrainJobTracker(Tracker):
         self._post(progress.remaining_seconds)
 
     def evaluation(self, entry: Mapping[str, Any]) -> None:
-        # Without a post: progress comes soon, or the end.
+        # Not posted at once, as progress or the end follows soon.
         shown = ("step", "epoch", "rows_per_second", "loss", "average_precision", "best_average_precision")
         self._metrics |= {name: entry[name] for name in shown}
 
     def finished(self, end: RunEnd) -> None:
         if end.metrics is not None:
-            # Of the model that is left, as its blend with an additive model.
+            # The saved model's, which may be a blend with an additive model.
             self._metrics["best_average_precision"] = end.metrics["average_precision"]
         if end.metrics is not None and end.status == "finished":
             self._percentage = 100
@@ -84,7 +84,7 @@ def post_status(body: Mapping[str, Any]) -> None:
     url = os.environ[URL]
     if not url.startswith("https://"):
         raise OSError(f"{URL} is not an https address: the token is not sent there")
-    # Both read each time: the token is replaced before it expires, and so is the certificate.
+    # Both files are read for each post, as token and certificate are replaced before they expire.
     token = _file_of(TOKEN).read_text(encoding="utf-8").strip()
     context = ssl.create_default_context(cafile=str(_file_of(CA_CERTIFICATE)))
     headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
@@ -103,7 +103,7 @@ def _file_of(variable: str) -> Path:
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Follows no redirect: the token is for the server at the address alone."""
+    """Follows no redirects, as the token is only for the server at the address."""
 
     def redirect_request(self, *_: Any, **__: Any) -> None:
         """Make an error of it."""

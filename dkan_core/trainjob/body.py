@@ -1,8 +1,8 @@
 """The TrainJob of a run as plain data: its name, its command, its pods.
 
-The SDK's ``train()`` cannot say it: it takes no secrets for the training container and no processes per node. Its
-models, which are generated from the schema of TrainJobs, do not write it either: what they do not know, such as a
-misspelled field, they drop without a word. The tests hold it against them.
+The SDK's ``train()`` is not enough: it takes no secrets for the training container and no processes per node. Its
+models, generated from the schema of TrainJobs, are not used either, because they silently drop fields that they do
+not know, such as misspelled ones. The tests compare this module's output with them.
 """
 
 import hashlib
@@ -19,33 +19,33 @@ from dkan_core.utils.kubernetes_api import OWN_LABELS
 from dkan_core.utils.storage.credentials import CONFIG_KEYS, SECRET_KEYS, SECRET_PATH
 
 GROUP, VERSION, PLURAL, KIND = "trainer.kubeflow.org", "v1alpha1", "trainjobs", "TrainJob"
-# What torch's runtime calls the pods' job, and the container in them.
+# Names of the pods' job, and of the container in them, in torch's runtime.
 NODE = "node"
 
-# A proxy beside the ranks would stand between them, and outlive them.
+# A proxy would intercept the ranks' connections and outlive them.
 WITHOUT_SIDECAR = {"sidecar.istio.io/inject": "false"}
 
-# What a namespace asks of every pod that enforces the "restricted" Pod Security Standard. The image's user is no root.
+# Required in namespaces that enforce the "restricted" Pod Security Standard. The image's user is not root.
 POD_SECURITY = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
 CONTAINER_SECURITY = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 
-# Seconds from SIGTERM to SIGKILL: the checkpoint that is then written may go to a bucket.
+# Seconds from SIGTERM to SIGKILL, enough to write a checkpoint to a bucket.
 GRACE_SECONDS = 120
-# torchrun, which gets the SIGTERM, kills ranks after 30 s unless told otherwise. A variable: torch before 2.12 refuses
-# the option.
+# torchrun, which gets the SIGTERM, kills ranks after 30 s by default. This is a variable because torch before 2.12
+# lacks the option.
 SHUTDOWN = {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(GRACE_SECONDS - 10)}
 
 # Kubernetes allows 63 characters, and the pods' names add to it.
 NAME_LENGTH = 40
 
-# As the schema of TrainJobs has it.
+# Limit in the schema of TrainJobs.
 MAX_ARGUMENTS = 128
 
 STRATEGIES = [name for name in ("auto", *get_args(ResolvedStrategy)) if name not in ONE_NODE]
 
 
 def settle(config: TrainConfig, nodes: NodesConfig) -> TrainConfig:
-    """Return the settings that the ranks are given: it resumes where an earlier job was stopped, and needs no server.
+    """Return the ranks' settings: they resume where an earlier job was stopped, with a strategy that needs no server.
 
     Raises:
         ConfigError: A setting makes no sense on several nodes.
@@ -64,19 +64,19 @@ def settle(config: TrainConfig, nodes: NodesConfig) -> TrainConfig:
     if config.resume not in ("auto", "never"):
         raise ConfigError(f"resume {config.resume}: a job resumes from its own checkpoints; leave it out")
     strategy = "allreduce" if config.strategy == "auto" else config.strategy
-    # Here, as Kubernetes would start ranks that refuse it again and again.
+    # Checked here, because Kubernetes would restart ranks that refuse their settings again and again.
     check_workers(config, strategy, nodes.workers)
     return replace(config, strategy=strategy, workers=None, device=kind, resume="auto")
 
 
 def job_name(run: str, fingerprint: str, config: TrainConfig, nodes: NodesConfig) -> str:
-    """Return the name of the one job that may train this: the same for a retry, another for anything else.
+    """Return the name of the job that trains this: the same for a retry, another one for anything else.
 
     >>> nodes = NodesConfig(image="dkan")
     >>> job_name("s3://bucket/Flights_1/", "f", TrainConfig(), nodes).rpartition("-")[0]
     'dkan-flights-1'
     """
-    # Only what decides the result: with other resources or credentials it is the same training.
+    # Only settings that affect the result: with other resources or credentials it is the same training.
     what = [run, fingerprint, asdict(config), nodes.workers, nodes.image, nodes.mapping("env")]
     digest = hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:12]
     readable = re.sub(r"[^a-z0-9]+", "-", run.rstrip("/").rpartition("/")[2].lower())
@@ -85,7 +85,7 @@ def job_name(run: str, fingerprint: str, config: TrainConfig, nodes: NodesConfig
 
 
 def arguments(prepared: str, run: str, config: TrainConfig) -> list[str]:
-    """Return torchrun's arguments: the command of one node. How many nodes there are, its environment says.
+    """Return torchrun's arguments: the command of each node, whose environment has the number of nodes.
 
     >>> arguments("s3://b/data", "s3://b/run", TrainConfig(hidden=(32, 16), tensorboard=True, blend=False))
     ['-m', 'dkan_core', 'train', 's3://b/data', '--out', 's3://b/run', '--hidden=32', '--hidden=16', \
@@ -124,7 +124,7 @@ def train_job(name: str, command: list[str], nodes: NodesConfig) -> dict[str, An
         "env": _variables(nodes),
     }
     if resources := _resources(nodes):
-        # Both: without requests the torch runtime would start one process per node, whatever numProcPerNode says.
+        # Requests too: without them the torch runtime starts one process per node, whatever numProcPerNode is.
         trainer["resourcesPerNode"] = {"limits": resources, "requests": resources}
     pods = {"metadata": {"labels": WITHOUT_SIDECAR}, "spec": _pod_spec(nodes)}
     jobs = [{"name": NODE, "template": {"spec": {"template": pods}}}]
@@ -135,7 +135,7 @@ def train_job(name: str, command: list[str], nodes: NodesConfig) -> dict[str, An
         "metadata": {"name": name, "labels": {**nodes.mapping("labels"), **OWN_LABELS}},
         "spec": {
             "runtimeRef": {"name": nodes.runtime},
-            # Also where the launcher is gone, and does not delete the job.
+            # Ends the job even if the launcher is gone and cannot delete it.
             "activeDeadlineSeconds": nodes.timeout_seconds,
             "trainer": trainer,
             "runtimePatches": [patch],
@@ -150,13 +150,13 @@ def _resources(nodes: NodesConfig) -> dict[str, str]:
 
 
 def _variables(nodes: NodesConfig) -> list[dict[str, Any]]:
-    """Return the variables of the training container, the only ones that a job may set there: plain ones go before."""
+    """Return the training container's variables, the only ones that a job may set there; plain ones come first."""
     variables: dict[str, dict[str, Any]] = {name: {"value": value} for name, value in SHUTDOWN.items()}
     if nodes.secret_name:
         variables |= _references(SECRET_KEYS + CONFIG_KEYS, "secretKeyRef", nodes.secret_name)
     if nodes.config_map_name:
         variables |= _references(CONFIG_KEYS, "configMapKeyRef", nodes.config_map_name)
-    # Last: what a user writes out wins over a Secret and a ConfigMap.
+    # Last, so that explicit values win over a Secret and a ConfigMap.
     variables |= {name: {"value": value} for name, value in nodes.mapping("env").items()}
     return [{"name": name, **source} for name, source in variables.items()]
 

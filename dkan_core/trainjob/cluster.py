@@ -8,7 +8,7 @@ from dkan_core.trainjob.body import GROUP, NODE, PLURAL, VERSION
 from dkan_core.utils.extras import require
 from dkan_core.utils.kubernetes_api import CALL_SECONDS, Requirements, call_cluster, no_cluster
 
-# After so long without a line a log is asked for again: its connection may be dead.
+# Seconds without a line after which the log is requested again, as the connection may be dead.
 SILENCE_SECONDS = 300.0
 
 REQUIREMENTS = Requirements(
@@ -57,7 +57,7 @@ class Cluster:
         """
         call = self._custom.create_namespaced_custom_object
         what = f"create TrainJob {self.namespace}/{body['metadata']['name']}"
-        # Strict: Trainer 2.1 would leave out what it does not know, and the job would have no volumes and no deadline.
+        # Strict, because Trainer 2.1 would silently drop unknown fields, and the job would lack volumes and a deadline.
         options = {"field_validation": "Strict", "_request_timeout": CALL_SECONDS}
         answer = self._call(what, lambda: call(*self._resource, body, **options), {409: False})
         return answer is not False
@@ -85,13 +85,13 @@ class Cluster:
             f"list pods of TrainJob {self.namespace}/{name}",
             lambda: call(self.namespace, label_selector=selector, _request_timeout=CALL_SECONDS),
         )
-        # A replaced pod is listed together with its successor until it is gone.
+        # A replaced pod is listed beside its successor until it is removed.
         pods = sorted(found.items, key=lambda pod: str(pod.metadata.creation_timestamp))
         newest = {index_of(pod): pod for pod in pods}
         return [newest[index] for index in sorted(newest)]
 
     def log(self, pod: str, since_seconds: int | None) -> Iterator[bytes]:
-        """Yield pieces of a pod's log, each line after its time, as they are written; none where it has not started.
+        """Yield pieces of a pod's log as they are written, each line after its time; nothing before the pod starts.
 
         Raises:
             ClusterUnreachableError: The connection was lost.
@@ -123,11 +123,11 @@ class Cluster:
             response.close()
 
     def _call(self, what: str, call: Callable[[], Any], known: dict[int, Any] | None = None) -> Any:
-        """Return the answer of the cluster, or what a status that is ``known`` means."""
+        """Return the answer of the cluster, or for an error status in ``known`` its value there."""
         return call_cluster(what, call, REQUIREMENTS, known)
 
 
 def index_of(pod: Any) -> int:
-    """Return the node that a pod is."""
+    """Return the index of a pod's node."""
     labels = pod.metadata.labels or {}
     return int(labels.get("batch.kubernetes.io/job-completion-index", 0))

@@ -1,4 +1,4 @@
-"""``train_on_nodes``: makes the TrainJob of a run, or takes the one there is, follows it, and leaves nothing behind."""
+"""``train_on_nodes`` creates or finds the TrainJob of a run, follows it, and cleans up."""
 
 import json
 import logging
@@ -41,9 +41,9 @@ def train_on_nodes(
 ) -> TrainResult:
     """Train on several nodes of a Kubernetes cluster that has Kubeflow Trainer v2, and wait for the end.
 
-    The job's name follows from data, settings and ``run``: a retry takes the job of an earlier attempt, running or
-    complete, as its own. A job that fails, takes too long, or whose launcher is told to end, is deleted. Its
-    checkpoints stay, and the next attempt resumes from the last.
+    The job's name is derived from data, settings and ``run``, so a retry finds the job of an earlier attempt, running
+    or complete. A job is deleted if it fails or takes too long, or if its launcher is told to end. Its checkpoints
+    stay, and the next attempt resumes from the last one.
 
     Args:
         prepared: Folder that ``prepare`` wrote: a URI, or a path on the claim that all nodes mount.
@@ -66,7 +66,7 @@ def train_on_nodes(
     check_config(NodesConfig, nodes)
     data, out = (_shared(name, uri, nodes) for name, uri in (("prepared", prepared), ("run", run)))
     config = settle(config, nodes)
-    # The name before anything is made: it tells whether an earlier attempt's job is this one's.
+    # The name comes first, as it identifies the job of an earlier attempt.
     name = job_name(out, _fingerprint(data), config, nodes)
     out = out.replace("{run}", name)
     cluster = Cluster(nodes.namespace)
@@ -177,7 +177,7 @@ class _JobRun:
 
     def execute(self) -> None:
         """Create the job and follow it to its end; delete it where that fails."""
-        # SIGTERM is how a cluster ends a launcher.
+        # A cluster ends a launcher with SIGTERM.
         with handle_signal(signal.SIGTERM, exit_once):
             try:
                 if self._is_done():
@@ -189,7 +189,7 @@ class _JobRun:
                 raise
 
     def _follow(self) -> None:
-        """Show the log and wait for the end; what goes wrong has the last of the log."""
+        """Show the log and wait for the end; on failure, the error includes the last lines of the log."""
         follower = LogFollower(self._cluster, self._name)
         try:
             self._wait()
@@ -199,7 +199,7 @@ class _JobRun:
             follower.end()
 
     def _is_done(self) -> bool:
-        """Make sure of a job: the one that runs, or a new one; return whether one was complete before."""
+        """Make sure that a job exists; return whether an earlier one was complete already."""
         while True:
             job = self._cluster.get(self._name)
             if job is None:
@@ -222,8 +222,8 @@ class _JobRun:
                 return False
 
     def _create(self) -> bool:
-        """Create the job; return False where somebody else was faster."""
-        # From before the request on: its answer may be lost, or this process be told to end meanwhile.
+        """Create the job; return False if another process has created it first."""
+        # Set before the request, because its answer may be lost, or this process may be told to end meanwhile.
         self._is_ours = True
         try:
             made = self._cluster.create(self._body)
@@ -263,7 +263,7 @@ class _JobRun:
             time.sleep(POLL_SECONDS)
 
     def _show_progress(self, job: dict[str, Any]) -> None:
-        """Show how far the training is, at every tenth, where Kubeflow Trainer keeps that in the job's status."""
+        """Show the progress at every tenth, if Kubeflow Trainer keeps it in the job's status."""
         status = job.get("status", {}).get("trainerStatus", {})
         percentage = status.get("progressPercentage", -1)
         if percentage // 10 <= self._percentage_shown // 10:
@@ -286,12 +286,12 @@ class _JobRun:
         try:
             self._cluster.delete(self._name)
         except DkanError as error:
-            # The cause is what the caller hears of; this one can only be said.
+            # Only logged, because the caller should get the original error.
             logger.error("%s; delete it yourself, or it ends at its activeDeadlineSeconds", error)
 
 
 def _ending(job: dict[str, Any]) -> tuple[str, str]:
-    """Return how a job has ended, Complete or Failed, and why; nothing for one that has not."""
+    """Return how a job has ended, Complete or Failed, and why; empty texts if it has not ended."""
     for condition in job.get("status", {}).get("conditions", []):
         if condition["type"] in ("Complete", "Failed") and condition["status"] == "True":
             said = (condition.get("reason"), condition.get("message"))
@@ -300,7 +300,7 @@ def _ending(job: dict[str, Any]) -> tuple[str, str]:
 
 
 def _describe(pod: Any) -> str:
-    """Return the phase of a pod, and what keeps it from running."""
+    """Return a pod's phase, and the reason why it is not running."""
     facts = [f"node {index_of(pod)} {pod.status.phase}"]
     facts += [each.message for each in pod.status.conditions or () if each.type == "PodScheduled" and each.message]
     for container in pod.status.container_statuses or ():

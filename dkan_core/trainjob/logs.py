@@ -1,4 +1,4 @@
-"""Logs of the first node, streamed line by line; each line once, whatever the connection does."""
+"""Streams the first node's log by line; each line appears once, even if the connection breaks."""
 
 import logging
 import threading
@@ -8,11 +8,11 @@ from datetime import UTC, datetime
 from dkan_core.errors import ClusterUnreachableError, ConfigError
 from dkan_core.trainjob.cluster import Cluster, index_of
 
-# Shown again with a failure: enough for a traceback.
+# Lines that are repeated with a failure: enough for a traceback.
 LINES_KEPT = 40
 POLL_SECONDS = 2.0
 DRAIN_SECONDS = 5.0
-# So much of the log is asked for twice when a connection is lost: clocks differ.
+# Seconds of the log to request again after a lost connection, as clocks differ.
 OVERLAP_SECONDS = 60
 
 logger = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ class LogFollower:
     def _run(self) -> None:
         ended = False
         while not ended:
-            # Read once more after the end: the last lines may have come since.
+            # Read the log once more after the end, for lines that came since.
             ended = self._ended.is_set()
             try:
                 self._read()
@@ -64,9 +64,9 @@ class LogFollower:
         self._show(rest)
 
     def _show(self, line: bytes) -> None:
-        """Show a line unless it was shown before; half of one, where a connection broke off, is read again."""
+        """Show a line unless it was shown before; a line that a broken connection cut is read again."""
         stamp, blank, text = line.decode(errors="replace").partition(" ")
-        if not is_time(stamp):  # what the node itself has to say about the log
+        if not is_time(stamp):  # a message of the node itself about the log
             text = line.decode(errors="replace").strip()
         elif not blank or stamp <= self._newest:
             return

@@ -11,7 +11,7 @@ BELOW = {"serve": (3, 14)}
 
 
 def not_installed(package: str, extra: str) -> str:
-    """Return what to do where a package is missing.
+    """Return a message that says how to install a missing package.
 
     >>> not_installed("mlflow", "mlflow")
     "mlflow is not installed; in a checkout of dkan run: pip install '.[mlflow]'"

@@ -1,8 +1,8 @@
 """Names of files that several parts of dkan read or write."""
 
-# Of a model: its architecture and labels, and the encoding of its rows.
+# Files of a model: its architecture and labels, and the encoding of its rows.
 CONFIG, PREPROCESSOR = "config.json", "preprocessor.json"
-# Of a model, a run and an evaluation, each with content of its own.
+# File of a model, of a run and of an evaluation, each with its own content.
 METRICS = "metrics.json"
-# Where a run's folder has its model.
+# Folder of the model in a run's folder.
 MODEL_FOLDER = "model"

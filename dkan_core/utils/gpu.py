@@ -1,4 +1,4 @@
-"""CUDA graphs and failures of a GPU, where torch leaves these to its caller."""
+"""Handling of CUDA graphs and of GPU failures that torch leaves to its callers."""
 
 import functools
 from collections.abc import Callable
@@ -7,26 +7,26 @@ import torch
 
 
 class CaptureError(Exception):
-    """Something cannot be captured as a CUDA graph, and may be launched instead."""
+    """Work cannot be captured as a CUDA graph, but may be launched directly."""
 
 
 def capture(run: Callable[[], None], device: torch.device) -> torch.cuda.CUDAGraph:
-    """Return what a function launches on a GPU as a CUDA graph; none of it is computed.
+    """Return the CUDA graph of a function's launches on a GPU; nothing is computed.
 
     Raises:
         CaptureError: That cannot be. The current stream is the one that it was.
         torch.AcceleratorError: The GPU computes nothing any more.
     """
-    # Up to torch 2.14, the stream of a capture that has failed stays the current one.
+    # Restores the stream: up to torch 2.14, the stream of a failed capture stays the current one.
     with torch.cuda.device(device), torch.cuda.stream(torch.cuda.current_stream()):
         graph = torch.cuda.CUDAGraph()
         stream = _capture_stream(torch.cuda.current_device())
         try:
-            # The threads that read rows and watch NCCL may do what they like meanwhile.
+            # Thread-local, so that the threads that read rows and watch NCCL may call CUDA meanwhile.
             with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
                 run()
         except RuntimeError as error:
-            # The end of such a capture fails too, and says less.
+            # Ending a failed capture fails as well, with a less helpful error; its context has the first one.
             reason = str(error.__context__ or error)
         else:
             return graph
@@ -36,16 +36,16 @@ def capture(run: Callable[[], None], device: torch.device) -> torch.cuda.CUDAGra
 
 @functools.cache
 def _capture_stream(device: int) -> torch.cuda.Stream:
-    """Return a stream of a GPU; always the same one, as libraries keep memory for each."""
+    """Return a GPU's stream for captures, always the same one, as libraries keep memory per stream."""
     return torch.cuda.Stream(device)
 
 
 def check_works(device: torch.device) -> None:
-    """Check, after an error, that a device still computes: after some errors of a kernel, a process's GPU does not.
+    """Check, after an error, that a device still computes: some kernel errors make it unusable for the process.
 
     Raises:
         torch.AcceleratorError: What the kernel has done.
     """
     if device.type == "cuda":
-        # Without waiting, as for a sum with ranks that may be gone.
+        # Without waiting, because a pending sum may involve ranks that are gone.
         torch.cuda.current_stream(device).query()

@@ -6,27 +6,27 @@ import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
-# Says of columns how to leave them out.
+# A function that says how to leave out some columns.
 Advice: TypeAlias = Callable[[Sequence[str]], str]
 
-# All columns of wide data would fill the screen.
+# Most columns in a list: all columns of wide data would fill the screen.
 SHOWN = 20
-# As many names as fit on two lines of a terminal.
+# Most names in a hint: these fit on two lines of a terminal.
 SHOWN_NAMES = 8
-# A value may be as long as a request or a damaged file; a message is to stay on a line.
+# Characters of a value: it may be as long as a request or a damaged file, and a message should stay on a line.
 SHOWN_CHARACTERS = 60
-# Of the rarer class, below which a warning is given: one row more or less is seen in average precision.
+# Rows of the rarer class below which a warning is given, as single rows then change average precision visibly.
 FEW_ROWS = 20
 
 
 def hint(name: str, known: Iterable[str], shown: Sequence[str], *, cutoff: float = 0.7) -> str:
-    """Return which name may be meant: one that is spelt alike, in capitals or not; else some of them.
+    """Return a hint at a name with similar spelling, regardless of case, or else a list of some names.
 
     Args:
         name: What was given.
         known: Names that may be meant.
         shown: Names to list where none is near.
-        cutoff: How much of both must be alike; names of pairs all have a cross in common.
+        cutoff: Smallest similarity, from 0 to 1; higher for names of pairs, which all have a cross in common.
 
     >>> hint("Agee", ["age", "hours"], ["age", "hours"]), hint("z", ["age"], ["age"]), hint("z", [], [])
     ("did you mean 'age'?", "expected one of 'age'", 'there is none')
@@ -39,7 +39,7 @@ def hint(name: str, known: Iterable[str], shown: Sequence[str], *, cutoff: float
 
 
 def spelt_alike(name: str, known: Iterable[str], *, cutoff: float = 0.7) -> str | None:
-    """Return the name that is spelt most like another one, in capitals or not; None where none is near.
+    """Return the name with the most similar spelling, regardless of case; None if none is similar.
 
     >>> spelt_alike("Agee", ["age", "hours"]), spelt_alike("z", ["age"])
     ('age', None)
@@ -77,7 +77,7 @@ def listed_counts(counts: Mapping[str, int]) -> str:
 
 
 def few_rows(counts: Mapping[str, int]) -> str:
-    """Return which labels have few rows of their rarer class, and how many; an empty text where none has.
+    """Return the labels with few rows of their rarer class, with their numbers; empty if there are none.
 
     >>> few_rows({"late": 4, "lost": 300}), few_rows({"lost": 300})
     ('late 4', '')
@@ -86,7 +86,7 @@ def few_rows(counts: Mapping[str, int]) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    r"""Return the first line of what an error says, or its type where it says nothing.
+    r"""Return the first line of an error's text, or its type if the text is empty.
 
     >>> first_line(ValueError("no magic bytes\nat offset 0")), first_line(KeyError())
     ('no magic bytes', 'KeyError')
@@ -95,7 +95,7 @@ def first_line(error: BaseException) -> str:
 
 
 def flag(option: str, value: object) -> str:
-    """Return an option of the command line with its value, as a shell takes it.
+    """Return a command-line option with its value, quoted for a shell.
 
     >>> flag("drop", "zip code"), flag("drop", "zip")
     ("--drop 'zip code'", '--drop zip')
@@ -104,7 +104,7 @@ def flag(option: str, value: object) -> str:
 
 
 def drop_advice(columns: Sequence[str], argument: str = "") -> str:
-    """Return how to leave columns out: with an option, or of the rows that are an argument of a function.
+    """Return advice to leave columns out, by an option, or from the rows that a function has as an argument.
 
     >>> drop_advice(["zip"]), drop_advice(["zip", "the key"])
     ('leave it out with --drop zip', "leave them out with --drop zip --drop 'the key'")
@@ -125,7 +125,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def one_line(text: str) -> str:
-    r"""Write line breaks and other control characters as Python does: a name in a table may have any.
+    r"""Escape line breaks and other control characters as Python does, since names in a table may have any.
 
     >>> print(one_line("two\nlines"))
     two\nlines
@@ -134,7 +134,7 @@ def one_line(text: str) -> str:
 
 
 def brief(text: str, length: int = 120) -> str:
-    """Cut a text where it is long, such as a value of the data that would fill pages.
+    """Shorten a long text, such as a value of the data that would fill pages.
 
     >>> brief("a" * 120) == "a" * 120, brief("abcdef", 5)
     (True, 'abcd…')
@@ -143,7 +143,7 @@ def brief(text: str, length: int = 120) -> str:
 
 
 def shown(value: object) -> str:
-    """Return a value as a message names it: on one line, and cut where it is long.
+    """Return a value for a message: on one line, and cut if it is long.
 
     >>> shown("north"), len(shown("n" * 1000)), shown(10**5000)
     ("'north'", 61, 'a value of type int')

@@ -1,4 +1,4 @@
-"""Calls to the API server of a Kubernetes cluster: tried again where that may help, and errors that say what to do."""
+"""Calls to a Kubernetes API server, with retries where these may help, and errors that say what to do."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -8,14 +8,14 @@ from typing import Any
 from dkan_core.errors import ClusterUnreachableError, ConfigError
 from dkan_core.utils.retry import RetryPolicy, call_with_retries
 
-# How long a connection and an answer may take.
+# Time-outs in seconds for the connection and for the answer.
 CALL_SECONDS = (10.0, 30.0)
 
 RETRIES = RetryPolicy(first_pause=0.5, attempts=5)
 
 OWN_LABELS = {"app.kubernetes.io/managed-by": "dkan"}
 
-# How the API server names a field that the cluster's schema of a kind lacks.
+# Text in the API server's error for a field that the cluster's schema of a kind lacks.
 UNKNOWN_FIELD = "unknown field"
 
 
@@ -33,7 +33,7 @@ class Requirements:
     """The rights that the service account needs."""
 
     def explain(self, status: int, said: str) -> str:
-        """Return what the status and the message of a refusal mean."""
+        """Return an explanation of a refusal, by its status and message."""
         if UNKNOWN_FIELD in said:
             return f"{self.controller} or later is needed"
         hints = {
@@ -45,7 +45,7 @@ class Requirements:
 
 
 def no_cluster(error: Exception) -> ConfigError:
-    """Return the error of a process that has neither of the two ways to a cluster."""
+    """Return the error for a process with neither a pod's connection to a cluster nor a kubeconfig."""
     return ConfigError(f"no cluster is known here: neither a pod's service account nor a kubeconfig ({error})")
 
 
@@ -55,11 +55,11 @@ def call_cluster(
     requirements: Requirements,
     known: Mapping[int, Any] | None = None,
 ) -> Any:
-    """Return the answer of the cluster, or what a status that is ``known`` means; try again what may pass.
+    """Return the answer of the cluster, or for a status in ``known`` its value there; retry temporary failures.
 
     Args:
         what: What is asked for, for messages: "get TrainJob team/run".
-        call: Asks.
+        call: Sends the request.
         requirements: Of the kind of object that is asked for; they explain a refusal.
         known: Statuses that are answers.
 
@@ -80,7 +80,7 @@ def call_cluster(
 
     def may_pass(error: BaseException) -> bool:
         if isinstance(error, ApiException):
-            # 0: no answer at all. 429: the API server asks for patience.
+            # 0: no answer. 429: too many requests.
             return error.status in (0, 429) or error.status >= 500
         return isinstance(error, HTTPError)
 

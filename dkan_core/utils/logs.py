@@ -7,7 +7,7 @@ from dkan_core.utils.progress import console, on_terminal, show_progress
 
 
 def set_up_logging() -> None:
-    """Show what dkan says, and only warnings of the libraries under it."""
+    """Show dkan's messages, but only the warnings of its libraries."""
     if on_terminal():
         from rich.logging import RichHandler
 
@@ -24,8 +24,8 @@ def set_verbosity(*, quiet: bool, verbose: bool) -> None:
     """Change what is shown, after ``set_up_logging``.
 
     Args:
-        quiet: Warnings and errors alone, and no progress.
-        verbose: Everything that dkan says, and what the libraries under it do.
+        quiet: Only warnings and errors, and no progress.
+        verbose: All messages of dkan and of its libraries.
 
     Raises:
         ConfigError: Both are asked for.
@@ -41,6 +41,6 @@ def set_verbosity(*, quiet: bool, verbose: bool) -> None:
 
 
 def _hide_credentials(record: logging.LogRecord) -> bool:
-    # Once, over the whole text: a URI may come from the message or from any argument.
+    # Redacted in the formatted text, as a URI may come from the message or from any argument.
     record.msg, record.args = redact(record.getMessage()), ()
     return True

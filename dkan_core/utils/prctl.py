@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 
-# Of <linux/prctl.h>.
+# Constants of <linux/prctl.h>.
 SET_DEATH_SIGNAL, SET_NAME, SET_SUBREAPER = 1, 15, 36
 
 _lock = threading.Lock()
@@ -17,14 +17,14 @@ _adopters = 0
 
 
 def name_process(name: str) -> None:
-    """Make ps and top show what this process is, in 15 characters."""
+    """Set the name of this process in ps and top, of 15 characters."""
     _prctl(SET_NAME, name[:15].encode())
 
 
 def die_with_parent(parent: int) -> None:
     """Make the kernel kill this process when its parent dies; end it now if that has happened already.
 
-    A parent that dies before the call is noticed by its number, one that dies after it by the kernel.
+    The parent's id shows whether it died before the call; the kernel watches it afterwards.
     """
     _prctl(SET_DEATH_SIGNAL, int(signal.SIGKILL))
     # The parent may have died between the fork and the call above, which then has no effect.
@@ -33,17 +33,17 @@ def die_with_parent(parent: int) -> None:
 
 
 def adopt_orphans() -> None:
-    """Make this process the parent of those of its descendants whose own parent has ended."""
+    """Make this process the parent of its descendants whose own parent has ended."""
     _count_adopters(1)
 
 
 def stop_adopting() -> None:
-    """Leave orphans to the system again, once every ``adopt_orphans`` is taken back."""
+    """Leave orphans to the system again, once every ``adopt_orphans`` has been undone."""
     _count_adopters(-1)
 
 
 def _count_adopters(change: int) -> None:
-    """Set or take back the flag: the kernel has one per process, and several runs may need it."""
+    """Set or clear the flag, with a count: the kernel has one per process, and several runs may need it."""
     global _adopters
     with _lock:
         _adopters += change

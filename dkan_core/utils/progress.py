@@ -18,14 +18,14 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-# Often enough to see that a pod gets on, and a hundred lines at most for an hour of work.
+# Seconds between lines of a log: enough to see that a pod makes progress, and some hundred lines for an hour of work.
 LOG_SECONDS = 30
-# Columns of a terminal that has room for more than the least.
+# Columns of a terminal with room for further facts.
 WIDE = 110
 
 
 class _Terminal:
-    """Standard error, without the failure to write to a terminal that is gone."""
+    """Standard error that ignores failures to write to a closed terminal."""
 
     def write(self, text: str) -> None:
         """Write a text."""
@@ -48,7 +48,7 @@ _wanted = True
 
 
 def on_terminal() -> bool:
-    """Return whether a person watches standard error."""
+    """Return whether standard error is a terminal."""
     try:
         return sys.stderr.isatty()
     except (AttributeError, ValueError):  # there is none, or it is closed
@@ -62,7 +62,7 @@ def show_progress(wanted: bool) -> None:
 
 
 def show_start() -> None:
-    """Show on a terminal at once that a command has begun; whatever is written next replaces it."""
+    """Show at once on a terminal that a command has begun; the next output replaces it."""
     if _wanted and on_terminal():
         sys.stderr.write("starting\r")
         sys.stderr.flush()
@@ -76,7 +76,7 @@ def is_wide() -> bool:
 def make_progress(*columns: ProgressColumn) -> Progress:
     """Return a bar for a terminal, with further columns after the percentage."""
     return Progress(
-        # A label in it may have brackets, which are no style.
+        # No markup, because a label in the text may have brackets.
         TextColumn("{task.description:>9}", markup=False),
         BarColumn(bar_width=28),
         TaskProgressColumn(),
@@ -90,18 +90,18 @@ def make_progress(*columns: ProgressColumn) -> Progress:
 def progress(description: str, total: int, unit: str) -> Iterator[Callable[[int], None]]:
     """Yield a function that advances a bar on a terminal, and writes a line now and then to a log.
 
-    A block that ends well has done all: units that turned out not to be needed are counted at its end.
+    At the end of a block without an error, the bar is full, even if some units were not needed.
 
     Args:
         description: What is done, in a word.
         total: How many units there are.
         unit: What they are called.
     """
-    # A terminal shows one bar at a time: that of the thread that started the others.
+    # Only the main thread shows a bar, as a terminal shows one at a time.
     if not on_terminal() or threading.current_thread() is not threading.main_thread():
         yield from _log_lines(description, total, unit)
         return
-    # The bar counts in floats; people want whole numbers.
+    # The bar counts in floats, which are shown as whole numbers.
     counts = TextColumn("{task.completed:,.0f}/{task.total:,.0f} " + unit)
     with make_progress(counts, TimeRemainingColumn(elapsed_when_finished=True)) as bar:
         task = bar.add_task(description, total=total)

@@ -13,10 +13,10 @@ CGROUP = Path("/sys/fs/cgroup")
 
 @dataclass(frozen=True)
 class _Group:
-    """Files of a control group, in one of its versions."""
+    """Paths of a control group's files, for one version of control groups."""
 
     quota: tuple[str, ...]
-    """Microseconds of CPU time, and the period that they are for: in one file or in two."""
+    """Microseconds of CPU time per period, and the period, in one file or in two."""
 
     limit: str
     used: str
@@ -24,7 +24,7 @@ class _Group:
 
     statistics: str
     cache: tuple[str, ...]
-    """Bytes of files that are kept in memory, and given up when something else needs it."""
+    """Bytes of the page cache, which is freed when memory is needed."""
 
 
 VERSIONS = (
@@ -43,11 +43,11 @@ def available_cores() -> int:
     """Return the cores that affinity and the container's CPU quota leave, at least 1."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     for group in VERSIONS:
-        # Affinity does not show a quota: with as many threads as the machine has cores, a container would be stopped
-        # for most of each period. "max" and -1 stand for none.
+        # Affinity does not show a quota: with as many threads as the machine has cores, the container would be
+        # paused for most of each period. "max" and -1 mean no quota.
         with suppress(OSError, ValueError):
             quota, period = " ".join((CGROUP / name).read_text(encoding="ascii") for name in group.quota).split()
-            # A quota of 1.5 cores is worth two threads: one would leave half a core idle.
+            # Rounded up: with a quota of 1.5 cores, a single thread would leave half a core idle.
             if int(quota) > 0:
                 cores = max(1, min(cores, math.ceil(int(quota) / int(period))))
     return cores
@@ -61,14 +61,14 @@ def allow_open_files(count: int) -> None:
 
 
 def peak_resident_memory() -> int:
-    """Return the bytes of memory that this process has held at most, what it shares with others among them."""
+    """Return the largest resident memory of this process so far in bytes, including shared memory."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     # macOS counts bytes, Linux kilobytes.
     return peak if sys.platform == "darwin" else 1024 * peak
 
 
 def available_memory() -> int:
-    """Return the bytes that this process may still take: of the machine, or of its container where that is less."""
+    """Return the bytes that this process may still take: the machine's, or its container's if these are fewer."""
     free = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     with suppress(OSError, StopIteration):
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()

@@ -1,4 +1,4 @@
-"""Trying again what may pass: one policy for checkpoints, clusters and servers."""
+"""Retrying temporary failures: one policy for checkpoints, clusters and servers."""
 
 import logging
 from collections.abc import Callable
@@ -18,7 +18,7 @@ class RetryPolicy:
     """Before the second attempt."""
 
     growth: float = 2.0
-    """How many times as long each further pause is."""
+    """Factor by which each further pause is longer."""
 
     longest_pause: float = 30.0
 
@@ -26,13 +26,13 @@ class RetryPolicy:
     """How many attempts at most; None for no limit."""
 
     patience: float | None = None
-    """How long after the first attempt began the last one comes; None for no limit."""
+    """Time from the beginning of the first attempt to the last one; None for no limit."""
 
 
 def call_with_retries(
     action: Callable[[], ResultT], policy: RetryPolicy, may_pass: Callable[[BaseException], bool], *, name: str = ""
 ) -> ResultT:
-    """Return the result of an action, which is repeated while it fails with what may pass.
+    """Return the result of an action, which is repeated while it fails temporarily.
 
     Args:
         action: What to do.
@@ -43,11 +43,11 @@ def call_with_retries(
     Raises:
         BaseException: The action's last error.
     """
-    # Imported here: it takes as long as all that a command needs to start, and few actions ever fail.
+    # Imported here: the import takes as long as everything else that a command needs to start, and is rarely used.
     import tenacity
 
     def pause(state: tenacity.RetryCallState) -> float:
-        # The last pause is cut short, so that the last attempt is made when the patience ends and not after it.
+        # The last pause is shortened, so that the last attempt is made when the patience ends.
         wait = tenacity.wait_exponential(policy.first_pause, policy.longest_pause, policy.growth)(state)
         if policy.patience is None:
             return wait
@@ -59,7 +59,7 @@ def call_with_retries(
             why = str(error) or type(error).__name__
             logger.warning("%s, attempt %d: %s; next in %.1f s", name, state.attempt_number, why, pause)
 
-    # Whichever limit comes first ends it; without any it goes on until the action succeeds.
+    # The first limit that is reached ends the retries; without any, they go on until the action succeeds.
     limits: list[tenacity.stop.stop_base] = []
     if policy.attempts is not None:
         limits.append(tenacity.stop_after_attempt(policy.attempts))

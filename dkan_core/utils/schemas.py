@@ -1,6 +1,6 @@
 """Reading JSON that may be damaged or tampered with: parsed, bounded and checked against a schema before it is used.
 
-Every file format has its schema in the module that owns the format; this one turns what pydantic finds wrong into
+Every file format has its schema in the module that owns the format; this one converts pydantic's errors to
 errors that name the file and the key.
 """
 
@@ -73,7 +73,7 @@ def _first_problem(problem: ValidationError) -> str:
     """Return the first wrong key, what was expected there, and what was found."""
     first = problem.errors(include_url=False)[0]
     key = ".".join(map(str, first["loc"]))
-    if first["type"] == "value_error":  # Of a validator of ours, which says what was found.
+    if first["type"] == "value_error":  # From our own validator, whose message says what was found.
         return ": ".join(filter(None, (key, str(first["ctx"]["error"]))))
     found = "" if first["type"] in ("missing", "json_invalid") else f", got {shown(first['input'])}"
     return ": ".join(filter(None, (key, first["msg"]))) + found

@@ -1,4 +1,4 @@
-"""What signals do: end a process in order, or hold for a block of code and then be as before."""
+"""Signal handling: end a process in order, or change a handler for a block of code only."""
 
 import signal
 import sys
@@ -13,7 +13,7 @@ from typing import NoReturn
 def handle_signal(
     number: signal.Signals, handler: Callable[[int, FrameType | None], object] | signal.Handlers
 ) -> Iterator[None]:
-    """Handle a signal while the block runs; afterwards it is handled as before.
+    """Handle a signal while the block runs; restore the previous handler afterwards.
 
     Only the main thread may set handlers: in another one nothing changes.
     """
@@ -29,11 +29,11 @@ def handle_signal(
 
 @contextmanager
 def hold_signal(number: signal.Signals) -> Iterator[Callable[[], None]]:
-    """Hold a signal back while the block runs; yield a function at whose calls it is handled if it has come.
+    """Hold a signal back while the block runs; yield a function that handles it if it has arrived.
 
-    An exception that a handler raises may come up between any two instructions, such as when a thread is half started.
-    The signal is handled at the end of the block at the latest, by the handler of before. One that Python does not
-    handle is not held, nor is any in another thread than the main one.
+    An exception from a handler may be raised between any two instructions, such as when a thread is half started. At
+    the end of the block at the latest, the previous handler gets the signal. Signals that Python does not handle are
+    not held, nor are any in other threads than the main one.
     """
     before = signal.getsignal(number)
     if threading.current_thread() is not threading.main_thread() or not callable(before):
@@ -56,7 +56,7 @@ def hold_signal(number: signal.Signals) -> Iterator[Callable[[], None]]:
     try:
         yield deliver
     finally:
-        # A handler that has raised may have set another one.
+        # The handler may have raised after setting another one.
         if signal.getsignal(number) is hold:
             signal.signal(number, before)
             if came:
@@ -64,15 +64,15 @@ def hold_signal(number: signal.Signals) -> Iterator[Callable[[], None]]:
 
 
 def exit_on_hangup() -> None:
-    """Handle SIGHUP, as of a closed terminal, as SIGTERM is handled; where nohup has it ignored, it stays so."""
+    """Handle SIGHUP, as from a closed terminal, like SIGTERM, unless nohup has it ignored."""
     if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
         signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGTERM))
 
 
 def exit_once(number: int, _frame: FrameType | None) -> NoReturn:
-    """Raise SystemExit, so that the process cleans up, and let no second signal keep it from that.
+    """Raise SystemExit, so that the process cleans up, and ignore further signals meanwhile.
 
-    So a stopped pod unwinds: children are ended, staged files removed, the logs of a remote run uploaded.
+    So in a stopped pod children are ended, staged files removed, and the logs of a remote run uploaded.
     """
     # An impatient second signal would end the process in the middle of its clean-up.
     signal.signal(number, signal.SIG_IGN)

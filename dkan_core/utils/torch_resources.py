@@ -16,7 +16,7 @@ def best_device() -> torch.device:
 @contextmanager
 def torch_threads(count: int) -> Iterator[None]:
     """Let torch compute with ``count`` threads inside the block."""
-    # The number is of the whole process: the caller's own work goes on with its own afterwards.
+    # The setting is global, so it is restored for the caller's own work.
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
@@ -29,7 +29,7 @@ def torch_threads(count: int) -> Iterator[None]:
 def map_of_threads(chunks: int) -> Iterator[Callable[..., Iterable[Any]]]:
     """Yield a ``map`` that computes chunks on the CPU, each in one thread and as many at once as torch has threads.
 
-    Threads that share a chunk wait for each other many times, and where other work has their cores, nearly all of the
+    Threads that share a chunk wait for each other many times; where other processes used their cores, nearly all
     CPU time went into waiting.
     """
     threads = torch.get_num_threads()

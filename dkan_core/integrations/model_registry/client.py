@@ -1,7 +1,7 @@
-"""The calls to a registry's server, in an order that may be repeated from the start; needs the extra ``registry``.
+"""The calls to a registry's server, in an order that can be repeated from the start; needs the extra ``registry``.
 
-The client library's ``register_model`` makes a version and then fails on its second call, so that a retry neither
-completes nor checks what an earlier attempt has left. These are the calls under it.
+The client library's ``register_model`` fails when it is called again for a version that exists, so a retry
+neither completes nor checks an earlier attempt. This module uses the calls below it.
 """
 
 import asyncio
@@ -27,20 +27,20 @@ from dkan_core.utils.retry import RetryPolicy, call_with_retries
 
 AUTHOR = "dkan"
 
-# Of the paths under /api/model_registry: the client library knows the first alone. Older servers have
-# the second alone, and newer ones both.
+# API versions under /api/model_registry. The client library knows only the first; older servers have only the second,
+# newer ones both.
 APIS = ("v1", "v1alpha3")
 
-# How long a round of calls may take, and for how long it is repeated: a server that restarts is back in half a minute.
+# Time for a round of calls, and for repeating rounds: a restarted server is back in half a minute.
 ROUND_SECONDS = 20.0
 ATTEMPTS = RetryPolicy(first_pause=0.5, patience=30.0)
 
-# Where the library looks for a token, too: a path in a variable, or the one of every pod.
+# Places where the library looks for a token, too: a variable with a path, or the path in every pod.
 TOKEN_VARIABLE = "KF_PIPELINES_SA_TOKEN_PATH"
 POD_FILES = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 SOURCE_KIND, SOURCE_CLASS = "kfp", "pipelinerun"
-"""What the registry's own pages call a run of Kubeflow Pipelines, which they link to."""
+"""The registry's own name for a run of Kubeflow Pipelines, which its pages link to."""
 
 
 class _PathClient(ApiClient):  # type: ignore[misc] # the library has no types
@@ -73,7 +73,7 @@ class _Client(ModelRegistryAPIClient):  # type: ignore[misc] # the library has n
 
 
 def upsert(server: str, entry: RegistryEntry) -> Registration:
-    """Make sure that a registry has a version with these facts, once.
+    """Make sure that a registry has exactly one version with these facts.
 
     Args:
         server: Its address, without a slash at the end.
@@ -101,7 +101,7 @@ def upsert(server: str, entry: RegistryEntry) -> Registration:
 
 
 def _result_of(request: Coroutine[Any, Any, Registration]) -> Registration:
-    """Wait for a coroutine, also where the caller is inside an event loop already, as in a notebook."""
+    """Run a coroutine to its end, even if the caller is inside an event loop, as in a notebook."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -134,11 +134,11 @@ async def _upsert(configuration: Configuration, server: str, entry: RegistryEntr
 
 
 async def _add_properties(client: _Client, entry: RegistryEntry, version: ModelVersion) -> None:
-    """Add the properties that a version lacks, such as the metrics of a later test; those it has stay as they are."""
+    """Add properties that a version lacks, such as metrics of a later test; existing ones stay unchanged."""
     if entry.properties.keys() <= (version.custom_properties or {}).keys():
         return
     async with client.get_client() as calls:
-        # As the server keeps them: the library's own form drops those of kinds that it does not know.
+        # Read from the server, because the library's own form drops properties of kinds that it does not know.
         stored = (await calls.get_model_version(version.id)).custom_properties or {}
         known = _version(entry).update().custom_properties
         await calls.update_model_version(version.id, ModelVersionUpdate(customProperties={**known, **stored}))
@@ -187,9 +187,9 @@ def _artifact(entry: RegistryEntry) -> ModelArtifact:
 
 
 def _check_same(entry: RegistryEntry, version: ModelVersion, artifact: ModelArtifact | None) -> None:
-    """Raise OutputError where the version is not that of this model at this place.
+    """Raise OutputError if the version is of another model or location.
 
-    Metrics and texts may differ: people correct them, and another processor rounds differently.
+    Metrics and texts may differ: people edit them, and metrics depend a little on the processor.
     """
     stored = dict(version.custom_properties or {})
     expected: dict[str, Any] = dict(entry.identity)
@@ -205,7 +205,7 @@ def _check_same(entry: RegistryEntry, version: ModelVersion, artifact: ModelArti
 
 
 def _token(server: str) -> str | None:
-    """Return what the server is to know this process by; over plain HTTP anybody could read it on the way."""
+    """Return the token for the server; None over plain HTTP, where others could read it on the way."""
     if not server.startswith("https://"):
         return None
     if path := os.environ.get(TOKEN_VARIABLE):
@@ -217,7 +217,7 @@ def _token(server: str) -> str | None:
 
 
 def _pod_file(name: str) -> str | None:
-    """Return what Kubernetes tells every pod, or None outside of one."""
+    """Return the content of a file that Kubernetes puts into every pod, or None outside of a pod."""
     try:
         return (POD_FILES / name).read_text(encoding="utf-8").strip()
     except OSError:
@@ -226,7 +226,7 @@ def _pod_file(name: str) -> str | None:
 
 def _may_pass(error: BaseException) -> bool:
     if isinstance(error, ApiException):
-        # A conflict: somebody else has made the same meanwhile; the next round finds it. 429: it asks for patience.
+        # A conflict: another process has created the same; the next round finds it. 429: too many requests.
         return isinstance(error, ConflictException) or error.status == 429 or (error.status or 0) >= 500
     return isinstance(error, aiohttp.ClientError | TimeoutError) and not isinstance(error, ssl.SSLError)
 

@@ -1,4 +1,4 @@
-"""What a model registry is sent about a model, and what it returns."""
+"""The data about a model sent to a model registry, and the registration that it returns."""
 
 from dataclasses import asdict, dataclass
 
@@ -14,10 +14,10 @@ class PipelineRun:
 
 @dataclass(frozen=True, kw_only=True)
 class RegistryEntry:
-    """What a registry is sent about a model."""
+    """The data about a model to register."""
 
     name: str
-    """Of the registered model."""
+    """Name of the registered model."""
 
     version: str
     uri: str
@@ -26,7 +26,7 @@ class RegistryEntry:
     format_version: str
 
     identity: dict[str, str]
-    """Properties that tell this model from any other; a version has the same ones for ever."""
+    """Properties that identify this model; those of a version never change."""
 
     properties: dict[str, str | int | float]
     """Further properties, its metrics among them."""

@@ -19,16 +19,16 @@ from dkan_core.utils.extras import require
 from dkan_core.utils.storage.paths import is_remote, local_path
 from dkan_core.utils.storage.remote import local_copy
 
-# What a serving runtime has to support to serve the model, with the version of the model folder's format.
+# Format that a serving runtime must support to serve the model; its version is that of the model folder's format.
 FORMAT = "dkan"
 
-# Digits of each hash in the name of a version: a name is for people, the properties hold the whole hashes.
+# Digits of each hash in the name of a version, which is for people; the properties hold the whole hashes.
 DIGITS = 12
 
-# The server keeps names in columns of this length, with the id of what they belong to before them.
+# The server's columns have a limited length, which includes the id of the parent before the name.
 NAME_LENGTH = 200
 
-# A card lists every column, and a table may have many thousands; a description is read in a list of versions.
+# Limit for the card as description: it may list thousands of columns, and is read in a list of versions.
 DESCRIPTION_LENGTH = 8_000
 
 logger = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ def register(
     metrics: Mapping[str, Any] | str | Path | None = None,
     run: PipelineRun | None = None,
 ) -> Registration:
-    """Register a published model: once, however often it is called.
+    """Register a published model; repeated calls register it once.
 
     The version has the model's card, its metrics, the fingerprints of the model and of its training data, and an
     artifact with its URI and format. Further calls add metrics that the version lacks, and change none.
@@ -77,13 +77,13 @@ def register(
 
 
 def _check_tested(metrics: Mapping[str, Any], where: str, fingerprint: str) -> None:
-    """Raise ConfigError where a file of metrics is not of a test of the model."""
+    """Raise ConfigError if a file of metrics is not from a test of this model."""
     split, tested = metrics.get("split"), metrics.get("model_fingerprint")
-    # Raw rows may lie in a place of any name.
+    # With raw rows, the "split" is a path, which may have any name.
     if split is None or (split in ("train", "valid") and not metrics.get("is_raw")):
         what = "of training" if split is None else f"of the split {split}"
         raise ConfigError(f"metrics {where}: are {what}; give those that `dkan evaluate` wrote for the split test")
-    # Earlier versions wrote none.
+    # Earlier versions of dkan wrote no fingerprint.
     if tested is not None and tested != fingerprint:
         raise ConfigError(f"metrics {where}: are of another model; evaluate this one")
 
@@ -93,7 +93,7 @@ def _client() -> ModuleType:
     root = logging.getLogger()
     handlers = root.handlers[:]
     client = importlib.import_module("dkan_core.integrations.model_registry.client")
-    # The library adds a handler to the root, and every line of the caller's would appear twice.
+    # Removes a handler that the library adds to the root logger: lines of the caller would appear twice.
     root.handlers[:] = handlers
     return client
 
@@ -112,7 +112,7 @@ def check_server(address: str) -> None:
 def describe_model(
     model: str | Path, *, name: str, version: str, metrics: Mapping[str, Any], run: PipelineRun | None
 ) -> RegistryEntry:
-    """Read a model and return what a registry is sent about it; the arguments are those of ``register``.
+    """Read a model and return its entry for a registry; the arguments are those of ``register``.
 
     Raises:
         ConfigError: A name is none, or the URI holds credentials.
@@ -120,7 +120,7 @@ def describe_model(
     """
     with local_copy(model) as folder:
         saved = SavedModel(folder)
-        # Of a run's folder it is the model's that counts.
+        # For a run's folder, the URI is that of the model in it.
         uri = _uri(model) if saved.folder == folder else f"{_uri(model)}/{saved.folder.name}"
     if redact(uri) != uri:
         raise ConfigError(f"{uri}: holds credentials, which all who read the registry would see; give the URI without")
@@ -147,10 +147,10 @@ def describe_model(
 
 
 def _uri(model: str | Path) -> str:
-    """Return the URI of a model: a registry does not take a path without a scheme."""
+    """Return the URI of a model; paths get a scheme, as a registry requires one."""
     if is_remote(model):
         return str(model).rstrip("/")
-    # Not quoted: read back as it is written, also with a space in it.
+    # Not percent-encoded, because it is read back literally, even with a space.
     return f"file://{local_path(model).absolute()}"
 
 
@@ -161,7 +161,7 @@ def _checked_name(what: str, name: str) -> str:
 
 
 def _description(saved: SavedModel, uri: str) -> str:
-    """Return the model's card, cut where it is longer than anybody reads in a list."""
+    """Return the model's card, cut to a length that is readable in a list."""
     card = saved.files.files.get(CARD, b"").decode(errors="replace")
     if len(card) <= DESCRIPTION_LENGTH:
         return card

@@ -111,7 +111,7 @@ def main(
     loaders = {"train_loader": train_loader, "test_loader": test_loader}
     loaders |= {"holdout_loader": holdout_loader} if holdout_loader is not None else {}
     rows = {name: read_labelled_rows(loader, name) for name, loader in loaders.items()}
-    # prepare would refuse these rows as well, but it knows neither loaders nor the number of a feature.
+    # prepare would refuse these rows, too, but its message could not name the loader or the feature's number.
     _check_features(rows["train_loader"])
     for name, others in rows.items():
         _check_alike(rows["train_loader"], others, name)
@@ -146,7 +146,7 @@ def _run_folder(run: str | Path | None) -> Iterator[str]:
 
 @contextmanager
 def _progress_shown() -> Iterator[None]:
-    """Show a line per epoch where logging is not set up, as in a notebook: training may take an hour."""
+    """Show a line per epoch if logging is not set up, as in a notebook: training may take an hour."""
     ours = logging.getLogger("dkan_core")
     if ours.hasHandlers():
         yield
@@ -162,7 +162,7 @@ def _progress_shown() -> Iterator[None]:
 
 
 def _check_features(rows: LabelledRows) -> None:
-    """Raise DataError where a feature says nothing about any row."""
+    """Raise DataError where a feature holds no information: it has no value, or is text that never repeats."""
     for index, name in enumerate(rows.features.column_names):
         column = rows.features[name]
         is_category = is_text(column.type) or pa.types.is_boolean(column.type)
@@ -199,7 +199,7 @@ def _check_alike(first: LabelledRows, other: LabelledRows, name: str) -> None:
 def _check_classes(rows: LabelledRows, name: str) -> None:
     """Raise DataError unless every label to train on has both classes, and one of those to evaluate."""
     lacking = [index for index, labels_N in enumerate(rows.labels_NL.T) if not {0, 1} <= {*labels_N.tolist()}]
-    # Training needs both classes of every label; average precision needs them of one.
+    # Training needs both classes of every label; average precision needs both of one label.
     needed = 1 if name == "train_loader" else rows.labels_NL.shape[1]
     if len(lacking) >= needed:
         labels_N = rows.labels_NL[:, lacking[0]]
@@ -220,12 +220,12 @@ def _train(splits: dict[str, LabelledRows], run: str, config: TrainConfig, *, ov
             _with_labels(rows, features, labels).append_column(split_column, pa.array([split] * len(rows.labels_NL)))
             for split, rows in splits.items()
         ]
-        # Through Parquet and prepare, so that the model is the one that the command would train. A column may be of
-        # integers in one loader and of floats in another.
+        # Through Parquet and prepare, so that the model is the same as the command's. A column may hold integers in
+        # one loader and floats in another.
         pq.write_table(pa.concat_tables(tables, promote_options="permissive"), source)
-        # The caller holds the rows, too: there is no need for a second copy while training.
+        # The caller holds the rows as well, and a second copy is not needed while training.
         del tables
-        # New rows fit the weights of an earlier model only in its encoding.
+        # The weights of an earlier model are valid only with its encoding.
         settings = PrepareConfig(label=tuple(labels), split_column=split_column, like=config.init_from)
         prepare(source, prepared, settings)
         result = train(prepared, run, config, overwrite=overwrite)
@@ -248,7 +248,7 @@ def _with_labels(rows: LabelledRows, features: list[str], labels: list[str]) -> 
 
 @contextmanager
 def _naming_the_loaders(scratch: str) -> Iterator[None]:
-    """Let errors that name one of our temporary files name what the caller passed instead."""
+    """Replace the names of temporary files in errors by the caller's arguments."""
     try:
         yield
     except DataError as error:

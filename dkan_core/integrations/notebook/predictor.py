@@ -1,4 +1,4 @@
-"""A trained model that is called with raw rows, as a script calls the network it has trained itself.
+"""A trained model that is called with raw rows, as a script calls a network that it has trained itself.
 
 Shape suffixes: N rows, F features, L labels.
 """
@@ -25,7 +25,7 @@ class Predictor(nn.Module):
     """Encodes raw rows as in training, and scores them with the network that was trained.
 
     It takes what ``main`` takes: an array, a tensor or a frame of features; a pair of features and labels, whose labels
-    are not looked at; a DataLoader over either; or a list of these, whose rows follow each other. NaN is missing, as in
+    are ignored; a DataLoader over either; or a list of these, whose rows follow each other. NaN is missing, as in
     training. A few thousand rows are encoded at a time, however many a loader has.
 
     It scores and does not train: there is no dropout, and no gradient reaches the rows. ``network`` takes encoded rows.
@@ -82,8 +82,8 @@ class Predictor(nn.Module):
         return probabilities_NL[:, 0] if len(self.labels) == 1 else probabilities_NL
 
     def _log_odds(self, rows: object) -> Tensor:
-        """Return log-odds ``(N, L)`` on the CPU; values that the model does not know are warned of."""
-        # Each time: train() of a module that holds this one would bring dropout back.
+        """Return log-odds ``(N, L)`` on the CPU; warn of values that the model does not know."""
+        # On each call, because train() of an enclosing module would switch dropout on again.
         self.network.eval()
         device = next(self.network.parameters()).device
         scored, unseen = [torch.zeros(0, len(self.labels))], UnseenValues(self.preprocessor)
@@ -97,7 +97,7 @@ class Predictor(nn.Module):
 
 
 def _caller_level() -> int:
-    """Return the stack level, as of who calls this, of the first caller outside of dkan and of torch's modules."""
+    """Return the stack level, for warnings of the calling function, of the first caller outside dkan and torch."""
     names = (frame.f_globals["__name__"] for frame, _ in traceback.walk_stack(sys._getframe(1)))
     inside = itertools.takewhile(lambda name: name.partition(".")[0] in ("dkan_core", "torch"), names)
     return 1 + sum(1 for _ in inside)

@@ -35,10 +35,10 @@ class LabelledRows:
 
 
 def iterate_batches(source: object, where: str) -> Iterator[tuple[str, Any, Any]]:
-    """Yield where rows come from, their features, and their labels or None.
+    """Yield the origin of rows for messages, their features, and their labels or None.
 
-    What is an array or a frame holds features. Two of them side by side, in a tuple or a list, are features and labels.
-    Any other tuple, list or iterable holds such things, whose rows follow each other.
+    A single array or frame holds features. Two of them in a tuple or a list are features and labels. Any other tuple,
+    list or iterable holds such objects, whose rows follow each other.
 
     Raises:
         DataError: It is none of these.
@@ -61,7 +61,7 @@ def iterate_batches(source: object, where: str) -> Iterator[tuple[str, Any, Any]
 
 
 def read_features(source: object, where: str, names: Sequence[str], *, named: bool, rows: int) -> Iterator[pa.Table]:
-    """Yield the features of a few rows after the other.
+    """Yield the features, some rows at a time.
 
     Args:
         source: What the caller passed.
@@ -112,7 +112,7 @@ def read_labelled_rows(source: object, where: str) -> LabelledRows:
 
 
 def frame_names(features: Any) -> list[str] | None:
-    """Return the names of a frame's columns; None of an array, or of a frame whose columns have none."""
+    """Return a frame's column names; None for an array, or for a frame with numbered columns."""
     if not is_frame(features):
         return None
     names = column_names(features)
@@ -147,14 +147,14 @@ def _array(part: Any) -> Array:
     if not hasattr(part, "detach"):
         return np.asarray(part)
     tensor = part.detach().cpu()
-    # numpy has no bfloat16.
+    # NumPy has no bfloat16.
     return np.asarray(tensor.float() if tensor.dtype is torch.bfloat16 else tensor)
 
 
 def _label_array(labels: Any) -> Array:
     """Return labels as a numpy array, with NaN where pandas has no value."""
     if hasattr(labels, "iloc"):
-        # Of its own types numpy would get objects, and those of NA are no numbers.
+        # NumPy would make objects of pandas' own types, with NA that is no number.
         columns = [labels] if labels.ndim == 1 else [labels.iloc[:, index] for index in range(labels.shape[1])]
         with suppress(TypeError, ValueError):
             return np.stack([column.to_numpy(dtype=np.float64, na_value=np.nan) for column in columns], axis=1)

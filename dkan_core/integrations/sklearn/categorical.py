@@ -1,4 +1,4 @@
-"""Columns of whole numbers that a classifier is told to read as categories, as scikit-learn's own are told."""
+"""Columns of whole numbers to read as categories, chosen as in scikit-learn's own estimators."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +12,7 @@ from dkan_core.utils.hints import hint
 
 
 def with_categories(table: pa.Table, chosen: Any) -> pa.Table:
-    """Return rows whose chosen columns of whole numbers are text; floats count where none has a fraction.
+    """Return rows whose chosen columns of whole numbers, integers or floats without fractions, are text.
 
     Args:
         table: The rows.

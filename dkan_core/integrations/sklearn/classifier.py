@@ -55,7 +55,7 @@ NOT_BLENDED = (
     "be worse; blend=False fits what partial_fit continues"
 )
 
-# From where rows are scored up to the code that called ``predict`` or another method of this kind.
+# Stack level from the code that encodes rows up to the caller of ``predict`` or another method of this kind.
 OF_CALLER_OF_PREDICT = 3
 
 
@@ -214,12 +214,12 @@ class FastKANClassifier(EditingMixin, ExplainingMixin, PredictingMixin, SavingMi
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.classifier_tags.multi_class, tags.classifier_tags.multi_label = False, True
-        # Not tags.input_tags.string: that promises to take columns of any objects, too.
+        # Not tags.input_tags.string, which would promise to accept columns of any objects.
         tags.input_tags.allow_nan = tags.input_tags.categorical = tags.input_tags.sparse = True
         return tags
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        # A pickle is without the parameters that are younger than it.
+        # Parameters that are newer than a pickle are missing in it; they get None.
         super().__setstate__({**dict.fromkeys(self._get_param_names()), **state})
 
     def fit(
@@ -294,12 +294,12 @@ class FastKANClassifier(EditingMixin, ExplainingMixin, PredictingMixin, SavingMi
                 self.classes_ = found if classes is None or len(names) > 1 else two_classes(classes)
                 return self._fit(table, y, names, sample_weight, eval_set, groups, None, settings)
             check_sparsity(table, self.preprocessor_)
-            # What the first call left out stays out, whatever later rows hold there.
+            # Columns that the first call left out stay out, whatever later rows hold in them.
             table = table.select(self.preprocessor_.columns)
             if self.architecture_.blended is not None:
                 warnings.warn(NOT_BLENDED, stacklevel=2)
             if self.learning_rate is None:
-                # That of one training that sees its rows by and by, not that of a second one.
+                # The learning rate of a training that sees its rows bit by bit, not that of a second training.
                 config = train_config(settings, seed=0)
                 settings["learning_rate"] = learning_rate_from_scratch(config, batch_rows(config, 1, len(table)))
             return self._fit(table, y, names, sample_weight, eval_set, groups, read_initial(self), settings)
@@ -320,13 +320,13 @@ class FastKANClassifier(EditingMixin, ExplainingMixin, PredictingMixin, SavingMi
         check_consistent_length(table, labels_NL)
         weight_N = None if sample_weight is None else check_weights(sample_weight, labels_NL)
         keys_N = None if groups is None else check_groups(groups, len(labels_NL))
-        # A row of weight 0 must not decide anything, such as which rows are held out.
+        # Rows of weight 0 must not influence anything, such as which rows are held out.
         rows = np.arange(len(labels_NL)) if weight_N is None else np.flatnonzero(weight_N)
         check_classes(labels_NL[rows], "y")
         if initial is None:
             warn_of_unmeasured(labels_NL[rows], names, stacklevel=4)
         class_weights = find_class_weights(self.class_weight, labels_NL[rows], self.classes_)
-        # Rows of an eval_set have no weights other than those of their classes.
+        # Rows of an eval_set have only the weights of their classes.
         mean_weight: Any = 1.0 if weight_N is None else weight_N[rows].mean()
         weight_N = with_class_weights(class_weights, labels_NL, weight_N)
 
@@ -356,7 +356,7 @@ class FastKANClassifier(EditingMixin, ExplainingMixin, PredictingMixin, SavingMi
         labels_NL = encode_labels(y, self.classes_, names, "y of eval_set")
         check_consistent_length(table, labels_NL)
         check_classes(labels_NL, "eval_set")
-        # Probabilities are calibrated on these rows, and are to be those of the weighted ones.
+        # Probabilities are calibrated on these rows, so they need the weights of the classes as well.
         weight_N = with_class_weights(class_weights, labels_NL, None)
         return table, {"labels": labels_NL, **({} if weight_N is None else {"weight": weight_N * mean_weight})}
 

@@ -16,17 +16,17 @@ from dkan_core.model.base import TabularModel
 from dkan_core.utils.arrays import Arrays
 
 BASELINE = "baseline"
-"""The last column: what the contributions start from."""
+"""The last column: the starting point of contributions."""
 
-# A mean over so many is within some percent of that over all, and takes a fraction of a second.
+# A mean over so many rows differs by some percent from that over all, and takes a fraction of a second.
 IMPORTANCE_ROWS = 256
 
 
 def mean_contributions(module: TabularModel, preprocessor: Preprocessor, device: torch.device) -> dict[str, float]:
     """Return the mean absolute contribution of each source column, over rows drawn from the columns' distributions.
 
-    What a pair of an additive model contributes is shared by its columns; the parts of a time are added up. Columns of
-    a sparse matrix are credited with what their ones add.
+    The contribution of an additive model's pair is shared by its columns; those of a time's parts are added up. Columns
+    of a sparse matrix are credited with the contributions of their ones.
 
     Raises:
         DataError: The model does not hold the distribution of its training data.
@@ -76,7 +76,7 @@ def contributions_frame(
     found_NFL = explainer.explain(arrays)
     baseline_N1L = np.broadcast_to(explainer.baseline, (len(found_NFL), 1, len(explainer.baseline)))
     names = [CROSS.join(columns) for columns in explainer.sources]
-    # A column may be called so itself.
+    # Avoids a clash with a column of that name.
     names.append(f"({BASELINE})" if BASELINE in names else BASELINE)
     frames = [
         pandas.DataFrame(found, index, names) for found in np.moveaxis(np.hstack([found_NFL, baseline_N1L]), 2, 0)

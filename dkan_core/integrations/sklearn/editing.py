@@ -15,7 +15,7 @@ from dkan_core.model.base import TabularModel
 
 
 class EditingMixin:
-    """The method of a classifier that changes terms; the classifier has the rest."""
+    """The method that changes terms; a mixin for the classifier."""
 
     if TYPE_CHECKING:
         module_: TabularModel
@@ -26,7 +26,7 @@ class EditingMixin:
     def edit(self, edits: str | Path | Sequence[Edit | Mapping[str, Any]]) -> Self:
         """Return a classifier with some terms changed, as ``dkan edit`` changes those of a saved model.
 
-        This classifier stays as it is. What ``metrics_`` says was measured before the edits; ``metrics_["edits"]``
+        This classifier is not changed. ``metrics_`` were measured before the edits; ``metrics_["edits"]``
         lists them, and so does the card of the model that ``save`` writes.
 
         Args:

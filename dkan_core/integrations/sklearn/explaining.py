@@ -1,4 +1,4 @@
-"""What a fitted classifier has learned: its most important columns, reasons for each row, and a page of both."""
+"""Explanations of a fitted classifier: its most important columns, reasons for each row, and a page of both."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,7 @@ from dkan_core.utils.torch_resources import torch_threads
 
 
 class ExplainingMixin:
-    """Methods of a classifier that tell what it has learned; the classifier has the rest."""
+    """Methods that explain what a classifier has learned; a mixin for it."""
 
     if TYPE_CHECKING:
         module_: TabularModel
@@ -43,11 +43,11 @@ class ExplainingMixin:
     def feature_importances_(self) -> npt.NDArray[np.float64]:
         """How much each column of ``X`` counts: its mean absolute contribution to the log-odds, as shares of their sum.
 
-        Contributions are those of ``explain`` (expected gradients, Erion et al. 2021), of rows that stand for the
-        training data: drawn from the distribution of each column, which the model keeps; the mean over labels. A
-        column that was left out has 0, and a time counts by all of its parts. As with scikit-learn's importances, what
-        columns share is credited to them together: importances of columns that say the same are split between them. A
-        column of a sparse matrix counts by what its ones contribute.
+        Contributions are those of ``explain`` (expected gradients, Erion et al. 2021), for rows that represent the
+        training data: they are drawn from the distribution of each column, which the model keeps. With several labels,
+        they are means over these. A column that was left out has 0, and a time counts with all of its parts. As with
+        scikit-learn's importances, the importance of columns with the same information is split between them. A column
+        of a sparse matrix counts with the contributions of its ones.
 
         Shape:
             - Output: ``(F,)``
@@ -102,7 +102,7 @@ class ExplainingMixin:
 
 
 def _learned_page(classifier: Any, arrays: Arrays, y: Any) -> Page:
-    """Return what a classifier learned, as the page that ``dkan explain`` writes.
+    """Return the page that ``dkan explain`` writes, for a classifier.
 
     Args:
         classifier: Fitted.

@@ -40,16 +40,15 @@ def hold_out_rows(
 def hold_out(labels_NL: npt.NDArray[np.uint8], fraction: float, random: np.random.Generator) -> tuple[Int64, Int64]:
     """Return the rows to train on and the rows held out, both shuffled.
 
-    Rows are drawn from strata: a row belongs to the rarest of the classes that it has, or to the rest. So of one label
-    both classes are held out by the fraction, and of several even rare ones are.
+    Rows are drawn from strata: a row belongs to the rarest of its classes, and the rest form a stratum. So with one
+    label both classes are held out by the fraction, and with several labels even rare classes are.
 
     Args:
         labels_NL: 0, 1, or another value for not measured.
         fraction: Share of the rows of each stratum to hold out: one row at least, and never all.
         random: Decides which.
     """
-    # Stratified by the rarest class rather than by combinations of labels: of many labels nearly every row would be a
-    # combination of its own.
+    # Not stratified by combinations of labels: with many labels, nearly every row would be a combination of its own.
     classes = [labels_NL == value for value in (0, 1)]
     ones_NK = np.concatenate(classes, axis=1)
     rarest_first = np.argsort(ones_NK.sum(axis=0), kind="stable")
@@ -67,13 +66,13 @@ def hold_out(labels_NL: npt.NDArray[np.uint8], fraction: float, random: np.rando
 def hold_out_groups(
     labels_NL: npt.NDArray[np.uint8], keys_N: UInt64, fraction: float, random: np.random.Generator
 ) -> tuple[Int64, Int64]:
-    """Return the rows to train on and the rows held out, both shuffled; all rows of a group are in one of the two.
+    """Return the rows to train on and the rows held out, both shuffled; no group is in both.
 
-    Groups are drawn as ``hold_out`` draws rows. A group has a label where one of its rows has it.
+    Groups are drawn like rows in ``hold_out``. A group has a label if one of its rows has it.
 
     Args:
         labels_NL: 0, 1, or another value for not measured.
-        keys_N: What stands for the group of each row.
+        keys_N: Key of each row's group.
         fraction: Share of the groups of each stratum to hold out.
         random: Decides which.
     """

@@ -19,7 +19,7 @@ def plain_parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:
     """
     plain = {name: _plain(value) for name, value in parameters.items()}
     if isinstance(plain.get("class_weight"), dict):
-        # As pairs, since JSON has no keys but text.
+        # As pairs, because keys of JSON objects are text.
         plain["class_weight"] = _plain([*plain["class_weight"].items()])
     if not isinstance(plain["random_state"], int):
         plain["random_state"] = None
@@ -33,7 +33,7 @@ def _plain(value: Any) -> Any:
 
 
 def constructor_parameters(plain: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the classifier was made with, of what ``plain_parameters`` made of it.
+    """Return the constructor's parameters, given the result of ``plain_parameters``.
 
     >>> constructor_parameters({"hidden": [8], "class_weight": [[1, 2.0]]})
     {'hidden': (8,), 'class_weight': {1: 2.0}}
@@ -58,7 +58,7 @@ def train_config(parameters: Mapping[str, Any], seed: int) -> TrainConfig:
 
 
 def thread_count(n_jobs: int | None) -> int:
-    """Return how many threads ``n_jobs`` stands for: as joblib counts, -1 is all cores, -2 all but one.
+    """Return the number of threads for ``n_jobs``, counted as in joblib: -1 is all cores, -2 all but one.
 
     More threads than cores do not help, and many more crash the interpreter.
     """

@@ -28,7 +28,7 @@ def check_threshold(threshold: Any) -> None:
 
 
 class PredictingMixin:
-    """The methods of a classifier that score rows; the classifier has the rest."""
+    """The methods that score rows; a mixin for the classifier."""
 
     if TYPE_CHECKING:
         threshold: "float | Literal['best']"
@@ -93,7 +93,7 @@ class PredictingMixin:
         check_threshold(self.threshold)
         threshold, log_odds_NL = self.threshold, self._log_odds(X)
         if isinstance(threshold, str):
-            # As in the report: a row at the threshold counts as found.
+            # As in the report, a row at the threshold counts as positive.
             ones_NL = to_probability(log_odds_NL) >= np.array([*self.thresholds_.values()], np.float32)
         else:
             ones_NL = log_odds_NL > np.log(threshold / (1 - threshold))

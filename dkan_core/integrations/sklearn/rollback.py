@@ -1,4 +1,4 @@
-"""A fit that fails or is interrupted leaves the classifier as it was: fitted as before, or not at all."""
+"""Keeps a classifier unchanged, fitted or not, if a fit fails or is interrupted."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,7 +7,7 @@ from typing import Any
 
 @contextmanager
 def unchanged_on_failure(estimator: Any) -> Iterator[None]:
-    """Give an estimator back the attributes that it had, if the block raises, also by Ctrl-C."""
+    """Restore an estimator's attributes if the block raises, also by Ctrl-C."""
     before = dict(vars(estimator))
     try:
         yield

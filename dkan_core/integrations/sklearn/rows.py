@@ -29,15 +29,15 @@ from dkan_core.integrations.sklearn.categorical import chosen_columns, with_cate
 from dkan_core.utils.hints import Advice, drop_advice, listed_names
 
 SPARSE_COLUMN = "columns"
-"""What a sparse matrix is called among the columns of a model's encoding."""
+"""Column name of a sparse matrix in a model's encoding."""
 
-# Of a sparse matrix of other numbers than zeros and ones, which is made an array: 800 MB in float64.
+# Most cells of a sparse matrix with other values than 0 and 1, which is converted to an array: 800 MB in float64.
 MAX_DENSE_CELLS = 100_000_000
 
 
 OUT_OF_X: Advice = partial(drop_advice, argument="X")
 
-# From where columns are fitted up to the code that called ``fit``.
+# Stack level from the code that fits columns up to the caller of ``fit``.
 OF_CALLER_OF_FIT = 5
 
 
@@ -72,12 +72,12 @@ def read_features(estimator: BaseEstimator, X: Any, *, fitting: bool, as_ids: bo
                 f"array, of at most {MAX_DENSE_CELLS:,} cells; {remedy}"
             )
         X = X.toarray()
-    # Of a batch of Arrow, scikit-learn does not know the names.
+    # scikit-learn does not read the column names of an Arrow batch.
     X = pa.table(X) if isinstance(X, pa.RecordBatch) else X
     if is_frame(X):
         _check_names(X)
         X = X if fitting else _select_columns(estimator, X)
-        # As an array, a frame of numbers and text would lose the types of its columns.
+        # Conversion to an array would lose the types of a frame with numbers and text.
         validate_data(estimator, X, reset=fitting, skip_check_array=True)
         for count, kind in zip(X.shape, ("sample", "feature"), strict=True):
             if count == 0:
@@ -101,7 +101,7 @@ def read_features(estimator: BaseEstimator, X: Any, *, fitting: bool, as_ids: bo
 
 
 def _check_names(X: Any) -> None:
-    """Raise ValueError where columns of a frame have the same name: a model knows them by their names."""
+    """Raise ValueError where columns of a frame have the same name, as a model finds columns by name."""
     repeated = [name for name, count in Counter(column_names(X)).items() if count > 1]
     if repeated:
         raise ValueError(f"X has several columns called {listed_names(repeated)}; give each a name of its own")
@@ -130,7 +130,7 @@ def _other_values(X: csr_matrix) -> npt.NDArray[Any]:
 
 
 def _ids_of_ones(X: csr_matrix, categorical_features: Any) -> pa.Table:
-    """Return a sparse matrix as one column of lists: in each row the numbers of the columns that hold 1."""
+    """Return a sparse matrix as one column of lists: the numbers of the columns with a 1 in each row."""
     if categorical_features is not None:
         raise ValueError("categorical_features: a sparse X of zeros and ones has none; give X.toarray()")
     wrong = _other_values(X)
@@ -153,7 +153,7 @@ def _ids_of_ones(X: csr_matrix, categorical_features: Any) -> pa.Table:
 
 
 def check_sparsity(table: pa.Table, preprocessor: Preprocessor) -> None:
-    """Raise ValueError where one of rows to score and rows of ``fit`` was a sparse matrix, and the other was not."""
+    """Raise ValueError if the rows are a sparse matrix and those of ``fit`` were not, or the reverse."""
     is_sparse, was_sparse = map(reads_ids, (table.column_names, preprocessor.columns))
     if is_sparse != was_sparse:
         fitted, remedy = ("sparse", "scipy.sparse.csr_matrix(X)") if was_sparse else ("dense", "X.toarray()")
@@ -161,7 +161,7 @@ def check_sparsity(table: pa.Table, preprocessor: Preprocessor) -> None:
 
 
 def _select_columns(estimator: BaseEstimator, X: Any) -> Any:
-    """Return a frame's columns in the order of training, where that order was not the caller's own."""
+    """Return a frame's columns in the order of training, if the model and not the caller chose that order."""
     if not estimator._columns_by_name or not {*estimator.feature_names_in_} <= {*column_names(X)}:
         return X
     names = estimator.feature_names_in_.tolist()

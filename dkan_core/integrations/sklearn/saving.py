@@ -1,4 +1,4 @@
-"""A classifier on disk: a model folder with ``estimator.json``, which holds what the model does not."""
+"""A classifier on disk: a model folder, with ``estimator.json`` for what the model itself lacks."""
 
 from collections.abc import Collection
 from pathlib import Path
@@ -19,7 +19,7 @@ from dkan_core.model.saved_model import SavedModel, save_model
 from dkan_core.utils.schemas import Schema
 from dkan_core.utils.storage.remote import local_copy
 
-# Parameters of the classifier that a model's architecture knows.
+# Parameters of the classifier that are read from a model's architecture.
 MODEL_PARAMETERS = (
     "model",
     "members",
@@ -31,15 +31,15 @@ MODEL_PARAMETERS = (
     "sketch_rank",
 )
 
-# Longer than any class's name: so that a damaged dtype, such as <U500000000, cannot ask for gigabytes.
+# Limit, longer than any class's name, so that a damaged dtype such as <U500000000 cannot ask for gigabytes.
 MAX_CLASS_BYTES = 1 << 16
 
 
 class Description(Schema):
-    """A fitted classifier, but for its model."""
+    """A fitted classifier without its model."""
 
     parameters: dict[str, Any]
-    """What the classifier was made with; its defaults stand for what is not there."""
+    """The classifier's parameters; missing ones have their defaults."""
 
     classes: list[bool | int | float | str]
     class_dtype: str
@@ -49,7 +49,7 @@ class Description(Schema):
     """Names of the columns in ``fit``, where all had one."""
 
     columns_by_name: bool = False
-    """Whether a frame's columns are found by their names, rather than checked to be those of ``fit`` in their order."""
+    """Whether a frame's columns are found by name, and need not be those of ``fit`` in the same order."""
 
     history: list[dict[str, Any]]
     """One entry per evaluation; none where another command trained the model."""
@@ -65,12 +65,12 @@ class Description(Schema):
         return self
 
     def class_array(self) -> npt.NDArray[Any]:
-        """Return the classes as the classifier holds them."""
+        """Return the classes as an array, as ``classes_`` of the classifier."""
         return np.array(self.classes, dtype=self.class_dtype)
 
 
 class SavingMixin:
-    """The methods of a classifier that save and load it; the classifier has the rest."""
+    """The methods that save and load; a mixin for the classifier."""
 
     if TYPE_CHECKING:
         module_: TabularModel
@@ -122,10 +122,10 @@ class SavingMixin:
     def load(cls, folder: str | Path) -> Self:
         """Read a classifier from any model folder: of ``save``, or of ``dkan train``, ``main`` or a pipeline.
 
-        A model folder that ``save`` did not write leaves some things open. There, the classes are 0 and 1;
-        ``feature_names_in_`` has the numeric columns first, then the categories, and so must arrays, of which
-        scikit-learn warns that they have no names; of a frame those columns are taken by name, in any order and among
-        others, as ``dkan predict`` does; ``history_`` is empty and ``n_iter_`` is the epoch of the model; parameters
+        A model folder that ``save`` did not write lacks some information. Its classes are 0 and 1;
+        ``feature_names_in_`` has the numeric columns first, then the categories. Arrays need this order too, and
+        scikit-learn warns that they have no names. Columns of a frame are found by name, in any order and among
+        others, as in ``dkan predict``. ``history_`` is empty, ``n_iter_`` is the epoch of the model, and parameters
         that only training uses have their defaults.
 
         Args:
@@ -148,7 +148,7 @@ class SavingMixin:
 
 
 def _read_classifier(folder: str | Path, parameters: Collection[str]) -> tuple[SavedModel, Description]:
-    """Read a model folder, and what it says of the classifier in it.
+    """Read a model folder and the description of the classifier in it.
 
     Args:
         folder: Path or fsspec URI of a model folder, or of a run with one in ``model``.
@@ -168,7 +168,7 @@ def _read_classifier(folder: str | Path, parameters: Collection[str]) -> tuple[S
 
 
 def _describe_model(saved: SavedModel) -> Description:
-    """Return a classifier for a model that another command trained: its classes are 0 and 1, of the labels' values."""
+    """Return the description of a model that another command trained: its classes are the values 0 and 1 of labels."""
     architecture, columns = saved.config, saved.preprocessor.columns
     labels = len(architecture.labels)
     return Description(

@@ -1,4 +1,4 @@
-"""What a scikit-learn user calls y: one binary label of any two values, or several of 0, 1 and NaN; and row weights.
+"""The ``y`` of scikit-learn, one binary label of any two values or several of 0, 1 and NaN, and row weights.
 
 Shape suffixes: N rows, L labels.
 """
@@ -27,7 +27,7 @@ from dkan_core.utils.hints import counted
 
 
 def find_classes(y: Any) -> tuple[Array, list[str]]:
-    """Return the classes, of several labels their indices, and the names of the labels."""
+    """Return the classes (with several labels, their indices) and the names of the labels."""
     count = count_labels(y)
     if count > 1:
         names = _names_of_several(y, count)
@@ -60,13 +60,13 @@ def two_classes(classes: Any) -> Array:
 
 
 def count_labels(y: Any) -> int:
-    """Return how many labels there are: of two dimensions the columns."""
+    """Return the number of labels: the columns of a ``y`` with two dimensions."""
     shape = y.shape if hasattr(y, "shape") else np.asarray(y).shape
     return int(shape[1]) if len(shape) == 2 else 1
 
 
 def _dense(y: Any) -> Any:
-    """Return labels as rows of values: those of scipy are sparse."""
+    """Return labels as a dense array, converted from a sparse matrix of scipy."""
     if hasattr(y, "toarray"):
         return y.toarray()
     return y if hasattr(y, "shape") else np.asarray(y)
@@ -76,7 +76,7 @@ def classes_of(y: Any, where: str = "y", *, warn: bool = False) -> Array:
     """Return the class of each row, (N,); ValueError where one is missing, or they are of several types."""
     y_N: Array = column_or_1d(_dense(y), warn=warn)
     if y_N.dtype.kind != "O":
-        # NaN and NaT differ from themselves.
+        # NaN and NaT are not equal to themselves.
         missing = int(np.count_nonzero(y_N != y_N))
     else:
         try:
@@ -84,7 +84,7 @@ def classes_of(y: Any, where: str = "y", *, warn: bool = False) -> Array:
         except pa.ArrowException as error:
             raise ValueError(f"{where} must hold values of one type ({error})") from error
         missing = column.null_count
-        # As objects, scikit-learn knows no classes but text: pandas has booleans so where some were missing.
+        # pandas has booleans as objects if some were missing, and scikit-learn accepts objects as classes only if text.
         y_N = y_N if is_text(column.type) else column.to_numpy(zero_copy_only=False)
     if missing:
         raise ValueError(
@@ -119,7 +119,7 @@ def encode_labels(y: Any, classes: Array, names: Sequence[str], where: str = "y"
     try:
         values_NL = check_array(_dense(y), dtype=np.float64, ensure_all_finite="allow-nan", input_name=where)
     except (TypeError, ValueError) as error:
-        # Of text NumPy says that it is no float, and not what to do.
+        # NumPy's error about text says that it is no float, but not what to do.
         raise ValueError(
             f"Of several labels each must be 0, 1 or NaN (not measured): {error}. Compare each column with the value "
             "that counts as 1, such as (y == 'yes').astype(float)"
@@ -134,7 +134,7 @@ def encode_labels(y: Any, classes: Array, names: Sequence[str], where: str = "y"
 
 
 def _order(given: Sequence[str], names: Sequence[str], where: str) -> list[int]:
-    """Return where each of some labels is among those given; by their positions if no name is the same."""
+    """Return the index of each label among the given ones; their positions if no name is the same."""
     if not {*given} & {*names}:
         return [*range(len(names))]
     if {*given} != {*names}:
@@ -143,7 +143,7 @@ def _order(given: Sequence[str], names: Sequence[str], where: str) -> list[int]:
 
 
 def check_classes(labels_NL: npt.NDArray[np.uint8], where: str, hint: str = "") -> None:
-    """Raise ValueError unless a label has both classes; of several labels the others need not.
+    """Raise ValueError unless one label has both classes; with several labels the others need not.
 
     Args:
         labels_NL: 0, 1, or another value for not measured.
@@ -159,7 +159,7 @@ def check_classes(labels_NL: npt.NDArray[np.uint8], where: str, hint: str = "") 
 
 
 def warn_of_unmeasured(labels_NL: npt.NDArray[np.uint8], names: list[str], stacklevel: int) -> None:
-    """Warn of labels that no row to train on has a value of."""
+    """Warn of labels that are measured in no training row."""
     for name, labels_N in zip(names, labels_NL.T, strict=True):
         if (labels_N == NOT_MEASURED).all():
             rows = counted(len(labels_N), "row")
@@ -169,7 +169,7 @@ def warn_of_unmeasured(labels_NL: npt.NDArray[np.uint8], names: list[str], stack
 
 
 def positive_value(classes: Array, names: list[str]) -> dict[str, str]:
-    """Return, by label, the value of a column of it that counts as 1, as text; nothing where it holds 0 and 1.
+    """Return, by label, the value that counts as 1, as text; empty where the label holds 0 and 1.
 
     >>> positive_value(np.array(["no", "yes"]), ["churn"]), positive_value(np.array([-1.0, 1.0]), ["churn"])
     ({'churn': 'yes'}, {'churn': '1'})
@@ -194,7 +194,7 @@ def check_weights(sample_weight: Any, labels_NL: npt.NDArray[np.uint8]) -> npt.N
 
 
 def _as_trained(weight_N: Array, what: str) -> npt.NDArray[np.float32]:
-    """Return weights as training holds them; ValueError where one is too large, or would be 0."""
+    """Return weights as float32, as training stores them; ValueError where one is too large, or would become 0."""
     if weight_N.max() > np.float32(MAX_WEIGHT):
         raise ValueError(f"{what} must be at most {MAX_WEIGHT:g}, got {weight_N.max():g}.")
     trained_N = weight_N.astype(np.float32)
@@ -207,7 +207,7 @@ def _as_trained(weight_N: Array, what: str) -> npt.NDArray[np.float32]:
 
 
 def check_groups(groups: Any, rows: int) -> UInt64:
-    """Return what stands for the group of each row, ``(N,)``.
+    """Return a key of each row's group, ``(N,)``.
 
     Raises:
         ValueError: There are more or fewer than ``rows``, one is missing, or they are of several types.
@@ -228,7 +228,7 @@ def check_groups(groups: Any, rows: int) -> UInt64:
 
 
 def find_class_weights(class_weight: Any, labels_NL: npt.NDArray[np.uint8], classes: Array) -> Array | None:
-    """Return the weight of rows of label 0 and of label 1, ``(2,)``; None where all weigh the same.
+    """Return the weights of rows of class 0 and of class 1, ``(2,)``; None where both are equal.
 
     Args:
         class_weight: A dict, "balanced" or None, as scikit-learn takes it.

@@ -1,4 +1,4 @@
-"""The training of a classifier on arrays in memory, and what it starts from: another classifier, or a model folder."""
+"""Training of a classifier on in-memory arrays, from scratch or from another classifier or model folder."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -27,7 +27,7 @@ from dkan_core.training.state.refit_choices import RefitChoices, may_refit
 from dkan_core.utils.arrays import Arrays, joined_rows
 from dkan_core.utils.storage.remote import local_copy
 
-# What messages call a model to continue: ``init_model`` of ``fit``, or in ``partial_fit`` the classifier's own.
+# The name in messages of the model to continue: ``init_model`` of ``fit``, or in ``partial_fit`` the classifier itself.
 START = "the model to start from"
 
 
@@ -47,13 +47,13 @@ class Initial:
         return settings_from(config, self.model.architecture, self.weights, START)
 
     def label_names(self, names: list[str]) -> list[str]:
-        """Return the names of labels: of a single one it is the model's, as a ``y`` need not have any."""
+        """Return the names of labels: the model's if there is one label, as a ``y`` need not have a name."""
         known = self.model.architecture.labels
         return [*known] if len(names) == len(known) == 1 else names
 
 
 def read_initial(init_model: Any) -> Initial:
-    """Return what to start from, given a fitted classifier, or the path or URI of a model folder.
+    """Return the model to start from, given a fitted classifier, or the path or URI of a model folder.
 
     Raises:
         DataError: There is no model, or it is damaged.
@@ -76,7 +76,7 @@ def read_initial(init_model: Any) -> Initial:
 
 
 def print_evaluation(entry: Mapping[str, Any]) -> None:
-    """Print how far a training is, in a line."""
+    """Print the progress of a training, in a line."""
     print(  # noqa: T201 - what verbose asks for
         f"epoch {entry['epoch']:.2f}  loss {entry['loss']:.4f}  AP {entry['average_precision']:.4f}  "
         f"best {entry['best_average_precision']:.4f}"
@@ -132,7 +132,7 @@ def train_on_arrays(
 
 
 def _check_model_reads(preprocessor: Preprocessor, model: str) -> None:
-    """Raise ConfigError where a model takes no ids and the features hold some, with what their caller can do."""
+    """Raise ConfigError if the features hold ids that the model cannot read; say what the caller can do."""
     if model != "additive" or not preprocessor.sparse:
         return
     name = preprocessor.sparse[0].name
@@ -154,10 +154,10 @@ def _refit(
     choices = RefitChoices.of(first.metrics, first.history, first.architecture.ignored_features)
     others = dict(valid)
     if "weight" in train:
-        # Rows of an eval_set may have none: each counts as much as the others do in the mean.
+        # Rows of an eval_set may lack weights: each then gets the mean of the others.
         others.setdefault("weight", np.full(len(valid["labels"]), train["weight"].mean(), np.float32))
     if "group" in train:
-        # Rows of an eval_set have none: each is one by itself.
+        # Rows of an eval_set have no groups: each counts as a group.
         others.setdefault("group", np.arange(len(valid["labels"])).astype(np.uint8))
     joined = {name: joined_rows([array, others[name]]) for name, array in train.items()}
     second = train_single(

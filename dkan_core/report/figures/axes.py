@@ -18,13 +18,13 @@ from dkan_core.report.figures.canvas import (
 )
 from dkan_core.utils.arrays import Array
 
-# Ticks at 1.5 or 3 are harder to read off.
+# Multiples of 1.5 or 3 are left out, as they are harder to read.
 STEPS = (1.0, 2.0, 2.5, 5.0)
-# Between axis and tick texts, and between those and the axis label.
+# Distance between the axis and its tick texts, and between these and the axis label.
 PAD = 5.0
-# Narrower parts of a panel have no value of their own to show.
+# Width below which a part of a panel shows no value of its own.
 HAIR = 0.25
-# What a line of text takes.
+# Height of a line of text.
 LINE = 1.3 * FONT_SIZE
 
 Ticks = Sequence[tuple[float, str]]
@@ -61,18 +61,18 @@ class Axis:
 
     @property
     def room_left(self) -> float:
-        """What texts and label of a vertical axis take beside it."""
+        """Width of the texts and label of a vertical axis."""
         widest = max((text_width(text) for _, text in self.ticks), default=-PAD)
         return widest + PAD + (LINE + PAD if self.label else 0.0)
 
     @property
     def room_below(self) -> float:
-        """What texts and label of a horizontal axis take below it."""
+        """Height of the texts and label of a horizontal axis."""
         return self.texts_below + (LINE + 2 if self.label else 0.0)
 
     @property
     def texts_below(self) -> float:
-        """What the texts of a horizontal axis take below it."""
+        """Height of the texts of a horizontal axis."""
         if not self.ticks:
             return 0.0
         if self.angle:
@@ -142,7 +142,7 @@ class Panel:
         across_P = self.across(np.asarray(x, dtype=np.float64))
         middles_P = (across_P[1:] + across_P[:-1]) / 2
         for left, right, text in zip([self.box.left, *middles_P], [*middles_P, self.box.right], texts, strict=True):
-            # The width of a hair could not be pointed at, and would be shown by its neighbour.
+            # A narrower part cannot be pointed at; its neighbour shows its text.
             if right - left > HAIR:
                 self.canvas.hint(float(left), self.box.top, float(right), self.box.bottom, text)
 
@@ -181,7 +181,7 @@ def even_ticks(low: float, high: float, most: int = 6, *, whole: bool = False) -
     power = math.floor(math.log10((high - low) / most))
     sizes = [step * 10.0**scale for scale in (power, power + 1, power + 2) for step in STEPS]
     for step in sizes:
-        # A hair's breadth of rounding must not lose the ends.
+        # Tolerance, so that rounding does not lose the ticks at the ends.
         first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
         if last - first <= most and (not whole or step == round(step)):
             return [float(f"{multiple * step:.12g}") for multiple in range(first, last + 1)]

@@ -1,7 +1,7 @@
 """A figure as a list of marks, before it is an SVG or a PNG file.
 
-A figure of ours has some hundred marks at known positions. A plotting library takes a quarter of a CPU second for each,
-and half a second to import; this takes milliseconds.
+Our figures have some hundred marks at known positions. A plotting library takes half a second to import and a quarter
+of a CPU second for each figure; this takes milliseconds.
 
 Lengths are points, a 72nd of an inch, from the top left corner. Shape suffix: P points.
 """
@@ -17,14 +17,14 @@ import numpy.typing as npt
 from dkan_core.utils.arrays import Array
 from dkan_core.utils.hints import brief
 
-# The figures are drawn in these colors, and each is then handed over to a variable of report.css.
+# Colors of the figures; in a page, each is replaced by a variable of report.css.
 MUTED, GRID, ACCENT, WARM, QUIET, PAPER = "#64707f", "#e4e8ed", "#2460a7", "#c8692b", "#9aa6b4", "#fefefe"
 POINTS_PER_INCH = 72
 FONT_SIZE, SMALL_SIZE = 9.5, 8.5
 DASHED = (4.0, 3.0)
-# Of a line of a hint: values may be texts of any length.
+# Characters of a line of a hint: values may be texts of any length.
 HINT_LENGTH = 160
-# Of DejaVu Sans, in ems, rounded up: a page has the reader's own font, which is narrower.
+# Narrow and wide characters of DejaVu Sans. Widths are in ems, rounded up: the reader's font in a page is narrower.
 NARROW, WIDE = frozenset("iljtfrI.,:;'|!()[] "), frozenset("mwMW%@")
 
 Points = npt.NDArray[np.float64]
@@ -52,12 +52,12 @@ class Area:
     color: str
     opacity: float
     crisp: bool
-    """Whether it is a rectangle whose edges are not smoothed, so that no seam shows between neighbours."""
+    """Whether its edges are not smoothed, for rectangles whose neighbours should show no seam."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Dot:
-    """A filled circle, with a rim in the color of the ground that sets it off from what lies below."""
+    """A filled circle, with a rim in the background color that sets it off from marks below."""
 
     x: float
     y: float
@@ -80,7 +80,7 @@ class Text:
 
     @property
     def baseline(self) -> float:
-        """Where the letters stand, before the turn."""
+        """Position of the baseline, before the text is turned."""
         return self.y + 0.36 * self.size
 
 

@@ -1,4 +1,4 @@
-"""Figures of the report: what a model's scores are worth, and how training went.
+"""Figures of the report: how good a model's scores are, and how training went.
 
 ``labels_N`` (0, 1 or 255 for not measured) and ``scores_N`` (probabilities) are those of one label, or of all labels
 pooled; a ``threshold`` is the operating threshold to mark.
@@ -37,9 +37,9 @@ from dkan_core.utils.hints import counted
 # Two cards fit side by side on a laptop's screen.
 WIDTH, HEIGHT = 5.4 * POINTS_PER_INCH, 3.7 * POINTS_PER_INCH
 FIFTHS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
-# Down to half a row: on a logarithmic axis there is no zero, and a bin of one row is to be seen.
+# Lower end of a logarithmic axis of counts, which has no zero and should show a bin of one row.
 HALF_A_ROW = 0.5
-# Points of a curve that show their values: each is some 10 points wide, and a hundred bytes of the page.
+# Points of a curve that show their values: each is some 10 points wide and adds a hundred bytes to the page.
 HOVERED = 32
 
 
@@ -48,7 +48,7 @@ def precision_recall_figure(labels_N: Array, scores_N: Array, threshold: float |
     recall, precision, thresholds = precision_recall_points(labels_N, scores_N)
     panel = _unit_square("Recall", "Precision")
     _dashed(panel, [0, 1], [precision[-1], precision[-1]])
-    # Step-wise, as average precision sums it: a point's precision holds back to the recall before it.
+    # Step-wise, as average precision sums it: between two points, the precision of the higher recall holds.
     x, y = np.repeat([0.0, *recall], 2)[:-1], np.repeat([precision[0], *precision], 2)[1:]
     panel.canvas.line(panel.at(x, y), ACCENT)
     if threshold is not None:
@@ -105,7 +105,7 @@ def calibration_figure(labels_N: Array, scores_N: Array) -> Markup:
     """Draw the observed rate over the mean probability of bins of equal count, with the diagonal."""
     probability, rate, rows = calibration_points(labels_N, scores_N)
     bounds = [rate_interval(share * count, count) for share, count in zip(rate, rows, strict=True)]
-    # Rare positives leave most of the unit square empty: show only what the bins reach.
+    # With rare positives most of the unit square would be empty, so the axes end where the bins do.
     top = min(1.0, 1.15 * max([*probability, *rate])) or 1.0
     ticks = tick_texts(even_ticks(0.0, top))
     x = Axis(low=0.0, high=top, ticks=ticks, label="Mean predicted probability")
@@ -113,7 +113,7 @@ def calibration_figure(labels_N: Array, scores_N: Array) -> Markup:
     panel = fit(Canvas(WIDTH, HEIGHT), x, y)
     _dashed(panel, [0, top], [0, top])
     for position, (low, high) in zip(probability, bounds, strict=True):
-        # Intervals may reach beyond what the bins do.
+        # Intervals are cut where the axis ends.
         panel.canvas.line(panel.at([position, position], [low, min(high, 1.02 * top)]), ACCENT, width=1.2, opacity=0.5)
     panel.canvas.line(panel.at(probability, rate), ACCENT, width=1.2)
     for position, share in zip(probability, rate, strict=True):
@@ -171,7 +171,7 @@ def history_figure(
     right = panel.box.right
     for (which, each), color in zip(points.items(), (ACCENT, QUIET), strict=False):
         panel.canvas.line(panel.at(*zip(*each, strict=True)), color)
-        # More dots would touch each other.
+        # More than 40 dots would touch each other.
         if len(each) <= 40:
             for position, value in each:
                 panel.dot(position, value, color, radius=1.75)
@@ -190,7 +190,7 @@ def history_figure(
 
 
 def _legend(panel: Panel, name: str, color: str, right: float) -> float:
-    """Write what a color stands for; return where the next one may end."""
+    """Write the name of a color's curve; return where the next name may end."""
     across = panel.box.top + 5
     panel.canvas.text(right, across, name, anchor="end")
     right -= text_width(name) + 4
@@ -201,7 +201,7 @@ def _legend(panel: Panel, name: str, color: str, right: float) -> float:
 def _hover(panel: Panel, x: Sequence[float], texts: Sequence[str]) -> None:
     """Show the values of some points of a curve, evenly spread over the panel."""
     wanted = np.linspace(min(x), max(x), HOVERED)
-    # Where x stays, the last point is the one that the curve goes on from.
+    # Of points with the same x, the last one is taken, where the curve goes on.
     kept = np.unique(np.searchsorted(x, wanted, side="right").clip(1, len(x)) - 1)
     panel.hover([x[position] for position in kept], [texts[position] for position in kept])
 

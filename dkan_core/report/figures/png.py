@@ -19,23 +19,23 @@ if TYPE_CHECKING:
 DPI = 160
 OVERSAMPLING = 2
 SCALE = OVERSAMPLING * DPI / POINTS_PER_INCH
-# PIL names the ends of a line of text by a letter; the second one is the baseline.
+# PIL's anchors of a line of text; the second letter is the baseline.
 ANCHORS = {"start": "ls", "middle": "ms", "end": "rs"}
 
 
 def to_png(canvas: Canvas) -> bytes:
     """Return a figure as the bytes of a PNG file."""
-    # Imported here: the report, and every process that can render one, has no PNG files.
+    # Imported here, because most processes that can render a figure, such as for the report, write no PNG files.
     from PIL import Image, ImageDraw
 
     image = Image.new("RGB", (round(canvas.width * SCALE), round(canvas.height * SCALE)), "white")
-    # In this mode, what is not opaque is blended with what lies below.
+    # In this mode, transparent colors are blended with the image below.
     pen = ImageDraw.Draw(image, "RGBA")
     for mark in canvas.marks:
         if isinstance(mark, Line):
             _line(pen, mark)
         elif isinstance(mark, Area) and mark.crisp:
-            # Its last row and column are those of the next one.
+            # The last row and column of pixels belong to the next rectangle.
             (left, top), (right, bottom) = (mark.points_P2.min(axis=0) * SCALE), (mark.points_P2.max(axis=0) * SCALE)
             corners = (round(left), round(top), max(round(left), round(right) - 1), max(round(top), round(bottom) - 1))
             pen.rectangle(corners, _color(mark.color, mark.opacity))
@@ -47,7 +47,7 @@ def to_png(canvas: Canvas) -> bytes:
         elif isinstance(mark, Text):
             _text(image, pen, mark)
     target = io.BytesIO()
-    # Level 6, the default, takes three times as long for a tenth less.
+    # The default level 6 takes three times as long, for files a tenth smaller.
     image.reduce(OVERSAMPLING).save(target, format="png", dpi=(DPI, DPI), compress_level=3)
     return target.getvalue()
 
@@ -89,12 +89,12 @@ def _text(image: "Image", pen: "ImageDraw", mark: Text) -> None:
     if not mark.angle:
         pen.text((mark.x * SCALE, mark.baseline * SCALE), mark.text, _color(MUTED), font, anchor)
         return
-    # Turned about its position in the middle of a square of its own.
+    # Turned about its position, in the middle of a square of its own.
     half = math.ceil(font.getlength(mark.text) + font.size)
     square = Image.new("L", (2 * half, 2 * half))
     ImageDraw.Draw(square).text((half, half + (mark.baseline - mark.y) * SCALE), mark.text, 255, font, anchor)
     turned = square.rotate(mark.angle, Image.Resampling.BILINEAR)
-    # Most of the square is empty, and blending takes as long there.
+    # Most of the square is empty, but would take as long to blend.
     if (inked := turned.getbbox()) is not None:
         corner = (round(mark.x * SCALE) - half + inked[0], round(mark.y * SCALE) - half + inked[1])
         image.paste(_color(MUTED)[:3], corner, turned.crop(inked))
@@ -104,7 +104,7 @@ def _text(image: "Image", pen: "ImageDraw", mark: Text) -> None:
 def _font(size: float) -> "FreeTypeFont":
     from PIL import ImageFont
 
-    # Where matplotlib has its fonts, found without importing it.
+    # Finds matplotlib's fonts without importing it.
     spec = importlib.util.find_spec("matplotlib")
     assert spec is not None and spec.submodule_search_locations
     fonts = Path(spec.submodule_search_locations[0]) / "mpl-data/fonts/ttf"

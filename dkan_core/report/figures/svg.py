@@ -30,7 +30,7 @@ VARIABLES = {
     QUIET: "--quiet",
     PAPER: "--card",
 }
-# Of two panels or more, in points: on a phone such a figure scrolls, as its letters would be too small.
+# From this width on, in points (two panels or more), a figure scrolls on a phone, where its letters would be too small.
 WIDE = 500.0
 FONTS = "'DejaVu Sans', Verdana, Helvetica, Arial, sans-serif"
 
@@ -46,7 +46,7 @@ def to_svg(canvas: Canvas) -> str:
 
 
 def page_element(svg: str, title: str) -> Markup:
-    """Make an SVG file an element of a page, in the colors of the page; screen readers say the title."""
+    """Return an SVG file as an element of a page, with the colors of the page and a title for screen readers."""
     for color, variable in VARIABLES.items():
         svg = svg.replace(color, f"var({variable})")
     return Markup('<svg role="img" aria-label="{}" ').format(title) + Markup(svg.strip().removeprefix("<svg "))
@@ -77,7 +77,7 @@ def _hint(mark: Hint) -> str:
 
 
 def _plain(text: str) -> Markup:
-    # XML has no control characters, not even escaped.
+    # XML allows no control characters, not even escaped.
     return escape(re.sub(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]", " ", text))
 
 

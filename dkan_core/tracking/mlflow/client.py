@@ -13,22 +13,22 @@ from dkan_core.utils.extras import not_installed
 URI = "MLFLOW_TRACKING_URI"
 MISSING = not_installed("mlflow", "mlflow")
 
-# The client's own defaults are 120 s and seven repetitions: half an hour for one request.
+# The client's own defaults, 120 s and seven retries, add up to half an hour for one request.
 CLIENT_SETTINGS = {
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "15",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
-    # It would report its use to its makers.
+    # Otherwise the client would report its use to its makers.
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
-    # It would log a uv.lock of the working directory with each model.
+    # Otherwise the client would log a uv.lock of the working directory with each model.
     "MLFLOW_UV_AUTO_DETECT": "false",
     "MLFLOW_LOG_UV_FILES": "false",
     "MLFLOW_LOGGING_LEVEL": "ERROR",
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
 }
-"""What the client is told while dkan uses it, unless the user has set it."""
+"""The client's settings while dkan uses it, unless the user has set them."""
 
-# Warns before each repetition of a request.
+# This logger warns before each retry of a request.
 CONNECTIONS = logging.getLogger("urllib3.connectionpool")
 
 logger = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ def check_mlflow(config: TrainConfig) -> None:
 
 
 def is_mlflow_wanted(tracking: str = "auto") -> bool:
-    """Return whether to log to MLflow; where it is not installed though its server is named, say so."""
+    """Return whether to log to MLflow; warn if its server is named but it is not installed."""
     if tracking == "none" or not os.environ.get(URI):
         return False
     if not _is_installed():
@@ -56,7 +56,7 @@ def is_mlflow_wanted(tracking: str = "auto") -> bool:
 
 @contextmanager
 def impatient_client() -> Iterator[None]:
-    """Let MLflow's client give up on a server after seconds, inside the block, and leave it to dkan to say so."""
+    """Make MLflow's client give up on a server after seconds, inside the block, without warnings of its own."""
     added = {name: value for name, value in CLIENT_SETTINGS.items() if name not in os.environ}
     os.environ.update(added)
     level = CONNECTIONS.level

@@ -11,7 +11,7 @@ from dkan_core.tracking.background import try_within
 from dkan_core.tracking.mlflow.client import impatient_client, is_mlflow_wanted
 from dkan_core.tracking.mlflow.record import known_run
 
-# A report is a few hundred kilobytes, and the client gives a server that does not answer half a minute a request.
+# Enough for a report of a few hundred kilobytes; the client waits half a minute per request for a silent server.
 LOG_SECONDS = 120.0
 
 
@@ -22,7 +22,7 @@ def log_evaluation(
     report: str,
     learned: Mapping[str, Any] | None = None,
 ) -> None:
-    """Log an evaluation to the run that has trained the model, or to a new one where that is not known.
+    """Log an evaluation to the run that has trained the model, or to a new run if that is not known.
 
     Does nothing unless MLFLOW_TRACKING_URI is set. A server that fails or hangs is a warning.
 
@@ -67,9 +67,9 @@ def _log(
         else:
             run = stack.enter_context(start_run(None, run_name="evaluation", tags={"dkan.model": redact(model)}))
             run_id = run.info.run_id
-        # MLflow takes letters, digits, and a few signs; the name of raw data may have others.
+        # MLflow's names allow letters, digits and a few signs; the name of raw data may have others.
         split = re.sub(r"[^\w. -]", "_", str(metrics["split"]))
-        # Training has a curve of valid/... and train/..., of networks alone.
+        # valid/... and train/... are the curves of training, which are of the network alone.
         prefix = f"evaluation/{split}" if split in ("train", "valid") else split
         log_metrics(client, run_id, {f"{prefix}/{name}": value for name, value in metrics.items()}, step)
         client.log_text(run_id, report, f"{split}/report.html")

@@ -22,7 +22,7 @@ from dkan_core.scoring.output_columns import probability_column
 from dkan_core.scoring.probabilities import check_probabilities, score
 from dkan_core.utils.torch_resources import best_device
 
-# What messages call the rows, as MLflow does.
+# The name of the rows in messages, as in MLflow.
 WHERE = "model_input"
 
 
@@ -33,7 +33,7 @@ class MlflowScorer:
         self._saved = SavedModel(folder)
         self._device = best_device()
         self._saved.module.to(self._device)
-        # A server calls ``predict`` for each request, and a notebook for frames that differ.
+        # Warns for the rows of several calls together: a server calls ``predict`` for each request.
         self._watch = UnseenWatch(self._saved.preprocessor, WHERE, always_pause=False)
 
     def predict(self, model_input: Any, params: Mapping[str, Any] | None = None) -> Any:  # noqa: ARG002 - MLflow's
@@ -60,7 +60,7 @@ class MlflowScorer:
 
 
 def _parsed(table: pa.Table, preprocessor: Preprocessor, where: str) -> pa.Table:
-    """Return rows with what MLflow's servers and its examples, which have JSON, hold as text: times, and bytes."""
+    """Return rows with times and bytes parsed from text, which MLflow's servers and examples have, as they use JSON."""
     columns = dict(zip(table.column_names, table.columns, strict=True))
     for name, zone in preprocessor.times.items():
         if name in columns:
@@ -97,13 +97,13 @@ def log_model(folder: Path, step: int) -> None:
         step=step,
         signature=signature_of(saved),
         input_example=example_of(saved.preprocessor),
-        # Given, so that MLflow does not load the model in another process to find out.
+        # Given, because MLflow would otherwise load the model in another process to find them.
         pip_requirements=[f"dkan=={dkan_core.__version__}", "pandas"],
     )
 
 
 def signature_of(saved: SavedModel) -> Any:
-    """Return the columns that a model reads and writes, as MLflow's ``ModelSignature``.
+    """Return MLflow's ``ModelSignature`` of a model: the columns that it reads and writes.
 
     Every column is of the type "any". MLflow would refuse whole numbers where it is told "double", and pandas
     categories where it is told "string", which the encoding takes; ``predict`` checks columns as ``dkan predict`` does.

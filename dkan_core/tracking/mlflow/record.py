@@ -1,4 +1,4 @@
-"""``mlflow.json``: which run in MLflow is that of a folder, so that a resumed run and an evaluation find it."""
+"""``mlflow.json`` records the MLflow run of a folder, so that a resumed run and an evaluation find it."""
 
 import os
 from pathlib import Path
@@ -10,7 +10,7 @@ from dkan_core.utils.storage.staging import staged_file
 RECORD = "mlflow.json"
 
 RUN_ID = "MLFLOW_RUN_ID"
-"""Variable of MLflow's own that names a run to log to."""
+"""MLflow's own variable with the id of the run to log to."""
 
 
 class RunRecord(Schema):

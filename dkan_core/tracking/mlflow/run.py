@@ -23,7 +23,7 @@ from dkan_core.utils.storage.paths import lies_in
 # MLflow's word for each end; a run that was stopped, and is resumed, goes on as RUNNING.
 STATUS = {"finished": "FINISHED", "interrupted": "KILLED", "stopped": "KILLED", "failed": "FAILED"}
 
-# By MLflow's name: which entry of an evaluation it is.
+# By name in MLflow, the entry of an evaluation.
 EVALUATED = {
     "valid/average_precision": "average_precision",
     "valid/best_average_precision": "best_average_precision",
@@ -37,9 +37,9 @@ logger = logging.getLogger(__name__)
 
 
 class MlflowTracker(Tracker):
-    """Logs to one run in MLflow; a resumed run goes on with the same.
+    """Logs to one run in MLflow; a resumed run continues the same one.
 
-    Made in the caller's thread: a run that is active there, as in a notebook, becomes the parent.
+    Must be created in the caller's thread: a run that is active there, as in a notebook, becomes the parent.
     """
 
     progress_seconds = 10.0
@@ -55,14 +55,14 @@ class MlflowTracker(Tracker):
 
         self._run = run
         self._client = mlflow.MlflowClient()
-        if not self._run_id:  # what follows may have failed before
+        if not self._run_id:  # a repeated call, if a later step has failed
             self._open()
         self._join_sweep()
         self._log_settings()
         record = RunRecord(run_id=self._run_id, experiment_id=self._experiment_id)
         write_record(run.folder, record)
         if not lies_in(run.checkpoints, str(run.folder)):
-            # A pod that takes the place of this one finds nothing else.
+            # A pod that replaces this one has no other way to find the run.
             write_record(run.checkpoints, record)
 
     def progress(self, progress: Progress) -> None:
@@ -84,7 +84,7 @@ class MlflowTracker(Tracker):
             mlflow.end_run(STATUS[end.status])
 
     def _open(self) -> None:
-        """Go on with the run that is known, or begin one."""
+        """Continue the known run, or begin one."""
         run = self._run
         known = known_run(run.folder, run.checkpoints) if run.is_resumed else known_run()
         known = known if known and is_there(self._client, known) else None
@@ -103,7 +103,7 @@ class MlflowTracker(Tracker):
         from mlflow.entities import Param, RunTag
 
         settings = {name: redact(_text(value)) for name, value in asdict(self._run.config).items()}
-        # A parameter is written once: what a resumed run has otherwise becomes a tag.
+        # Parameters cannot be changed, so settings that differ in a resumed run become tags.
         there = self._client.get_run(self._run_id).data.params
         changed = {name: value for name, value in settings.items() if there.get(name, value) != value}
         tags = {
@@ -130,17 +130,17 @@ class MlflowTracker(Tracker):
 
 
 def start_run(known: str | None, **options: Any) -> Any:
-    """Go on with a run of MLflow, or begin one where none is known."""
+    """Continue a run of MLflow, or begin one if none is known."""
     import mlflow
 
     if known is None:
-        # If it names a run, that does not exist, and MLflow would ask for it again.
+        # If this variable names a run, the run does not exist, and MLflow would look for it again.
         os.environ.pop(RUN_ID, None)
     return mlflow.start_run(run_id=known, **options)
 
 
 def active_run_id() -> str | None:
-    """Return the run that the caller has active in this thread, if MLflow is in use there."""
+    """Return the id of the run that is active in the caller's thread, if MLflow is in use there."""
     if "mlflow" not in sys.modules:
         return None
     active = sys.modules["mlflow"].active_run()

@@ -1,8 +1,8 @@
-"""Runs of one sweep under one parent in MLflow, though each is started in a pod of its own.
+"""Runs of one sweep under one parent in MLflow, though each is started in its own pod.
 
-Whoever comes first creates the parent, which the others find by a tag. MLflow cannot create a run only if there is
-none, so several may come first. All members therefore take the parent with the smallest id, look again at their end,
-and remove what they have created in vain: then there is one parent, and every member is under it.
+The first run creates the parent, which the others find by a tag. MLflow has no atomic "create if missing", so several
+runs may create one. Every run therefore takes the parent with the smallest id, looks again at its end, and removes
+a parent that it created in vain. In the end there is one parent, and every run is under it.
 """
 
 import os

@@ -1,1 +1,1 @@
-"""Paths and fsspec URIs: outputs appear whole or not at all, and what cannot be reached is a named error."""
+"""Paths and fsspec URIs: outputs appear whole or not at all, and failures are errors that name the path."""

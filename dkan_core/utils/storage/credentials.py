@@ -1,14 +1,14 @@
-"""Environment variables with credentials and addresses: those that every pod gets, and names that only dkan reads.
+"""Environment variables with credentials and addresses: those in every pod, and names that only dkan reads.
 
-Kubeflow's launcher runs in the container of a step and reads the usual variables for its own artifacts, which may lie
-in another bucket, at another endpoint, under another role.
+Names of its own are needed because Kubeflow's launcher, which runs in the container of a step, reads the usual
+variables for its own artifacts. These may lie in another bucket, at another endpoint, under another role.
 """
 
 import os
 
 OWN_PREFIX = "DKAN_"
 
-# Entries of a Secret and of a ConfigMap that are variables in every pod, of a TrainJob and of a pipeline's steps.
+# Entries of a Secret and of a ConfigMap that become variables in every pod of a TrainJob and of a pipeline's steps.
 SECRET_KEYS = (
     "AWS_ACCESS_KEY_ID",
     "AWS_SECRET_ACCESS_KEY",
@@ -34,11 +34,11 @@ CONFIG_KEYS = (
 SECRET_PATH = "/etc/dkan/storage"
 """Folder in every pod where the Secret's entries are files, too."""
 
-# Nothing else in the container reads the variables of gcsfs and of MLflow.
+# Without those of gcsfs and MLflow, which nothing else in the container reads.
 VARIABLES = tuple(key for key in (*SECRET_KEYS, *CONFIG_KEYS) if not key.startswith(("FSSPEC_", "MLFLOW_")))
-"""What clients of buckets and of a Model Registry read; with ``OWN_PREFIX`` before the name it is for dkan alone."""
+"""Variables of the clients of buckets and of a Model Registry; with ``OWN_PREFIX``, they are for dkan alone."""
 
-# For a variable that dkan has of its own, those of the container that would be combined with it, or win over it.
+# By own variable of dkan, the container's variables that would be combined with it or override it.
 _FOREIGN = {
     "AWS_ACCESS_KEY_ID": ("AWS_SESSION_TOKEN", "AWS_SECURITY_TOKEN"),
     "AWS_ENDPOINT_URL": ("AWS_ENDPOINT_URL_S3",),
@@ -46,7 +46,7 @@ _FOREIGN = {
 
 
 def own_name(variable: str) -> str:
-    """Return the name under which only dkan reads a variable; its own where nothing else reads it.
+    """Return the name under which only dkan reads a variable; unchanged where nothing else reads it.
 
     >>> own_name("AWS_ENDPOINT_URL"), own_name("FSSPEC_GCS")
     ('DKAN_AWS_ENDPOINT_URL', 'FSSPEC_GCS')

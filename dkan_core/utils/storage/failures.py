@@ -1,4 +1,4 @@
-"""What goes wrong with a file, as an error that names the file: exit code 2 and one message."""
+"""File failures as errors that name the file, with exit code 2 and one message."""
 
 import errno
 import logging
@@ -11,7 +11,7 @@ from pathlib import Path
 from dkan_core.errors import DkanError, OutputError, UnreadableError
 from dkan_core.utils.storage.paths import is_remote
 
-# Clients repeat for many minutes what a server does not answer, and say nothing.
+# Seconds until a notice: clients retry silently for many minutes when a server does not answer.
 NOTICE_SECONDS = 30.0
 
 _may_tell = threading.Lock()
@@ -21,15 +21,15 @@ logger = logging.getLogger(__name__)
 
 @contextmanager
 def readable(uri: str | Path) -> Iterator[None]:
-    """Turn a failure to reach ``uri`` into an UnreadableError; say so where a remote one takes long."""
+    """Turn a failure to reach ``uri`` into an UnreadableError; log a notice if a remote one takes long."""
     try:
         with _notices(str(uri)) if is_remote(uri) else nullcontext():
             yield
     except DkanError:
         raise
     except Exception as error:
-        # Remote file systems raise what their client library raises: missing credentials are no OSError.
-        # A name that is not UTF-8 is none for Arrow.
+        # Remote file systems raise errors of their client libraries, which need not be OSError. Arrow raises
+        # UnicodeEncodeError for a name that is not UTF-8.
         if not is_remote(uri) and not isinstance(error, OSError | UnicodeEncodeError):
             raise
         raise UnreadableError(f"{uri}: cannot be read ({_reason(error)})") from error
@@ -48,7 +48,7 @@ def writable(uri: str | Path) -> Iterator[None]:
 
 @contextmanager
 def _notices(uri: str) -> Iterator[None]:
-    """Log now and then that ``uri`` is waited for; of several in this process, that one is."""
+    """Log regularly that ``uri`` is waited for; if the process waits for several, only one of them is logged."""
     done, start = threading.Event(), time.monotonic()
 
     def tell() -> None:
@@ -69,7 +69,7 @@ def _reason(error: Exception) -> str:
     return str(error) or ("no answer in time" if isinstance(error, TimeoutError) else type(error).__name__)
 
 
-# What no folder is to blame for: a limit of the process, by errno, and what to change.
+# Limits of the process, by errno, with the remedy: no folder is the cause of these.
 LIMITS = {
     errno.EMFILE: "raise the limit on open files (ulimit -n)",
     errno.ENFILE: "raise the system's limit on open files (fs.file-max)",
@@ -79,22 +79,22 @@ LIMITS = {
 
 
 def is_disk_full(error: BaseException | None) -> bool:
-    """Return whether an error says that a disk, or what a user may have of it, is full."""
+    """Return whether an error says that a disk, or a user's quota of it, is full."""
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def output_error(path: str | Path, error: OSError) -> OutputError:
     """Describe why ``path`` could not be written."""
-    # Said plainly: people meet it more often than the others, and nothing but room mends it.
+    # In plain words, as it is the most frequent failure, and only free space helps.
     if is_disk_full(error):
         return OutputError(f"{path}: the disk is full; nothing half-written was left")
     return OutputError(f"{path}: cannot be written ({error.strerror or error})")
 
 
 def failure_inside(out: str | Path, folder: Path, error: OSError) -> DkanError:
-    """Describe an error inside a block that writes an output: of the output, unless it is of something else.
+    """Describe an error in a block that writes an output, as a failure of the output if it is one.
 
-    A limit that was reached is no file's fault, and a file that the error names may lie in another folder.
+    Limits of the process are not caused by a file, and a file that the error names may lie in another folder.
 
     Args:
         out: Where the output goes, for messages.
@@ -106,7 +106,7 @@ def failure_inside(out: str | Path, folder: Path, error: OSError) -> DkanError:
     if not isinstance(error.filename, str):
         return output_error(out, error)
     named, folder = Path(error.filename).absolute(), folder.absolute()
-    # A folder above counts as the output, too: it is the one that could not be made.
+    # A parent folder counts as the output, too, in case that it could not be created.
     if named.is_relative_to(folder) or folder.is_relative_to(named):
         return output_error(out, error)
     return UnreadableError(f"{error.filename}: cannot be read ({error.strerror})")

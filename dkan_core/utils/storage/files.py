@@ -1,4 +1,4 @@
-"""Single files: read if they are what they should be, written whole or not at all."""
+"""Single files: read only if they are regular, written whole or not at all."""
 
 import json
 import os
@@ -30,7 +30,7 @@ def read_regular(path: Path) -> bytes:
     """
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-        # Opened first and looked at then: between a look and the opening, another file could take its place.
+        # Checked after opening, as another file could take its place between a check and the opening.
         if not stat.S_ISREG(os.fstat(handle).st_mode):
             os.close(handle)
             raise DataError(f"{path}: is not a regular file")
@@ -51,7 +51,7 @@ def read_if_there(uri: str) -> str | None:
     check_name(uri)
     fs, path = filesystem(uri)
     with readable(uri):
-        # Not asked for first: it may be gone by then.
+        # No check for existence before, as the file may disappear in between.
         try:
             content: bytes = fs.cat_file(path, **time_limit(fs))
         except (FileNotFoundError, NotADirectoryError):
@@ -63,7 +63,7 @@ def read_if_there(uri: str) -> str | None:
 
 
 def write_atomic(path: Path, content: bytes | str) -> None:
-    """Write a file aside, flush it to disk and rename it into place."""
+    """Write a temporary file, flush it to disk and rename it into place."""
     data = content.encode() if isinstance(content, str) else content
     try:
         with held_aside(path) as aside:
@@ -83,7 +83,7 @@ def json_text(value: Any) -> str:
 
 
 def _indented(value: Any, line: str) -> str:
-    r"""Return ``json.dumps(value, indent=2)``, in much less time: with an indent, that encoder is not the one in C.
+    r"""Return ``json.dumps(value, indent=2)``, much faster: with an indent, json does not use its encoder in C.
 
     >>> value = {"a": [1, 2.5, True, None, []], "b": {"c": "ä", "d": {}}, "e": [0.1, 1e300], "f": [[1], (2, 3)]}
     >>> _indented(value, "\n") == json.dumps(value, indent=2)

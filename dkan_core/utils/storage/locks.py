@@ -1,7 +1,7 @@
-"""Files that a living process holds, told by ``flock``: the lock on an output, and files that are being written.
+"""Files locked by a living process, by ``flock``: the lock on an output, and files that are being written.
 
-The kernel lets go of a lock when its process ends, however that ends. So what a killed process has left is known to be
-unused, and nothing needs a time limit. Locks hold between the processes of one machine.
+The kernel releases a lock when its process ends for any reason. So files of killed processes are known to be
+unused, without time limits. Locks hold between the processes of one machine.
 """
 
 import fcntl
@@ -15,18 +15,18 @@ from pathlib import Path
 
 from dkan_core.errors import OutputError
 
-# In the folder that is held, so that it is seen on every path that leads there.
+# Lies in the locked folder, so that it is found by every path to it.
 LOCK = ".lock"
-# Bytes of a file's name that the name of its aside repeats: file systems allow 255.
+# Bytes of the target's name in the name of its temporary file: file systems allow 255.
 MAX_KEPT_NAME = 200
 
-# The name of the target is in it, so that what a killed process has left is known by it.
+# The target's name is in it, to recognize what a killed process has left for this target.
 ASIDE = re.compile(r"\.(.*)\.[0-9a-f]{16}\.partial", re.DOTALL)
 
 
 @contextmanager
 def folder_lock(folder: Path) -> Iterator[None]:
-    """Hold a folder, which is made where there is none, for this process alone; nothing of the lock stays.
+    """Lock a folder for this process, creating it if needed; no trace of the lock stays.
 
     Raises:
         OutputError: Another process holds it; the message says which.
@@ -45,20 +45,20 @@ def folder_lock(folder: Path) -> Iterator[None]:
         path.unlink(missing_ok=True)
         os.close(handle)
         if not existed:
-            with suppress(OSError):  # it is not empty
+            with suppress(OSError):  # the folder is not empty
                 folder.rmdir()
 
 
 def _take(path: Path) -> int:
-    """Return the descriptor of a lock file that is now ours."""
+    """Return the descriptor of a lock file that this process now holds."""
     while True:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
         try:
             _lock(handle, wait=False)
             if _is_there(handle, path):
-                with suppress(OSError):  # another user's; what a killed process leaves is not to be in the way
+                with suppress(OSError):  # another user's; others may lock what a killed process leaves
                     os.fchmod(handle, 0o666)
-                with suppress(OSError):  # a full disk: who holds it is then not said
+                with suppress(OSError):  # a full disk: the lock then does not name its holder
                     os.ftruncate(handle, 0)
                     os.pwrite(handle, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
                 return handle
@@ -75,12 +75,12 @@ def _lock(handle: int, *, wait: bool) -> None:
     except BlockingIOError:
         raise
     except OSError:
-        # A file system without locks: processes cannot be told apart there, as on a remote one.
+        # The file system has no locks, so processes cannot exclude each other, as on a remote one.
         return
 
 
 def _is_there(handle: int, path: Path) -> bool:
-    """Return whether the file that was opened is still the one of that name: its last holder may have removed it."""
+    """Return whether an opened file still has its name: its last holder may have removed it."""
     try:
         return os.path.samestat(os.fstat(handle), path.lstat())
     except FileNotFoundError:
@@ -91,8 +91,8 @@ def _is_there(handle: int, path: Path) -> bool:
 def held_aside(target: Path) -> Iterator[Path]:
     """Yield a new file beside ``target``, to be written and renamed; it is removed if it is still there in the end.
 
-    Its name cannot be guessed and it is never a link, so that it cannot be written elsewhere, and two processes
-    never write to the same one. Those that killed processes have left are removed.
+    Its name is random and it is created as a new file, so no link can redirect it, and no two processes
+    write to the same one. Files of killed processes are removed.
 
     Raises:
         OSError: It cannot be made; the error names ``target``.
@@ -108,7 +108,7 @@ def held_aside(target: Path) -> Iterator[Path]:
         _lock(handle, wait=True)
         if _is_there(handle, aside):
             break
-        os.close(handle)  # taken for a dead process's before it was locked
+        os.close(handle)  # another process has removed it before it was locked
     try:
         yield aside
     finally:
@@ -131,12 +131,12 @@ def _kept(name: str) -> str:
 
 
 def _remove_stale(target: Path) -> None:
-    """Remove what killed processes have left beside ``target``."""
+    """Remove the temporary files that killed processes have left for ``target``."""
     names = []
     with suppress(OSError):  # a folder that may be written but not listed
         names = [name for name in os.listdir(target.parent) if is_aside(name, target.name)]
     for name in names:
-        with suppress(OSError):  # somebody else's, or gone by now
+        with suppress(OSError):  # of another user, or removed meanwhile
             handle = os.open(target.parent / name, os.O_RDWR | os.O_NOFOLLOW)
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""What lies where an output goes: nothing, an earlier result of ours, or something that is not ours to replace."""
+"""Checks of an output's place: it may hold nothing, an earlier result of ours, or other files, which must stay."""
 
 import os
 import re
@@ -12,7 +12,7 @@ from dkan_core.utils.storage.paths import filesystem, is_remote, local_path
 from dkan_core.utils.storage.replacement import COMPLETE, MOVING
 from dkan_core.utils.storage.time_limits import time_limit
 
-# Folder in an output in which the output is made: what a killed command left is known by it.
+# Folder in which an output is built, inside it; it marks the leftovers of a killed command.
 PARTIAL = ".partial"
 
 # Folders in an output that a killed command may leave there.
@@ -21,12 +21,12 @@ OWN_FOLDERS = {PARTIAL, COMPLETE, MOVING}
 # Enough of a file to recognise it by.
 HEAD_BYTES = 1 << 16
 
-# Of a page, by which one of ours is known.
+# Beginning of our pages.
 PAGE_BEGINNING = b"<!DOCTYPE html>"
 
 
 def entries(out: str | Path) -> set[str]:
-    """Return the names of what lies in a folder, local or remote; an absent one is empty.
+    """Return the names in a folder, local or remote; none if it is absent.
 
     Raises:
         OutputError: It is a file, or cannot be reached.
@@ -51,7 +51,7 @@ def entries(out: str | Path) -> set[str]:
 
 
 def foreign_contents(out: str | Path, name: str) -> OutputError:
-    """Return the error that a folder to write to holds something else."""
+    """Return the error for an output folder with other contents."""
     return OutputError(f"{out}: contains {name}, which this command did not write; choose an empty or new folder")
 
 
@@ -69,11 +69,11 @@ def check_free(
         out: Local path or fsspec URI of a folder.
         ours: Names that the command itself writes there.
         overwrite: Whether an earlier result may be replaced.
-        leftovers: Names of what else a killed command may leave there.
+        leftovers: Names of other files that a killed command may leave there.
         contents: What the folders among ours hold, as ``check_contents`` takes it.
     """
     names = entries(out) - OWN_FOLDERS.union(leftovers)
-    # Files of a killed process are removed by the next one that writes that file.
+    # Temporary files of killed processes do not count: the next process that writes the file removes them.
     names = {name for name in names if not any(is_aside(name, own) for own in ours)}
     foreign = sorted(names - set(ours))
     if foreign:
@@ -100,7 +100,7 @@ def check_contents(out: str | Path, contents: Mapping[str, str]) -> None:
             fs.invalidate_cache()
             paths = fs.find(root)
         for path in (found.removeprefix(root) for found in paths):
-            # Files of a killed process do not count.
+            # Temporary files of killed processes do not count.
             if not (re.fullmatch(f"/({pattern})", path) or ASIDE.fullmatch(path.rpartition("/")[2])):
                 raise OutputError(
                     f"{folder}{path}: was not written by dkan, and {folder} would be replaced; "

@@ -12,10 +12,10 @@ from dkan_core.errors import DataError
 from dkan_core.utils.storage.credentials import use_own_credentials
 
 ONE_SLASH = re.compile(r"(s3|gs|gcs|az|abfs|abfss|adl|hdfs|http|https|file|local|memory):/(?!/)(.*)", re.DOTALL)
-"""A URI as it is mistyped."""
+"""A mistyped URI."""
 
 PLUGIN_SCHEMES = ("abfss",)
-"""Those that fsspec knows where a package is installed, which need not be so where a run is submitted."""
+"""Schemes that fsspec supports with a package that may be missing where a run is submitted."""
 
 
 def is_remote(uri: str | Path) -> bool:
@@ -73,7 +73,7 @@ def local_path(uri: str | Path) -> Path:
 def filesystem(uri: str | Path) -> tuple[Any, str]:
     """Return the fsspec file system of ``uri`` and the path in it.
 
-    Every file system of dkan is opened here, so that its own credentials hold for all of them.
+    All file systems are opened here, so that dkan's own credentials apply to all of them.
 
     Raises:
         DataError: The scheme is unknown, its package is not installed, or a slash is missing.
@@ -88,7 +88,7 @@ def filesystem(uri: str | Path) -> tuple[Any, str]:
 
 
 def lies_in(uri: str, folder: str) -> bool:
-    """Return whether a file or folder is a folder or lies in it, however their paths are written.
+    """Return whether a file or folder equals or lies in a folder, however both paths are written.
 
     >>> lies_in("run/a/../b.json", "./run/"), lies_in("s3://bucket/running", "s3://bucket/run")
     (True, False)
@@ -131,7 +131,7 @@ def path_inside(folder: Path, name: str, where: str | Path = "") -> Path:
     """
     check_relative(name, where or folder)
     path = folder / name
-    # A link in the folder may lead out of it, without a dot in the name.
+    # Resolved, because a link may lead out of the folder without a dot in its name.
     if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder)):
         raise _outside(name, where or folder)
     return path

@@ -1,4 +1,4 @@
-"""Folders on remote file systems: copied here to be read, and local ones brought there."""
+"""Folders on remote file systems: download to read them, and upload of local folders."""
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -68,7 +68,7 @@ def upload_folder(folder: Path, uri: str, *, last: str) -> None:
     Args:
         folder: Files and folders to copy.
         uri: Where they go; folders are made.
-        last: A file in ``folder``: whoever finds it there finds all.
+        last: A file in ``folder``; where it exists, all other files do.
 
     Raises:
         OutputError: ``uri`` cannot be written.
@@ -80,10 +80,10 @@ def upload_folder(folder: Path, uri: str, *, last: str) -> None:
 
 
 def replace_remote(folder: Path, uri: str, names: Sequence[str]) -> None:
-    """Put a local folder's files in the place of an earlier result; a failure to bring them there leaves that.
+    """Replace an earlier result by a local folder's files; a failed upload leaves the earlier result.
 
-    Where there is no earlier result, a failure leaves nothing. An object or folder named as the staging folder is
-    there meanwhile and marks what a killed command left as ours.
+    Without an earlier result, a failure leaves nothing. Meanwhile an object or folder with the name of the staging
+    folder marks what a killed command left as ours.
 
     Args:
         folder: The new result, whole.
@@ -115,7 +115,7 @@ def replace_remote(folder: Path, uri: str, names: Sequence[str]) -> None:
 
 
 def exchange_remote(folder: Path, uri: str, *, last: str) -> None:
-    """Put a local folder's files in the place of others; a failure to bring them there leaves the others as they are.
+    """Replace remote files by those of a local folder; a failed upload leaves the remote files as they are.
 
     Args:
         folder: Files alone, no folders.
@@ -145,7 +145,7 @@ def _staged(fs: Any, folder: Path, root: str) -> Iterator[set[str]]:
 
 
 def _copy_staged(fs: Any, root: str, names: Iterable[str]) -> None:
-    # Copied within the bucket, where a lost connection no longer matters.
+    # Copied within the bucket, which does not depend on the connection.
     for name in sorted(names):
         fs.cp_file(f"{root}/{PARTIAL}/{name}", f"{root}/{name}")
 
@@ -157,7 +157,7 @@ def _files_in(folder: Path) -> set[str]:
 def _remove_files(fs: Any, root: str, keep: Collection[str] = ()) -> None:
     """Remove a file, or the files below a folder, but for some paths."""
     fs.invalidate_cache()
-    # Listing many files may take long, but begins only where the server answers.
+    # Listing many files may take long, so the server is first asked something short.
     if not fs.exists(root, **time_limit(fs)):
         return
     for path in fs.find(root):

@@ -1,8 +1,8 @@
-"""Replacing a folder's result by one that was made in a folder inside it: a killed process loses neither.
+"""Replaces a folder's result by a new one built inside the folder; a kill at any time loses neither.
 
-The new result is first declared complete by one rename. From then on whoever comes next finishes what was begun, so
-that the folder holds the old result or the new one, and never a part of either for good. Locks may not hold between
-machines: two that finish at once hinder each other at most, as each step is a rename, which only one of them makes.
+One rename first declares the new result complete. From then on, the next process finishes an interrupted replacement,
+so the folder ends up with the whole old result or the whole new one. Locks may not hold between machines, but two
+that finish at once do no harm, as each step is a rename, which only one of them can make.
 """
 
 import os
@@ -13,14 +13,14 @@ from pathlib import Path
 
 from dkan_core.utils.storage.files import remove, sync_folder
 
-# Folder with a whole new result, while the old one is moved out of its way.
+# Name of the folder with the complete new result, while the old one is moved away.
 COMPLETE = ".complete"
 
-# The same folder once nothing of the old result is in its place, while the new one moves to its place.
+# Its name once the old result is gone, while the new one is moved into place.
 MOVING = ".moving"
 
-# Folder in these two that the old result is moved to: once the new one is in its place, ``COMPLETE`` is gone, and so
-# nothing can be moved there by a process that still takes the new result for the old one.
+# Folder inside these two for the old result. Once the new result is moving, ``COMPLETE`` no longer exists, so that a
+# process that still takes the new result for the old one cannot move it there.
 OLD = ".old"
 
 
@@ -49,23 +49,23 @@ def is_interrupted(target: Path, last: str) -> bool:
         target: Folder of the result.
         last: The name that arrives after the rest.
     """
-    with suppress(OSError):  # said by whoever reads or writes there
+    with suppress(OSError):  # reported by the code that reads or writes there
         return any((target / folder / last).exists() for folder in (COMPLETE, MOVING))
     return False
 
 
 def finish_replacement(target: Path, names: Sequence[str]) -> None:
-    """Do what is left of a replacement, if one was begun; ``replace_result`` has the arguments."""
+    """Finish a replacement that was begun, if any; the arguments are those of ``replace_result``."""
     complete = target / COMPLETE
     moving = target / MOVING
     if (complete / names[-1]).exists():
         (complete / OLD).mkdir(exist_ok=True)
-        # The last name goes first: whoever reads meanwhile finds no result rather than a part of one.
+        # The last name goes first, so that readers find no result rather than a part of one.
         for name in reversed(names):
             if os.path.lexists(target / name):
                 (target / name).rename(complete / OLD / name)
         sync_folder(target)
-        # From here on the old result is out of the way, and only the new one may move.
+        # From here on the old result is gone, and only the new one may be moved.
         complete.rename(moving)
     if moving.is_dir():
         for name in names:

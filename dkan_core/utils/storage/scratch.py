@@ -1,6 +1,6 @@
-"""Folders for what a process needs only while it runs; those that killed processes have left are removed.
+"""Temporary folders of a process; those of killed processes are removed by later ones.
 
-A lock tells that a folder's process is alive: the kernel lets go of it however the process ends.
+A lock shows that a folder's process is alive: the kernel releases it however the process ends.
 """
 
 import fcntl
@@ -15,7 +15,7 @@ from pathlib import Path
 from dkan_core.errors import OutputError
 from dkan_core.utils.storage.failures import failure_inside
 
-# Of this machine: where several share a disk, their locks may not be seen. No name of a host has the last character.
+# Names the machine, because machines that share a disk may not see each other's locks. Host names have no underscore.
 PREFIX = f"dkan-{socket.gethostname()}_"
 LOCK, FILES = "lock", "files"
 
@@ -29,7 +29,7 @@ def scratch_folder() -> Iterator[Path]:
     """
     try:
         parent = Path(tempfile.gettempdir())
-    except OSError as error:  # none of several that Python tries
+    except OSError as error:  # none of the folders that Python tries is usable
         raise OutputError(f"TMPDIR: no folder for temporary files can be written ({error.strerror})") from error
     _remove_stale(parent)
     try:
@@ -52,7 +52,7 @@ def _create() -> tuple[Path, int]:
             shutil.rmtree(folder, ignore_errors=True)
             raise
         try:
-            # On a file system without locks nothing is ever removed, as nothing can be locked for it.
+            # Without locks in the file system no folder is ever removed as stale, as it cannot be locked.
             is_ours = _lock(handle) is not False
             (folder / FILES).mkdir()
             (folder / LOCK).stat()
@@ -63,7 +63,7 @@ def _create() -> tuple[Path, int]:
             raise
         if is_ours:
             return folder, handle
-        _remove(folder, handle)  # another process took it for a dead one's before it was locked
+        _remove(folder, handle)  # another process has removed it as stale before it was locked
 
 
 def _lock(handle: int) -> bool | None:
@@ -80,14 +80,14 @@ def _lock(handle: int) -> bool | None:
 def _remove(folder: Path, handle: int) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     os.close(handle)
-    # On NFS a file that is open stays under another name.
+    # On NFS an open file stays under another name, so errors are ignored.
     shutil.rmtree(folder, ignore_errors=True)
 
 
 def _remove_stale(parent: Path) -> None:
     """Remove this user's folders that no process holds."""
     for folder in parent.glob(f"{PREFIX}*"):
-        with suppress(OSError):  # in use, somebody else's, or gone by now
+        with suppress(OSError):  # in use, of another user, or removed meanwhile
             if folder.lstat().st_uid != os.getuid():
                 continue
             handle = os.open(folder / LOCK, os.O_RDWR | os.O_NOFOLLOW)

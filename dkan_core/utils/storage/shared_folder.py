@@ -13,7 +13,7 @@ from dkan_core.utils.storage.files import json_text, read_if_there, remove, sync
 from dkan_core.utils.storage.paths import check_relative, filesystem, is_remote, path_inside
 from dkan_core.utils.storage.staging import staged_file
 
-# Readers of a folder of Parquet pass over names with a leading dot.
+# Readers of Parquet folders skip names with a leading dot.
 WORK = ".work"
 
 
@@ -21,7 +21,7 @@ class SharedFolder:
     """Reads and writes files of a folder by their names in it.
 
     Args:
-        uri: Local path or fsspec URI of a folder, absent or not. What is not whole yet lies in its ``.work``.
+        uri: Local path or fsspec URI of a folder, absent or not. Unfinished files lie in its ``.work``.
     """
 
     def __init__(self, uri: str | Path) -> None:
@@ -29,7 +29,7 @@ class SharedFolder:
         self.fs, self.root = filesystem(self.uri)
 
     def _path(self, name: str) -> str:
-        # Names come from files in the folder, too, which somebody else may have put there.
+        # Checked, because names come from files in the folder, which others may have written.
         if is_remote(self.uri):
             check_relative(name, self.uri)
             return f"{self.root}/{name}"
@@ -52,10 +52,10 @@ class SharedFolder:
             raise failure_inside(f"{self.uri}/{name}", Path(self.root), error) from error
 
     def _aside(self) -> Path:
-        """Return where files are written that are moved afterwards: on the folder's own disk.
+        """Return the folder for temporary files, on the same disk as the final ones.
 
-        Not beside them: the locks that tell what a killed process has left may not hold between the machines that write
-        to the folder. What is left here goes with the folder.
+        It is not the final folder: the locks that show leftovers of killed processes may not hold between the machines
+        that write there. Leftovers here are removed with the folder.
         """
         folder = Path(self._path(WORK))
         folder.mkdir(parents=True, exist_ok=True)
@@ -68,7 +68,7 @@ class SharedFolder:
 
     def read_text(self, name: str) -> str | None:
         """Return the text of a file, or None where there is none."""
-        self._path(name)  # refuses one that leads out of the folder
+        self._path(name)  # refuses a name that leads out of the folder
         return read_if_there(f"{self.uri}/{name}")
 
     def read_json(self, name: str) -> Any:
@@ -109,8 +109,7 @@ class SharedFolder:
                 remove(Path(self._path(name)))
                 return
             self.fs.invalidate_cache()
-            # A folder that is not there has no files, and removing it is no error.
-            # Not ``rm``, which takes a bracket in a path for a pattern.
+            # ``find`` returns nothing for a missing folder. ``rm`` would take a bracket in a path for a pattern.
             for path in self.fs.find(self._path(name)):
                 self.fs.rm_file(path)
 

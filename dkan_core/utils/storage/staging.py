@@ -37,14 +37,14 @@ from dkan_core.utils.storage.time_limits import put_file
 def staged_folder(
     out: str | Path, *, names: Sequence[str], overwrite: bool, contents: Mapping[str, str] = {}
 ) -> Iterator[Path]:
-    """Yield a folder to write into; what is in it appears in ``out`` when the block ends well, else nothing does.
+    """Yield a folder to write into; its files appear in ``out`` when the block ends well, else nothing does.
 
     Args:
         out: Local path or fsspec URI of a folder that is absent, empty, or holds an earlier result.
-        names: What the command writes there. The last one arrives after the rest: whoever finds it finds the whole.
+        names: What the command writes there. The last one arrives after the rest, so that it marks a whole result.
         overwrite: Whether an earlier result may be replaced.
-        contents: By the name of a folder among them, a pattern of the paths of the files there: a folder with others is
-            somebody's own, and stays.
+        contents: By the name of a folder among them, a pattern of the paths of its files: a folder with other files
+            belongs to the user, and stays.
     """
     _check_staged(out, names, contents, overwrite)
     if is_remote(out):
@@ -72,7 +72,7 @@ def staged_folder(
 
 @contextmanager
 def output_lock(out: str | Path) -> Iterator[None]:
-    """Hold a local output folder against other processes of this machine; a killed one holds nothing.
+    """Lock a local output folder against other processes of this machine; a kill releases the lock.
 
     Args:
         out: Local path, or fsspec URI of a folder, which is not locked.
@@ -92,7 +92,7 @@ def output_lock(out: str | Path) -> Iterator[None]:
 
 
 def finish_interrupted(out: str | Path, names: Sequence[str]) -> None:
-    """Finish what a killed process has begun, where it was replacing the result in a local folder.
+    """Finish the replacement of a result in a local folder that a killed process has begun.
 
     Args:
         out: Local path, or fsspec URI of a folder, where there is nothing to finish.
@@ -109,14 +109,14 @@ def finish_interrupted(out: str | Path, names: Sequence[str]) -> None:
             try:
                 finish_replacement(target, names)
             except OSError as error:
-                if is_interrupted(target, names[-1]):  # else another machine has finished it
+                if is_interrupted(target, names[-1]):  # otherwise another machine has finished it
                     raise output_error(out, error) from error
 
 
 def _check_staged(out: str | Path, names: Sequence[str], contents: Mapping[str, str], overwrite: bool) -> None:
-    """Raise OutputError where ``names`` in ``out`` may be somebody's own: no result is whole without the last one.
+    """Raise OutputError where ``names`` in ``out`` may be the user's: a result without the last name is not whole.
 
-    What a killed command left has no last name either, but lies beside its staging folder, and is replaced.
+    Leftovers of a killed command lack the last name, too, but lie beside its staging folder, and are replaced.
     """
     found = entries(out)
     staged = set() if is_remote(out) else entries(local_path(out) / COMPLETE) | entries(local_path(out) / MOVING)
@@ -137,8 +137,8 @@ def staged_file(out: str | Path, check: Callable[[], None] = lambda: None) -> It
 
     Args:
         out: Local path or fsspec URI of the file.
-        check: Raises OutputError where ``out`` may not be written. Called twice: what may be written at the start may
-            be somebody's file in the end.
+        check: Raises OutputError where ``out`` may not be written. Called twice, as another file may have appeared
+            there meanwhile.
     """
     check_file_name(out)
     check()
@@ -150,7 +150,7 @@ def staged_file(out: str | Path, check: Callable[[], None] = lambda: None) -> It
             target.parent.mkdir(parents=True, exist_ok=True)
             with held_aside(target) as aside:
                 yield aside
-                # Flushed before it is renamed: after a power cut, the name must not stand for an empty file.
+                # Flushed before the rename, so that the name never stands for an empty file after a power cut.
                 with aside.open("rb+") as file:
                     os.fsync(file.fileno())
                 check()

@@ -1,26 +1,26 @@
-"""How long a remote file system may take over one call: a server that takes connections may never answer.
+"""Time limits for calls to remote file systems: a server that accepts connections may never answer.
 
-Clients have time-outs of their own, which are for one request: with their repetitions they take many minutes, and an
+Time-outs of clients are for one request: with their retries they add up to many minutes, and an
 upload that the server does not read has none.
 """
 
 from pathlib import Path
 from typing import Any
 
-# Longer than clients repeat what a busy server refuses.
+# Longer than clients retry requests that a busy server refuses.
 ANSWER_SECONDS = 60.0
 
-# Whatever takes longer than this is taken for a connection that is lost.
+# A transfer that is slower than this is taken for a lost connection.
 SLOWEST_BYTES_PER_SECOND = 250e3
 
 
 def time_limit(fs: Any, size: int = 0) -> dict[str, float]:
     """Return the argument that ends a call of a file system in time; it raises TimeoutError then.
 
-    Not for ``isfile``, ``isdir`` and ``size``, which do not take it on every file system.
+    Not for ``isfile``, ``isdir`` and ``size``, which do not accept it on every file system.
 
     Args:
-        fs: The file system; those that wait for no network take no such argument, and the result is empty.
+        fs: The file system; for one without a network, the result is empty, as it has no such argument.
         size: Bytes that are sent.
 
     >>> import fsspec
