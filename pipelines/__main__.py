@@ -82,7 +82,7 @@ def run_command(
         _fail(str(error), code=2)
     if image and (fault := find_docker_fault()):
         _fail(fault, code=2)
-    # kfp pastes the interpreter's path into a shell line unquoted.
+    # Quoted, because kfp inserts the interpreter's path into a shell command unquoted.
     sys.executable = shlex.quote(sys.executable)
     try:
         for folder in (out, *([] if log is None else [log.parent])):
@@ -112,7 +112,7 @@ def run_command(
 
 
 def _what_next(result: dict[str, Any], arguments: dict[str, Any]) -> str:
-    """Return what a test AP is to be held against, where the report can be seen, and a command to go on with."""
+    """Return what to compare the test AP with, where to find the report, and a next command."""
     metrics = json.loads(result["report"].with_name(METRICS).read_text(encoding="utf-8"))
     sources = shlex.join(split_sources(arguments.get("data_uri", "")) or ["NEW.parquet"])
     model = shlex.quote(str(result["model"] / "model"))
@@ -171,7 +171,7 @@ def readme_command(
 
 
 def _report(outdated: list[str], *, check: bool, command: str) -> None:
-    """Print which files were out of date; with ``check`` they still are, which is a failure."""
+    """Print the files that were out of date; with ``check`` they are not updated, and the command fails."""
     for path in outdated:
         typer.echo(f"{path} is out of date" if check else f"wrote {path}")
     if check and outdated:

@@ -1,4 +1,4 @@
-"""What ``run`` and ``submit`` are given: a pipeline, and its parameters, checked against the inputs of its file."""
+"""The arguments of ``run`` and ``submit``: a pipeline, and parameters that are checked against its inputs."""
 
 import json
 import math
@@ -15,7 +15,7 @@ from dkan_core.config.schema import nearest
 from pipelines.compiled import PIPELINES, package_of
 from pipelines.form_checks import find_fault
 
-# What a parameter type of the pipeline spec is called, how it is read from text, and what a value may be.
+# By parameter type of the pipeline spec, its name, how to read it from text, and the types that a value may have.
 TYPES: dict[str, tuple[str, Callable[[str], Any], tuple[type, ...]]] = {
     "STRING": ("text", str, (str,)),
     "NUMBER_INTEGER": ("a whole number", int, (int,)),
@@ -25,7 +25,7 @@ TYPES: dict[str, tuple[str, Callable[[str], Any], tuple[type, ...]]] = {
     "LIST": ("a JSON list", json.loads, (list,)),
 }
 
-# How a file of parameters is read, by its suffix.
+# Reader of a file of parameters, by suffix.
 READERS: dict[str, Callable[[str], Any]] = {
     ".toml": tomllib.loads,
     ".json": json.loads,
@@ -50,7 +50,7 @@ GivenParameters = Annotated[
 
 
 class ArgumentError(ValueError):
-    """An argument does not fit the pipeline's inputs; the message names what would."""
+    """An argument does not fit the pipeline's inputs; the message names valid ones."""
 
 
 def package_named(pipeline: str) -> Path:
@@ -65,7 +65,7 @@ def package_named(pipeline: str) -> Path:
 
 
 def read_parameters(inputs: dict[str, Any], given: Sequence[str]) -> dict[str, Any]:
-    """Return the values that ``given`` has for the ``inputs`` of a pipeline: files first, then NAME=VALUE texts.
+    """Return values for the ``inputs`` of a pipeline: from files first, then from NAME=VALUE texts.
 
     Args:
         inputs: ``inputDefinitions.parameters`` of the compiled pipeline.
@@ -116,7 +116,7 @@ def _read_file(path: Path) -> dict[str, Any]:
 
 def _spec(inputs: dict[str, Any], name: str, where: str) -> dict[str, Any]:
     if name not in inputs:
-        # There are some sixty: after a guess, their list would only hide it.
+        # The list of some sixty parameters is shown only without a guess, which it would hide.
         hint = nearest(name, inputs) or f"; expected one of {', '.join(sorted(inputs))}"
         raise ArgumentError(f"{where}unknown parameter {name!r}{hint}")
     spec: dict[str, Any] = inputs[name]
@@ -126,7 +126,7 @@ def _spec(inputs: dict[str, Any], name: str, where: str) -> dict[str, Any]:
 def _checked(inputs: dict[str, Any], name: str, value: Any, where: str) -> Any:
     parameter_type = _spec(inputs, name, where)["parameterType"]
     kind, _, types = TYPES[parameter_type]
-    # To Python, True is an int.
+    # bool is a subclass of int in Python.
     if isinstance(value, bool) != (parameter_type == "BOOLEAN") or not isinstance(value, types):
         hint = _as_text(value) if parameter_type == "STRING" else ""
         raise ArgumentError(f"{where}parameter {name!r} must be {kind}, got {value!r}{hint}")
@@ -134,14 +134,14 @@ def _checked(inputs: dict[str, Any], name: str, value: Any, where: str) -> Any:
 
 
 def _as_text(value: Any) -> str:
-    """Return how to write a value that is to be text, as the end of a message; nothing for one that cannot be."""
+    """Return how to write a value that should be text, as the end of a message; empty if it has no text."""
     if isinstance(value, list):
         return f'; separate several by commas: "{",".join(map(str, value))}"'
     return f'; write "{value}"' if isinstance(value, int | float) else ""
 
 
 def _finite(name: str, value: Any, where: str) -> Any:
-    # JSON, in which parameters reach the server, has no infinity and no NaN.
+    # Parameters are sent as JSON, which has no infinity and no NaN.
     if isinstance(value, float) and not math.isfinite(value):
         raise ArgumentError(f"{where}parameter {name!r} must be finite, got {value!r}")
     return value

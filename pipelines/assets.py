@@ -15,6 +15,6 @@ def asset_folders() -> list[str]:
 
 
 def load_asset(folder: str) -> BaseComponent:
-    """Import the component or pipeline of a folder, which is called like the folder."""
+    """Import the component or pipeline of a folder, which has the folder's name."""
     asset: BaseComponent = getattr(importlib.import_module(folder.replace("/", ".")), Path(folder).name)
     return asset

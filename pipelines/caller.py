@@ -1,7 +1,7 @@
-"""The stack of calls as kfp needs it: names, without source lines.
+"""The call stack for kfp: names, without source lines.
 
-kfp 2.17 asks ``inspect.stack`` for the name of its caller whenever a task is configured. Finding the source of each
-frame, which ``inspect`` does as well, was most of what compiling took.
+kfp 2.17 calls ``inspect.stack`` for its caller's name whenever a task is configured. It also finds the source of
+each frame, which took most of the time to compile.
 """
 
 import inspect
@@ -23,5 +23,5 @@ def stack_without_source() -> list[inspect.FrameInfo]:
 
 
 def look_at_names_alone() -> None:
-    """Make kfp's module of tasks see only the names in the stack; the rest of ``inspect`` stays as it is."""
+    """Give only kfp's module of tasks the stack without source; ``inspect`` itself is unchanged."""
     pipeline_task.inspect = SimpleNamespace(**{**vars(inspect), "stack": stack_without_source})

@@ -25,7 +25,7 @@ PIPELINES = {
     "smoke": "training/fastkan_smoke",
 }
 
-# What most data needs: everything but terabytes and several nodes.
+# Suits most data, except for terabytes and several nodes.
 DEFAULT = "single-node"
 
 
@@ -55,21 +55,21 @@ def compile_pipeline(name: str, path: Path, version: str = LATEST) -> None:
 
 
 def adapt_to(path: str | Path, version: str) -> None:
-    """Leave out of a compiled file what servers of ``version`` do not know.
+    """Remove what servers of ``version`` do not know from a compiled file.
 
     Raises:
         VersionError: Such a server cannot run it; the file is as before.
     """
     path = Path(path)
     documents = leave_out_unknown(read_documents(path), read_version(version))
-    # Behind the comment at the top, in which kfp describes the form.
+    # After the comment at the top, in which kfp describes the form.
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
     heading = "".join(takewhile(lambda line: line.startswith("#"), lines))
     path.write_text(heading + yaml.safe_dump_all(documents), encoding="utf-8")
 
 
 def is_current(name: str, path: Path, version: str = LATEST) -> bool:
-    """Return whether the file at ``path`` says what compiling now would say."""
+    """Return whether the file at ``path`` equals a newly compiled one."""
     with tempfile.TemporaryDirectory() as folder:
         fresh = Path(folder) / "pipeline.yaml"
         compile_pipeline(name, fresh, version)
@@ -77,7 +77,7 @@ def is_current(name: str, path: Path, version: str = LATEST) -> bool:
 
 
 def read_documents(path: Path) -> list[Any]:
-    """Return what a compiled file holds: the pipeline, and what is specific to Kubernetes."""
+    """Return the documents of a compiled file: the pipeline, and its settings for Kubernetes."""
     return list(yaml.load_all(path.read_text(encoding="utf-8"), Loader=LOADER))
 
 
@@ -92,12 +92,12 @@ def load_pipeline(path: Path, image: str = "") -> BaseComponent:
 
     Args:
         path: The compiled file.
-        image: Image of every step: kfp's local runner does not take it from the form.
+        image: Image of every step, as kfp's local runner does not take it from the form.
     """
     documents = read_documents(path)
     for part in (documents[0]["root"], *documents[0]["components"].values()):
         for task in part.get("dag", {}).get("tasks", {}).values():
-            # Here no node is lost: what fails would fail again, minutes later.
+            # Without retries: on one machine a failure would only repeat minutes later.
             task.pop("retryPolicy", None)
     for executor in documents[0]["deploymentSpec"]["executors"].values():
         if image:

@@ -1,4 +1,4 @@
-"""The pipeline's steps in order, and the factory for what can only be set when it is compiled."""
+"""Builds pipelines: puts their steps in order, with settings that can only be set when a pipeline is compiled."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ EVERY_STEP = {
     "step_node_selector": {"description": "Labels that nodes must have for every step. Empty: any node."},
     "step_tolerations": {"description": "Tolerations of every step, as in a pod's spec. Empty: none."},
 }
-# One field for the seeds of preparation and training, which each describe their own.
+# One field for both seeds of preparation and training, which have descriptions of their own.
 SEED = {"description": "Decides split, shuffle, initialization, batch order and dropout."}
 
 
@@ -32,23 +32,23 @@ class Definition(Generic[Outputs]):
     """What a pipeline consists of, for a function under ``@dsl.pipeline``."""
 
     name: str
-    """What Kubeflow calls it; checkpoints are kept under it."""
+    """Its name in Kubeflow; checkpoints are kept under it."""
 
     parameters: list[Parameter]
     """Its form."""
 
     tasks: Callable[[Values], Outputs]
-    """Makes its tasks, given the values of the form, and returns its outputs."""
+    """Creates its tasks from the values of the form, and returns its outputs."""
 
     returns: type[Outputs]
-    """The type of these."""
+    """Type of the outputs."""
 
     described: Mapping[str, str] = field(repr=False)
-    """What each output is."""
+    """Description of each output."""
 
     @property
     def display_name(self) -> str:
-        """What the Kubeflow UI shows."""
+        """Its name in the Kubeflow UI."""
         return self.name.replace("-", " ").replace("fastkan", "FastKAN")
 
     def form(self, function: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,6 +1,6 @@
-"""Run-time parameters of a pipeline: most are what its components ask for, said once, in the component.
+"""Run-time parameters of a pipeline: most are those of its components, and are described only there.
 
-kfp reads a pipeline's form from a function's signature and docstring; here both are made from a list of parameters.
+kfp reads a pipeline's form from a function's signature and docstring; both are generated here from a list.
 """
 
 import inspect
@@ -31,7 +31,7 @@ Values = dict[str, Any]
 
 
 def parameters_of(component: BaseComponent, *, leave_out: Iterable[str] = ()) -> list[Parameter]:
-    """Return the parameters that a component asks for, with its defaults and descriptions; artifacts are none."""
+    """Return a component's parameters with their defaults and descriptions, without artifacts."""
     signature, described = inspect.signature(component.python_func).parameters, component.component_spec.inputs
     return [
         Parameter(
@@ -41,7 +41,7 @@ def parameters_of(component: BaseComponent, *, leave_out: Iterable[str] = ()) ->
             default=signature[name].default,
         )
         for name, spec in described.items()
-        # Types of artifacts begin with system: steps hand those on, and no user fills them in.
+        # Types of artifacts begin with "system."; artifacts are passed between steps and are not in the form.
         if name not in leave_out and not spec.type.startswith("system.")
     ]
 
@@ -50,13 +50,13 @@ def merged(*groups: Iterable[Parameter], changed: Mapping[str, Mapping[str, Any]
     """Return the parameters of all groups once each, required ones first.
 
     Args:
-        groups: Where two know the same name, the first counts.
+        groups: If several have the same name, the first one counts.
         changed: Other fields by name, such as ``{"epochs": {"default": 3}}``; ``REQUIRED`` takes a default away.
 
     Raises:
         ValueError: There is no such parameter to change.
     """
-    # Reversed, as the last one stays in a dict, and the first one is to count.
+    # Reversed, because the last value of a key stays in a dict, and the first one should count.
     found = {parameter.name: parameter for group in reversed(groups) for parameter in group}
     order = dict.fromkeys(parameter.name for group in groups for parameter in group)
     for name, fields in (changed or {}).items():
@@ -67,7 +67,7 @@ def merged(*groups: Iterable[Parameter], changed: Mapping[str, Mapping[str, Any]
 
 
 def bind(component: BaseComponent, values: Values, **given: Any) -> PipelineTask:
-    """Call a component or pipeline with what it asks for: what is given, and the rest from the form."""
+    """Call a component or pipeline with the given inputs, and with the form's values for its others."""
     asked = component.component_spec.inputs or {}
     return component(**{name: value for name, value in {**values, **given}.items() if name in asked})
 

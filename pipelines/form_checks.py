@@ -1,6 +1,6 @@
-"""Checks of a form's values that a run would fail on, some of them hours after it began.
+"""Checks of a form's values for faults that would fail a run, some of them after hours.
 
-Those of the last steps are in ``dkan_core.forms.publication``, as a step checks them, too.
+The checks for the last steps are in ``dkan_core.forms.publication``, as a step makes them, too.
 """
 
 import re
@@ -17,16 +17,16 @@ from dkan_core.forms.uris import find_invalid_uri
 from dkan_core.training.setup.early_checks import check_split, check_training
 from dkan_core.trainjob.body import settle
 
-# An image, with registry, port, tag and digest.
+# A container image with optional registry, port, tag and digest.
 IMAGE = re.compile(r"[a-zA-Z0-9][\w.-]*(:\d+)?(/[a-z0-9][\w.-]*)*(:\w[\w.-]{0,127})?(@sha256:[0-9a-f]{64})?")
 
 OPTIONAL_NAME_RULE = or_empty(NAME_RULE)
 URI_RULE = Rule(str.strip, "a path or URI, not empty")
-# What the value of each parameter must be, where its type alone does not say so.
+# Rules for values, where the type is not enough.
 RULES = {
     "image": Rule(IMAGE.fullmatch, "an image such as registry.example/dkan:0.2.0"),
     "config_map_name": NAME_RULE,
-    # Kubeflow names volumes after them.
+    # Kubeflow uses these names for volumes.
     **dict.fromkeys(("secret_name", "pvc_name"), LABEL_RULE),
     **dict.fromkeys(("data_uri", "model_uri", "output_uri", "run_uri"), URI_RULE),
     **POD_RULES,
@@ -35,12 +35,12 @@ RULES = {
     "worst_errors": within(0),
 }
 
-# What cannot do without prepared_uri: where many pods prepare, and where nodes train.
+# Parameters that require prepared_uri: for preparation by many pods, and for training on nodes.
 OF_PREPARED = ("num_parts", "run_uri")
 
 
 def find_fault(form: Mapping[str, Any]) -> str:
-    """Return the first thing that is wrong with the values of a form, each of the type that the form says.
+    """Return the first fault in the values of a form, which have the form's types.
 
     >>> find_fault({"memory": "64GB", "num_gpus": "8"})
     "parameter 'memory' must be a quantity of at least 64Mi such as 16Gi, got '64GB'"
@@ -62,7 +62,7 @@ def find_fault(form: Mapping[str, Any]) -> str:
 
 
 def _unfit_pair(form: Mapping[str, Any]) -> str:
-    """Return what is wrong with a parameter beside another one."""
+    """Return an error for a parameter that does not fit another one."""
     for name in OF_PREPARED:
         if form.get(name) and "prepared_uri" in form and not form["prepared_uri"].strip():
             return f"parameter {name!r} needs 'prepared_uri', which is empty"
@@ -78,7 +78,7 @@ def _build_configs(form: Mapping[str, Any]) -> None:
         ConfigError: One is unknown or out of bounds, or settings exclude each other.
     """
     if "split" in form:
-        # Smoke has no label in its form, as its data come with one.
+        # The smoke pipeline's form has no label, as its data are bundled.
         config_from_form(PrepareConfig, {"label": "label", **form})
         if not form.get("split_column"):
             check_split(form["split"])

@@ -18,7 +18,7 @@ class PipelineFailedError(RuntimeError):
 
 
 def find_docker_fault() -> str:
-    """Return why Docker can run no containers; nothing where it can."""
+    """Return why Docker cannot run containers; empty if it can."""
     try:
         docker.from_env().ping()
     except docker.errors.DockerException as error:
@@ -42,7 +42,7 @@ def run_locally(pipeline: Path, arguments: dict[str, Any], out: Path, image: str
     Raises:
         PipelineFailedError: A component failed.
     """
-    # True of every local run: the steps get what the machine has, and without an image run in this environment.
+    # The warning applies to every local run, whose steps use this machine, and without an image this environment.
     warnings.filterwarnings("ignore", message="You may be attemping to run", category=RuntimeWarning)
     warnings.filterwarnings("ignore", message=".* have no effect in the current local runner", category=UserWarning)
     local.init(_containers() if image else local.SubprocessRunner(use_venv=False), pipeline_root=str(out))
@@ -52,13 +52,13 @@ def run_locally(pipeline: Path, arguments: dict[str, Any], out: Path, image: str
         raise PipelineFailedError(Text.from_ansi(str(error)).plain) from error
     found = {name: Path(value.path).absolute() if hasattr(value, "path") else value for name, value in outputs.items()}
     if not found["report"].is_file():
-        # kfp takes a container that ends before it is asked after for a good one.
+        # kfp counts a container that has ended before it is first checked as successful.
         raise PipelineFailedError("A step ended without its outputs.")
     return found
 
 
 def _containers() -> local.DockerRunner:
-    """Return a runner of containers that reach what this process does, and whose files belong to its user."""
+    """Return a runner of containers that have this process's network and credentials, and write files as its user."""
     names = (*SECRET_KEYS, *CONFIG_KEYS)
     keys = {name: os.environ[name] for name in (*names, *map(own_name, names)) if name in os.environ}
     return local.DockerRunner(network_mode="host", environment=keys, user=f"{os.getuid()}:{os.getgid()}")

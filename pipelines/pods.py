@@ -1,6 +1,6 @@
-"""What a step gets on a cluster: image, resources, credentials, volumes, retries, labels.
+"""A step's image, resources, credentials, volumes, retries and labels on a cluster.
 
-Run-time parameters say which; what Kubernetes takes only from the compiled file is in ``Settings``.
+Run-time parameters set them; those that Kubernetes takes only from the compiled file are in ``Settings``.
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,7 +17,7 @@ from pipelines.form import Parameter, Values, merged
 look_at_names_alone()
 
 VOLUME_PATH = "/mnt/dkan"
-# Enough to keep a bucket busy, and few enough that a cluster starts their drivers without delay.
+# Enough pods to keep a bucket busy, and few enough that a cluster starts their drivers quickly.
 PARTS_AT_A_TIME = 16
 
 IMAGE_PARAMETER = Parameter(name="image", type=str, default=IMAGE, description="Image of every step.")
@@ -39,7 +39,7 @@ CREDENTIALS = (
 
 
 def _resources(prefix: str, step: str, memory: str, memory_of: str = "") -> tuple[Parameter, ...]:
-    """Return what a step may use, and the nodes that it may run on."""
+    """Return the parameters of a step's resources, and of the nodes that it may run on."""
     return (
         Parameter(name=f"{prefix}cpu", type=str, default="4", description=f"CPU limit of {step}."),
         Parameter(name=f"{prefix}memory", type=str, default=memory, description=f"Memory limit of {step}{memory_of}."),
@@ -58,7 +58,7 @@ def _resources(prefix: str, step: str, memory: str, memory_of: str = "") -> tupl
     )
 
 
-# Apart from training, which alone needs nodes with GPUs: the other steps would hold those for hours.
+# Not shared with training, which may need GPU nodes: the other steps would occupy these for hours.
 OTHER_STEPS = _resources("step_", "every step but training", "8Gi")
 TRAINING_STEP = (
     Parameter(
@@ -74,7 +74,7 @@ VOLUME = (
         description=f"PersistentVolumeClaim, mounted at {VOLUME_PATH} in every step. It must exist.",
     ),
 )
-# What every step is given.
+# Parameters of every step.
 STEP = (IMAGE_PARAMETER, *CREDENTIALS, *OTHER_STEPS)
 
 
@@ -82,7 +82,7 @@ STEP = (IMAGE_PARAMETER, *CREDENTIALS, *OTHER_STEPS)
 class Settings:
     """What can only be set when a pipeline is compiled."""
 
-    # A container has 64 MB unless told otherwise; the GPUs of a node exchange through it.
+    # The default of a container is 64 MB, too little for the GPUs of a node, which exchange data through it.
     shm_size: str = "2Gi"
     """Size of the training step's /dev/shm, which counts against its memory limit."""
 
@@ -95,7 +95,7 @@ class Settings:
     retry_window: str = "604800s"
     """How long after its first start a step may still run or be started again; a week."""
 
-    # Importing torch and kfp takes 0.7 GB, and Kubeflow's launcher some more.
+    # Importing torch and kfp takes 0.7 GB, and Kubeflow's launcher needs some more.
     control_cpu: str = "1"
     """CPU limit of steps that load neither rows nor weights, such as checks and the launcher of a TrainJob."""
 
@@ -111,7 +111,7 @@ class Settings:
     run_as_non_root: bool = True
     """Whether a step may not run as root."""
 
-    # Not in the form: a pod that names one no longer gets those of its service account, and a field cannot be left out.
+    # Not in the form, which cannot leave a field out: a pod that names a secret loses those of its service account.
     image_pull_secrets: tuple[str, ...] = ()
     """Secrets of the registry that the image comes from. Default: those of the service account."""
 
@@ -145,7 +145,7 @@ def configure_pod(
     is_control: bool = False,
     is_retried: bool = True,
 ) -> PipelineTask:
-    """Give a step what every step gets.
+    """Configure what all steps have in common.
 
     Args:
         task: The step.
@@ -159,18 +159,18 @@ def configure_pod(
             that wait for the cluster up to a limit of their own.
     """
     task.set_container_image(values["image"])
-    # The key of the cache has the inputs, not what lies at a URI: that is why a fingerprint of the data is among them.
+    # The cache's key has the inputs, not the content at a URI, so a fingerprint of the data is among the inputs.
     task.set_caching_options(cached and settings.caching)
     if is_control:
         task.set_cpu_limit(settings.control_cpu).set_memory_limit(settings.control_memory)
     else:
         cpu, memory = values[f"{prefix}cpu"], values[f"{prefix}memory"]
         task.set_cpu_limit(cpu).set_memory_limit(memory)
-        # The SDK hands a loop or condition what its tasks are registered to take, which leaves out image and resources.
+        # The SDK passes only registered parameters into a loop or condition, and does not register image and resources.
         task.register_pipeline_channels([cpu, memory])
     secret, config_map = values["secret_name"], values["config_map_name"]
-    # Optional: where pods have their rights from a service account, there is neither Secret nor ConfigMap.
-    # Under names of dkan's own: Kubeflow's launcher, in the same container, takes AWS_... for its own artifacts.
+    # Optional: if pods have rights from a service account, there may be no Secret and no ConfigMap.
+    # Under dkan's own names, because Kubeflow's launcher in the same container uses AWS_... for its artifacts.
     kubernetes.use_secret_as_env(task, secret, {key: own_name(key) for key in SECRET_KEYS}, optional=True)
     kubernetes.use_secret_as_volume(task, secret, SECRET_PATH, optional=True)
     kubernetes.use_config_map_as_env(task, config_map, {key: own_name(key) for key in CONFIG_KEYS}, optional=True)
@@ -197,9 +197,9 @@ def configure_pod(
 
 
 def place_training(task: PipelineTask, values: Values, settings: Settings) -> PipelineTask:
-    """Give the training step GPUs, shared memory, and also its own resources and nodes.
+    """Give the training step GPUs, shared memory, and its own resources and nodes.
 
-    The GPU count is text: Kubeflow compiles a number and then gives the pod no GPU.
+    The GPU count is text, because Kubeflow compiles a number but then gives the pod no GPU.
     """
     configure_pod(task, values, settings, cached=True, prefix="")
     task.set_accelerator_type(values["gpu_type"]).set_accelerator_limit(values["num_gpus"])

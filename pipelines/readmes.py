@@ -12,7 +12,7 @@ from kfp.dsl.base_component import BaseComponent
 
 from pipelines.assets import ROOT, asset_folders, load_asset
 
-# What Python calls the types of parameters.
+# Python's names of the parameter types.
 TYPES = {
     "String": "str",
     "Integer": "int",
@@ -23,12 +23,12 @@ TYPES = {
 }
 
 
-# In the place of a table without rows.
+# Replaces a table without rows.
 NONE = "None"
 
 
 class TableError(ValueError):
-    """A README or a docstring lacks what a table needs; the message says what."""
+    """A README or a docstring lacks something that a table needs; the message says what."""
 
 
 def inputs_table(asset: BaseComponent) -> str:
@@ -42,7 +42,7 @@ def inputs_table(asset: BaseComponent) -> str:
 
 
 def outputs_table(asset: BaseComponent) -> str:
-    """Render the table of outputs: the Output artifacts, then what is returned."""
+    """Render the table of outputs: the Output artifacts, then the returned values."""
     descriptions = _descriptions(asset, asset.component_spec.outputs)
     rows = [
         f"| `{name}` | `{_type(field)}` | {_cell(descriptions, name)} |"
@@ -76,7 +76,7 @@ def _with_table(table: str, heading: re.Match[str]) -> str:
 
 
 def write_tables(*, check: bool) -> list[str]:
-    """Bring the README of every asset up to date, or with ``check`` leave them; return those that are not."""
+    """Update the README of every asset, or with ``check`` change none; return the outdated ones."""
     outdated = []
     for folder in asset_folders():
         path, text = ROOT / folder / "README.md", updated(folder)
@@ -88,7 +88,7 @@ def write_tables(*, check: bool) -> list[str]:
 
 
 def _descriptions(asset: BaseComponent, fields: Mapping[str, Any] | None) -> dict[str, str]:
-    """Return what the code says of inputs or of outputs, which may have the same names."""
+    """Return the descriptions of inputs or of outputs in the code, which may have the same names."""
     function = getattr(asset, "pipeline_func", None) or getattr(asset, "python_func", None)
     docs = docstring_parser.parse(inspect.getdoc(function) or "")
     found = {param.arg_name: param.description for param in docs.params}
@@ -113,7 +113,7 @@ def _type(field: Any) -> str:
 
 
 def _default(value: Any) -> str:
-    # In code quotes, neither could be seen.
+    # Not in code quotes, in which neither would be visible.
     if value is None or value == "":
         return "none" if value is None else "empty"
     text = json.dumps(value) if isinstance(value, dict | list) else str(value)

@@ -1,8 +1,8 @@
-"""The settings in the signature and the docstring of a component, written from the schema of the settings.
+"""Writes settings from their schema into the signature and the docstring of a component.
 
-kfp reads a component's form from a literal signature, and runs its source text by itself, so that both have to be
-written out. A component has the settings of a config between two comments; all other parameters are its own, and so are
-their descriptions, but for a setting that has to stand elsewhere, such as one without a default.
+kfp reads a component's form from a literal signature, and runs its source text alone, so both must be written out. A
+component has the settings of a config between two comments. All other parameters and their descriptions are its own,
+except for settings that must stand elsewhere, such as those without a default.
 """
 
 import ast
@@ -20,7 +20,7 @@ SETTINGS = re.compile(
 ARGS = re.compile(r"^    Args:\n(?P<lines>(?:        .*\n)+)", re.MULTILINE)
 ARGUMENT = re.compile(r"^        (?P<name>\w+): (?P<text>.*\n(?:            .*\n)*)", re.MULTILINE)
 
-# Of a line, as pyproject.toml has it for ruff.
+# Line length, as in pyproject.toml for ruff.
 WIDTH = 120
 
 
@@ -29,7 +29,7 @@ class SignatureError(ValueError):
 
 
 def write_signatures(*, check: bool) -> list[str]:
-    """Bring every component with settings up to date, or with ``check`` leave them; return those that are not."""
+    """Update every component with settings, or with ``check`` change none; return the outdated ones."""
     outdated = []
     for path in sorted(ROOT.glob("components/*/*/component.py")):
         before = path.read_text(encoding="utf-8")
@@ -54,7 +54,7 @@ def updated(source: str) -> str:
     }
     if not fields:
         return source
-    # What stands outside keeps its place: kfp takes parameters without a default first, and artifacts have their own.
+    # Parameters outside keep their place: kfp needs those without a default first, and artifacts have their own order.
     own = _parameters(SETTINGS.sub("", source))
     source = SETTINGS.sub(lambda block: _block(block, own), source)
     parameters = _parameters(source)
@@ -68,7 +68,7 @@ def _parameters(source: str) -> list[str]:
 
 
 def _block(block: re.Match[str], own: list[str]) -> str:
-    """Return the settings of a config, but for those that stand elsewhere in the signature, between their comments."""
+    """Return the block of a config's settings, without those that stand elsewhere in the signature."""
     fields = form_fields(getattr(dkan_core.config, block["kind"]))
     lines = [_parameter(field) for field in fields if field.name not in own]
     start, end = block[0].splitlines()[0], block[0].splitlines()[-1]
@@ -82,7 +82,7 @@ def _parameter(field: FormField) -> str:
 
 
 def _described(section: re.Match[str], parameters: list[str], fields: dict[str, FormField]) -> str:
-    """Return the section Args of a docstring: settings have the text of the schema, others keep what there is."""
+    """Return the section Args of a docstring: settings get the schema's text, other parameters keep theirs."""
     own = {argument["name"]: " ".join(argument["text"].split()) for argument in ARGUMENT.finditer(section["lines"])}
     lines = []
     for name in parameters:

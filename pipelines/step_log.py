@@ -1,4 +1,4 @@
-"""What the steps of a local run write: shown or kept in a file, and searched for why one of them failed."""
+"""Output of a local run's steps: shown or kept in a file, and searched for the cause of a failure."""
 
 import os
 import re
@@ -17,7 +17,7 @@ ESCAPES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 
 @contextmanager
 def watched_output(log: Path | None) -> Iterator[list[str]]:
-    """Yield the causes of failures in what this process and its children write meanwhile.
+    """Yield a list of the causes of failures in the output of this process and its children meanwhile.
 
     Args:
         log: File for all of it. Default: shown as it comes.

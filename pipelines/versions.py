@@ -1,8 +1,8 @@
-"""Versions of Kubeflow Pipelines: which fields of a compiled pipeline a server knows, and what is lost without them.
+"""Versions of Kubeflow Pipelines: the fields of a compiled pipeline that a server knows, and the loss without others.
 
-A server parses a pipeline strictly: because of one field that its schema does not have, it refuses the file, or the run
-fails at its first step. The schemas of a version are those of its packages kfp-pipeline-spec and kfp-kubernetes, which
-are the same in all releases that differ in the last number alone.
+A server parses a pipeline strictly: if its schema lacks a single field, it refuses the file, or the run fails at its
+first step. The schemas of a version are those of its packages kfp-pipeline-spec and kfp-kubernetes, which do not
+change between patch releases.
 """
 
 import copy
@@ -15,11 +15,11 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from kfp.kubernetes.kubernetes_executor_config_pb2 import KubernetesExecutorConfig
 from kfp.pipeline_spec.pipeline_spec_pb2 import PipelineDeploymentConfig, PipelineSpec, PlatformSpec
 
-# Oldest first. The last one is that of the SDK, which the committed files are compiled for.
+# Oldest first. The last one is the SDK's, for which the committed files are compiled.
 VERSIONS = ("2.15", "2.16", "2.17")
 LATEST = VERSIONS[-1]
 
-# SecretAsEnv.optional and ConfigMapAsEnv.optional came with 2.15, and nothing that is left out can stand in for them.
+# SecretAsEnv.optional and ConfigMapAsEnv.optional are new in 2.15, and nothing can replace them in older versions.
 TOO_OLD = (
     "an older server cannot have keys of a Secret or ConfigMap that may be absent, so that no step would start unless "
     "every key existed"
@@ -50,10 +50,10 @@ class NewField:
     """First version that knows it."""
 
     loss: str
-    """What becomes of a run without it."""
+    """Consequence for a run without it."""
 
     needed: bool = False
-    """Whether that is no longer what the pipeline says, so that nothing is compiled instead."""
+    """Whether a run without it would not do what the pipeline says, so that it cannot be compiled without it."""
 
 
 NEW_FIELDS = (
@@ -115,14 +115,14 @@ class Occurrence:
     """Its name in a compiled file."""
 
     content: dict[str, Any]
-    """What it stands in."""
+    """The mapping that contains it."""
 
     key: str
-    """Its key there, which may also be the name in the schema."""
+    """Its key in it, which may also be the name in the schema."""
 
 
 def read_version(text: str) -> str:
-    """Return the version of a server that ``text`` names, without its last number.
+    """Return the server's version that ``text`` names, without the patch number.
 
     >>> read_version("2.16.1")
     '2.16'
@@ -160,7 +160,7 @@ def find_unknown(documents: list[dict[str, Any]], version: str) -> list[tuple[Oc
 
 
 def leave_out_unknown(documents: list[dict[str, Any]], version: str) -> list[dict[str, Any]]:
-    """Return a compiled pipeline as a server of ``version`` takes it.
+    """Return a compiled pipeline without the fields that a server of ``version`` does not know.
 
     Raises:
         VersionError: The pipeline would do something else without one of the fields.
@@ -174,7 +174,7 @@ def leave_out_unknown(documents: list[dict[str, Any]], version: str) -> list[dic
 
 
 def fields_of(documents: list[dict[str, Any]]) -> Iterator[Occurrence]:
-    """Yield every field of a compiled pipeline that the schemas of the SDK know, wherever it stands."""
+    """Yield every field of a compiled pipeline that the SDK's schemas know, at any depth."""
     for document, message in zip(documents, (PipelineSpec, PlatformSpec), strict=False):
         yield from _fields(document, message.DESCRIPTOR, "")
 
@@ -195,7 +195,7 @@ def _fields(content: Any, message: Descriptor, where: str) -> Iterator[Occurrenc
 
 
 def _inside(value: Any, field: FieldDescriptor, path: str) -> Iterator[tuple[Any, str]]:
-    """Yield the messages that the value of a field consists of, each with its path."""
+    """Yield the messages inside the value of a field, each with its path."""
     if _message_of(field) is None:
         return
     if _is_map(field) and isinstance(value, dict):
@@ -207,7 +207,7 @@ def _inside(value: Any, field: FieldDescriptor, path: str) -> Iterator[tuple[Any
 
 
 def _message_of(field: FieldDescriptor) -> Descriptor | None:
-    """Return the message that a field, or each value of a map, holds; None for texts and numbers."""
+    """Return the message type of a field or of a map's values; None for texts and numbers."""
     return field.message_type.fields_by_name["value"].message_type if _is_map(field) else field.message_type
 
 

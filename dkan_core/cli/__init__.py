@@ -76,9 +76,9 @@ def main() -> None:
     """Run the command; an error of ours is one message and its exit code."""
     signal.signal(signal.SIGTERM, exit_once)
     exit_on_hangup()
-    # numpy has only small matrices to multiply here, and its threads would be in the way of forking.
+    # NumPy multiplies only small matrices here, and its threads would hinder forking.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    # pydantic would look through every package that is installed for plugins of its own.
+    # Otherwise pydantic searches all installed packages for plugins.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     try:
         app()
@@ -87,7 +87,7 @@ def main() -> None:
     except BrokenPipeError:
         sys.exit(1)
     except Exception as error:
-        # pydantic turns what the handler raises while a class is built, as at the start, into an error of its own.
+        # pydantic wraps an exception of the handler that comes while a class is built, as at the start.
         if signal.getsignal(signal.SIGTERM) is signal.SIG_IGN:
             fail(f"SIGTERM or SIGHUP: {first_line(error)}", 128 + signal.SIGTERM)
         raise

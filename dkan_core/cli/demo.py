@@ -43,12 +43,12 @@ def demo(
 
 
 def _whole_way(folder: Path, say: Callable[[str], None], *, overwrite: bool) -> dict[str, Any]:
-    """Prepare, train, evaluate and explain, saying so line by line; return what the demo ends with."""
+    """Prepare, train, evaluate and explain, announcing each step; return the demo's result."""
     from dkan_core.data.example_data import LABEL
     from dkan_core.data.format.manifest import read_manifest
     from dkan_core.training.launcher.fork_server_start import fork_ahead
 
-    # The lines below say what happens; --verbose shows the log of each step as well.
+    # Quiet, as the lines below say what happens; --verbose shows the log of each step as well.
     package = logging.getLogger("dkan_core")
     if package.level == logging.INFO:
         package.setLevel(logging.WARNING)
@@ -109,7 +109,7 @@ def _read(
 
 
 def _result(found: dict[str, Any]) -> str:
-    """Return figures, where the report lies, and what to do next."""
+    """Return the figures, the location of the report, and what to do next."""
     interval = found["average_precision_interval"]
     bounds = f"  (95%: {interval[0]:.4f} to {interval[1]:.4f})" if interval else ""
     folder = Path(found["folder"])

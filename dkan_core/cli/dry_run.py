@@ -1,4 +1,4 @@
-"""``--dry-run``: what a command would do, after the checks that it makes before it writes anything."""
+"""``--dry-run`` describes what a command would do, after the checks that it makes before writing anything."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from dkan_core.data.source.roles import ColumnRoles
     from dkan_core.training.communication.rendezvous import TorchRun
 
-# Columns of each kind.
+# Columns of each kind to show.
 SHOWN = 8
 
 
@@ -66,7 +66,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def describe_training(prepared: str, out: str, config: "TrainConfig", *, overwrite: bool) -> str:
-    """Return what ``dkan train`` would do; no rows are read, but what it would start or resume from is.
+    """Return what ``dkan train`` would do; reads no rows, but the model to start from and the checkpoint to resume.
 
     Raises:
         UserError: It would be refused.
@@ -92,7 +92,7 @@ def describe_training(prepared: str, out: str, config: "TrainConfig", *, overwri
 def resolve_training(
     prepared: str, out: str, config: "TrainConfig", torchrun: "TorchRun | None" = None, *, overwrite: bool
 ) -> "tuple[PreparedData, ResolvedTrainConfig]":
-    """Return the manifest and the settings that a run would begin with, after the checks that it makes before.
+    """Return the manifest and the settings that a run would begin with, after the checks before a run.
 
     Raises:
         UserError: It would be refused.

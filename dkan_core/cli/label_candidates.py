@@ -1,4 +1,4 @@
-"""Candidates for the label, where a command is given none: the columns that hold two values."""
+"""Suggests columns with two values as labels, if a command is given none."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 from dkan_core.data.decimals import to_float64
 from dkan_core.errors import ConfigError
 
-# Rows of the first file that are looked at for labels; and how many columns are shown.
+# Rows of the first file to search for labels, and columns to show.
 LOOKED_AT, SHOWN = 20_000, 8
 
 

@@ -11,10 +11,10 @@ from dkan_core.config import TrainConfig
 from dkan_core.errors import ConfigError
 from dkan_core.utils.prctl import die_with_parent
 
-# The module that the command ``torchrun`` runs: found also where that is not on the path.
+# The module behind the command ``torchrun``, which need not be on the path.
 MODULE = "torch.distributed.run"
 
-# Variable with the process that becomes torchrun.
+# Variable with the id of the process that becomes torchrun.
 AGENT = "DKAN_TORCHRUN_AGENT"
 
 logger = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ def torchrun_command(
         config: Settings.
         nproc: Processes. Default: one per GPU.
         overwrite: Whether an earlier run may be replaced.
-        given: Options of the command that this one needs, or cannot pass on.
+        given: Options of the command that torchrun needs, or that cannot be passed on.
 
     Raises:
         UserError: The ranks would refuse it, or there is no GPU and no number of processes.
@@ -51,7 +51,7 @@ def torchrun_command(
 
 
 def replace_process(command: list[str]) -> NoReturn:
-    """Run a command of ``torchrun_command`` in the place of this process: signals and exit code are its own."""
+    """Replace this process by a command of ``torchrun_command``, which then gets its signals and sets its exit code."""
     from dkan_core.trainjob.body import SHUTDOWN
 
     logger.info("%s", shlex.join(command))
@@ -81,7 +81,7 @@ def _processes(nproc: int | None) -> int:
 
 
 def _check(prepared: str, out: str, config: TrainConfig, count: int, *, overwrite: bool) -> None:
-    """Refuse here what every rank would refuse: torchrun shows the errors of all, each with a traceback of its own."""
+    """Check here what every rank would check: torchrun would show the errors of all ranks with tracebacks."""
     from dkan_core.cli.dry_run import resolve_training
     from dkan_core.training.communication.rendezvous import TorchRun
     from dkan_core.training.launcher.resuming import find_starting_point
@@ -95,5 +95,5 @@ def _check(prepared: str, out: str, config: TrainConfig, count: int, *, overwrit
         }
     )
     manifest, resolved = resolve_training(prepared, out, config, torchrun, overwrite=overwrite)
-    with quiet():  # rank 0 says what it resumes from
+    with quiet():  # rank 0 logs what it resumes from
         find_starting_point(out, resolved, manifest, overwrite=overwrite)

@@ -15,7 +15,7 @@ from dkan_core.cli.startup import LazyCommand, import_pyarrow_without_pandas, sh
 from dkan_core.errors import ConfigError
 
 if TYPE_CHECKING:
-    # Settings are checked by pydantic, whose import takes longer than all else that the list of commands needs.
+    # Not imported at run time: pydantic takes longer than everything else that the list of commands needs.
     from dkan_core.config import ConfigT, Group
 
 Body = Callable[..., None]
@@ -23,14 +23,14 @@ Settings = Literal["PrepareConfig", "ServeConfig", "TrainConfig"]
 
 
 def option(*names: str, help: str, group: "Group | None" = None) -> Any:
-    """Return what typer needs to know of an option.
+    """Return typer's description of an option.
 
     Args:
-        names: What it is called, such as ``--out``.
-        help: Its text; a last sentence "Default: ..." says what a default is chosen from.
+        names: Its names, such as ``--out``.
+        help: Its text; a last sentence "Default: ..." says how the default is derived.
         group: Its panel in the help.
     """
-    # typer shows a default by itself, but knows only values: what a default is chosen from has to be said.
+    # typer shows only defaults that are values; the way a default is derived has to be in the text.
     text, _, default = help.strip().partition("Default: ")
     shown: Any = default.removesuffix(".") or True
     return typer.Option(*names, help=text.strip(), show_default=shown, rich_help_panel=group)
@@ -82,12 +82,12 @@ def command(
         examples: Commands that a user may copy.
         settings: Name of a config, each field of which becomes an option; those that are given reach the function as
             the dict ``settings``.
-        without: Fields that become none, as they have no effect on the command; a file of settings may have them.
+        without: Fields without an option, as they have no effect on the command; a file of settings may have them.
         panel: The panel of the app's help that lists the command.
     """
 
     def decorate(body: Body) -> Body:
-        # typer only calls it, as it would call a class of commands.
+        # typer calls this like a command class.
         make = functools.partial(_whole_command, body, settings, without)
         lazy: Any = functools.partial(LazyCommand, make=make, advanced=functools.partial(_advanced, settings))
         name = body.__name__.replace("_", "-")
@@ -104,21 +104,21 @@ def _said(
         bool, option("--verbose", "-v", help="Show more detail, including messages of libraries.", group="Output")
     ] = False,
 ) -> None:
-    """Set what a command says while it works, and say that it has begun; every command has these options."""
+    """Set the verbosity, and show that the command has begun; every command has these options."""
     from dkan_core.utils.logs import set_verbosity
     from dkan_core.utils.progress import show_start
 
     set_verbosity(quiet=quiet, verbose=verbose)
-    # Imports and footers of files take seconds: before them, there is to be a sign of life.
+    # A sign of life before imports and footers of files, which take seconds.
     show_start()
 
 
 def _without_options() -> None:
-    """Stand for the function of a command whose options are not known yet."""
+    """Placeholder for the function of a command whose options are not known yet."""
 
 
 def _advanced(settings: Settings | None) -> frozenset[str]:
-    """Return the names of the settings that only ``--help-all`` shows."""
+    """Return the names of the advanced settings, which only ``--help-all`` shows."""
     kind = getattr(dkan_core, settings) if settings else None
     return frozenset(each.name for each in fields(kind) if each.metadata["advanced"]) if kind else frozenset()
 
@@ -149,7 +149,7 @@ def _whole_command(body: Body, settings: Settings | None, without: Collection[st
         import_pyarrow_without_pandas()
         body(**values)
 
-    # typer reads the options from the signature, in the order in which they are to be shown.
+    # typer shows the options in the order of the signature.
     ordered = [_CONTEXT, *sorted([*own, *of_settings], key=_place)]
     keyword_only = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in ordered]
     run.__signature__ = inspect.Signature(keyword_only)  # type: ignore[attr-defined]
@@ -166,7 +166,7 @@ def epilog(examples: list[str]) -> str:
 
 
 def check_models(*models: str | None, sources: Sequence[str] = ()) -> None:
-    """Check that models are there, before torch is imported, which takes seconds.
+    """Check that models exist, before the import of torch, which takes seconds.
 
     Args:
         models: Folders or URIs; None for one that was not given.
@@ -202,7 +202,7 @@ _CONTEXT = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotati
 
 
 def _pop_given(context: typer.Context, values: dict[str, Any], names: list[str]) -> dict[str, Any]:
-    """Take the options of these names out of ``values``; return those that were given: a file may set the others."""
+    """Remove these options from ``values``; return those given explicitly, as a file may set the others."""
     popped = {name: values.pop(name) for name in names}
     sources = {name: context.get_parameter_source(name) for name in names}
     return {name: value for name, value in popped.items() if getattr(sources[name], "name", None) == "COMMANDLINE"}

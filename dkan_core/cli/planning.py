@@ -11,7 +11,7 @@ from dkan_core.cli.results import result_printer
 from dkan_core.errors import ConfigError
 
 PANEL = "Tuning and planning"
-# Settings of whole runs, which these commands do not make: how they end and resume, and who is told of them.
+# Settings that only matter to whole runs: how they end and resume, and where they report.
 OF_RUNS = ("refit", "patience", "max_seconds", "resume", "checkpoint_uri", "tensorboard", "tracking")
 
 

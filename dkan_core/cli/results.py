@@ -11,14 +11,14 @@ import typer
 
 import dkan_core
 
-# What --json is given for standard output.
+# Argument of --json for standard output.
 STDOUT = "-"
-# The first key of each result, by which a file of one is known.
+# The first key of each result, by which a result file is recognized.
 VERSION = "dkan_version"
 
 
 class ShowResult(Protocol):
-    """Shows a result: as JSON its ``facts``, for people its ``text``, where it has one."""
+    """Shows a result: its ``facts`` as JSON, or for people its ``text``, if any."""
 
     def __call__(self, facts: dict[str, Any], text: object = None) -> None: ...
 
@@ -29,7 +29,7 @@ def result_printer(json_file: str | None, *, out: str | None = None, overwrite: 
 
     Args:
         json_file: Path or URI of a file, "-" for standard output, or None.
-        out: What else the command writes to, if anything: nothing else may be written there meanwhile.
+        out: The command's other output, if any; the JSON file must not lie in it.
         overwrite: Whether an earlier file may be replaced.
 
     Raises:
@@ -66,7 +66,7 @@ def result_printer(json_file: str | None, *, out: str | None = None, overwrite: 
 
 def fail(message: object, code: int) -> NoReturn:
     """End the process with a message on stderr."""
-    # What was printed before comes before, also where both streams go to one file.
+    # Keeps the order of messages if both streams go to one file.
     sys.stdout.flush()
     sys.stderr.write(f"error: {message}\n")
     sys.exit(code)

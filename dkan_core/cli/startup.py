@@ -1,6 +1,6 @@
-"""Fast start and exit of commands: options are made when they are needed, and pyarrow is imported without pandas.
+"""Fast start and exit of commands: options are built when they are needed, and pyarrow does not import pandas.
 
-Imported objects are neither scanned by the garbage collector nor taken apart at the end.
+The garbage collector does not scan imported objects, and they are not freed at exit.
 """
 
 import atexit
@@ -20,13 +20,13 @@ from typer.core import TyperCommand
 
 from dkan_core.errors import OutputError
 
-# New objects after which the collector looks at them. Python's 700 have it look a thousand times at what is imported,
-# which takes a fifth of the time to import torch.
+# New objects between two runs of the collector. Python's default of 700 makes it scan imported objects a thousand
+# times, which takes a fifth of the time to import torch.
 COLLECTED_OBJECTS = 50_000
 
 
 def run_process(command: Callable[[], None]) -> None:
-    """Run a command as all that this process does.
+    """Run a command as the only work of this process.
 
     Args:
         command: Raises SystemExit with an exit code when it is done.
@@ -37,16 +37,16 @@ def run_process(command: Callable[[], None]) -> None:
     code: int | None = None
 
     def leave() -> None:
-        # Freeing what torch has loaded, object by object, takes half a second; the system takes it back at once.
+        # Freeing torch's objects one by one takes half a second; the system frees the whole process at once.
         if code is not None:
             logging.shutdown()
             sys.stdout.flush()
-            # A terminal that was closed takes no messages, and the code says how the command ended.
+            # A closed terminal takes no messages; the exit code says how the command ended.
             with suppress(OSError):
                 sys.stderr.flush()
             os._exit(code)
 
-    # What is registered first comes last: threads have ended by then, and all other exit handlers have run.
+    # The first function to be registered runs last, after threads have ended and all other exit handlers have run.
     atexit.register(leave)
     try:
         command()
@@ -58,32 +58,32 @@ def run_process(command: Callable[[], None]) -> None:
 def open_closed_streams() -> None:
     """Open those of stdin, stdout and stderr that are closed, on the null device.
 
-    A file that is opened later would take the number of one, and get what is meant for it.
+    Otherwise a file opened later would get the number of a closed stream, and the output meant for it.
     """
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         if getattr(sys, name) is None:
-            # The lowest number that is free: this one.
+            # Gets the lowest free number, which is this one.
             os.open(os.devnull, os.O_RDWR)
             setattr(sys, name, open(number, mode, closefd=False))  # noqa: SIM115
 
 
 class _StandardOutput(io.FileIO):
-    """Standard output, whoever writes there: what it does not take is one message and an exit code."""
+    """Standard output whose write failures become one message and an exit code, for all code that writes."""
 
     def write(self, content: Any) -> int:
-        """Write bytes; those that cannot be written are lost, with all that comes after them."""
+        """Write bytes; after a failure, they and all later ones are lost."""
         try:
             return super().write(content)
-        except BrokenPipeError:  # the reader has gone, which is no failure to write
+        except BrokenPipeError:  # the reader has closed the pipe, which is no failure
             raise
         except OSError as error:
-            # What is still in buffers is written at the end once more.
+            # Buffers are flushed once more at exit, so the descriptor is redirected.
             os.dup2(os.open(os.devnull, os.O_WRONLY), self.fileno())
             raise OutputError(f"standard output: cannot be written ({error.strerror})") from error
 
 
 def _opened_anew(stdout: Any) -> io.TextIOWrapper:
-    """Return standard output as it was opened, but for failures, and for characters that its encoding lacks."""
+    """Return standard output with its own settings, except for failures and characters that its encoding lacks."""
     return io.TextIOWrapper(
         io.BufferedWriter(_StandardOutput(stdout.fileno(), "w", closefd=False)),
         encoding=stdout.encoding,
@@ -92,15 +92,15 @@ def _opened_anew(stdout: Any) -> io.TextIOWrapper:
     )
 
 
-# Of what pydantic calls the fault of a value, which typer shows as it is and without the value.
+# Expected values by pydantic's error type, for messages: typer shows pydantic's text without the value.
 EXPECTED = {"int_parsing": "an integer", "int_from_float": "an integer", "float_parsing": "a number"}
 
-# Of a context's ``meta``: whether advanced options are shown.
+# Key of a context's ``meta``: whether advanced options are shown.
 WHOLE_HELP = "dkan.whole_help"
 
 
 def show_whole_help(context: Any, wanted: bool) -> None:
-    """Show a command's help with its advanced options, and end, where that is asked for."""
+    """If wanted, show a command's help with its advanced options, and exit."""
     if wanted:
         context.meta[WHOLE_HELP] = True
         typer.echo(context.get_help(), color=context.color)
@@ -108,12 +108,12 @@ def show_whole_help(context: Any, wanted: bool) -> None:
 
 
 class LazyCommand(TyperCommand):
-    """A command that is known by its help alone until its options are needed; the list of commands needs none.
+    """A command with only its help until its options are needed; the list of commands does not need them.
 
     Args:
         make: Makes the command with its options.
         advanced: Returns the names of the options that its help leaves out, but for ``--help-all``.
-        known: What is known before.
+        known: Properties known before.
     """
 
     def __init__(
@@ -134,10 +134,10 @@ class LazyCommand(TyperCommand):
 
     @params.setter
     def params(self, _: list[Any]) -> None:
-        """Leave out what ``__init__`` sets: there are none before they are needed."""
+        """Ignore the assignment in ``__init__``, as options are built when they are needed."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write the help; completion and the reference know every option."""
+        """Write the help without advanced options; completion and the reference see every option."""
         left_out = frozenset() if ctx.meta.get(WHOLE_HELP) else self._advanced()
         options = [option for option in self.params if option.name in left_out]
         try:
@@ -149,7 +149,7 @@ class LazyCommand(TyperCommand):
                 option.hidden = False
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the command line; the message about a value of another type shows it."""
+        """Parse the command line; errors about a value's type show the value."""
         try:
             return super().parse_args(ctx, args)
         except typer.BadParameter as error:
@@ -167,11 +167,11 @@ class LazyCommand(TyperCommand):
 def import_pyarrow_without_pandas() -> None:
     """Import pyarrow so that it does not import pandas, which takes two to four times as long as pyarrow itself.
 
-    Its first array looks for pandas, to know a Series when it meets one; no command has any. Whoever else imports
-    pandas gets it.
+    Creating its first array imports pandas, to recognize a Series, which no command uses. Other imports of pandas
+    still work.
 
-    Its allocator is told to keep freed memory for seconds: the next row group needs as much again, and pages that come
-    from the kernel again are a fifth of a preparation's CPU time.
+    Its allocator is set to keep freed memory for seconds: the next row group needs as much again, and getting pages
+    from the kernel again would take a fifth of a preparation's CPU time.
     """
     os.environ.setdefault("MIMALLOC_PURGE_DELAY", "5000")
     if "pandas" in sys.modules:
@@ -187,9 +187,9 @@ def import_pyarrow_without_pandas() -> None:
 
 
 class _WithoutPandas(MetaPathFinder):
-    """Has Python find no pandas."""
+    """Hides pandas from Python's import."""
 
     def find_spec(self, name: str, *_: object) -> None:
-        """Raise what an import raises where there is no pandas; leave other modules to the next finder."""
+        """Raise the error of a missing pandas; leave other modules to the next finder."""
         if name == "pandas":
             raise ModuleNotFoundError("not looked for", name=name)

@@ -61,7 +61,7 @@ def train(
 
     end_with_torchrun()
     merged = merged_settings(dkan_core.TrainConfig, config, settings)
-    # The import of torch takes a second.
+    # Checked before the import of torch, which takes a second.
     check_is_prepared(prepared)
     if launch is not None or nproc is not None:
         given = {"--launch": launch, "--json": json_file}

@@ -1,1 +1,1 @@
-"""Changes that a person makes to the terms of an additive model."""
+"""Manual changes to the terms of an additive model."""

@@ -25,12 +25,12 @@ from dkan_core.utils.arrays import Float64
 logger = logging.getLogger(__name__)
 
 LARGEST = 1000.0
-"""Of a term's log-odds, far beyond certainty: float32, in which models score, adds others to it with four decimals."""
+"""Largest log-odds of a term, far beyond certainty. Models score in float32, which adds to it with four decimals."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ResolvedEdit:
-    """An edit with what it names in a model."""
+    """An edit with the term and labels in a model that it refers to."""
 
     edit: Edit
     group: TermGroup
@@ -51,14 +51,14 @@ def apply_edits(
 ) -> AdditiveTerms:
     """Return terms after some edits, those of pairs before those of columns.
 
-    What an edited pair says of one column alone moves to that column's curve. The edits of columns come after it and
-    so hold in the result. At the end means go to the intercept, which changes no answer.
+    The effects of a single column in an edited pair move to that column's curve. Edits of columns are applied after
+    that, so they hold in the result. Finally means move to the intercept, which changes no scores.
 
     Args:
         terms: Those of a model.
         preprocessor: Its encoding.
         edits: What to change, in this order.
-        earlier: What was changed before, as the model's metrics hold it: curves of columns that were edited stay so.
+        earlier: Previous edits, from the model's metrics: the columns' curves that they changed stay unchanged.
 
     Raises:
         ConfigError: An edit names a term, label or category that the model does not have, does not fit its term, or
@@ -83,7 +83,7 @@ def apply_edits(
 
 
 def _without_constraints(config: ModelConfig, asked: Sequence[ResolvedEdit], preprocessor: Preprocessor) -> ModelConfig:
-    """Return an architecture that does not bend the curves that were edited: they stay as the edits made them."""
+    """Return the architecture without constraints that would change edited curves."""
     edited = {column for each in asked for column in each.group.columns}
     shape = additive_shape(config)
     kept = tuple(each for each in shape.monotone if preprocessor.numeric[each[0]].name not in edited)
@@ -93,7 +93,7 @@ def _without_constraints(config: ModelConfig, asked: Sequence[ResolvedEdit], pre
 def _with_curves(
     terms: AdditiveTerms, before: AdditiveTerms, groups: Sequence[TermGroup], edits: Sequence[Mapping[str, Any]]
 ) -> AdditiveTerms:
-    """Return terms with the curves of columns that some edits have changed as they were."""
+    """Return terms in which the columns' curves that some edits have changed are restored."""
     table_VML, labels = terms.table_VML.copy(), terms.config.labels
     for edit in edits:
         group = find_term(edit["term"], groups, "an earlier edit")
@@ -105,7 +105,7 @@ def _with_curves(
 
 
 def _is_left(group: TermGroup, asked: ResolvedEdit, parts: Set[str], terms: AdditiveTerms) -> bool:
-    """Return whether a term is a pair with an edited column, or a part of its calendar, and adds anything."""
+    """Return whether a term is nonzero, and is a pair with the edited column or a calendar part of it."""
     uses = group.name in parts or (len(group.columns) > 1 and asked.edit.term in group.columns)
     return uses and bool(terms.table_VML[_rows(group, terms)][:, :, [*asked.labels]].any())
 
@@ -124,7 +124,7 @@ def _resolved(number: int, edit: Edit, groups: Sequence[TermGroup], labels: Sequ
     return ResolvedEdit(edit=edit, group=group, labels=chosen, where=where)
 
 
-@np.errstate(over="ignore", invalid="ignore")  # what is too large is refused in the end
+@np.errstate(over="ignore", invalid="ignore")  # values that are too large are refused at the end
 def _applied(terms: AdditiveTerms, preprocessor: Preprocessor, asked: ResolvedEdit) -> AdditiveTerms:
     edit, where = asked.edit, asked.where
     table_VML = terms.table_VML.copy()
@@ -142,16 +142,16 @@ def _applied(terms: AdditiveTerms, preprocessor: Preprocessor, asked: ResolvedEd
         before_V = terms.mean_VL[:, label]
         after_V = before_V.copy()
         cells.put(after_V, _changed(edit, cells, cells.effects(before_V), chosen_C, where))
-        # What members disagree on stays as it is: an edit says nothing of how certain a curve is.
+        # All members shift alike, as an edit says nothing about the uncertainty of a curve.
         table_VML[:, :, label] += (after_V - before_V)[:, None]
     return _checked(replace(terms, table_VML=table_VML), terms, asked)
 
 
 def _checked(terms: AdditiveTerms, before: AdditiveTerms, asked: ResolvedEdit) -> AdditiveTerms:
-    """Return edited terms, whose log-odds must not be too large for a model, unless they were larger before."""
+    """Return edited terms; refuse log-odds that are too large for a model, unless they were larger before."""
     rows = _rows(asked.group, terms)
     largest, was = (np.abs(each.mean_VL[rows]).max() for each in (terms, before))
-    # The numbers of a table are rounded to float32.
+    # Tolerance, as the table is rounded to float32.
     if largest <= max(LARGEST * (1 + 1e-6), was):
         return terms
     told = {name: getattr(asked.edit, name) for name in ("factor", "low", "high", "to")}
@@ -160,7 +160,7 @@ def _checked(terms: AdditiveTerms, before: AdditiveTerms, asked: ResolvedEdit) -
 
 
 def _changed(edit: Edit, cells: TermCells, effect_C: Float64, chosen_C: Mask | None, where: str) -> Float64:
-    """Return what each value adds after an edit."""
+    """Return the effect of each value after an edit."""
     if edit.action == "clip":
         low = -np.inf if edit.low is None else edit.low
         return effect_C.clip(low, np.inf if edit.high is None else edit.high)
@@ -177,9 +177,9 @@ def _changed(edit: Edit, cells: TermCells, effect_C: Float64, chosen_C: Mask | N
 def _isotonic(effect_C: Float64, cells: TermCells, *, rising: bool) -> Float64:
     from sklearn.isotonic import IsotonicRegression
 
-    # Values of one code are neighbours in no order, a frequent one and those about it: they share a level.
+    # A frequent value and the others of its code have no order, so they share a level.
     some_C = cells.code_C > 0
-    # So little that only values without rows notice.
+    # A tiny weight, which matters only for values without rows.
     weight_C = cells.weight_C[some_C] + 1e-9
     found_C = effect_C.copy()
     regression = IsotonicRegression(increasing=rising)

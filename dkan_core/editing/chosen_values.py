@@ -29,13 +29,13 @@ logger = logging.getLogger(__name__)
 Mask = npt.NDArray[np.bool_]
 
 UNKNOWN = "missing"
-"""What stands among ``values`` for rows without one, unless a category is called so."""
+"""Stands for missing values among ``values``, unless a category has this name."""
 
 
 def chosen_values(
     edit: Edit, cells: TermCells, group: TermGroup, terms: AdditiveTerms, preprocessor: Preprocessor, where: str
 ) -> Mask:
-    """Return which cells of a term an edit is about.
+    """Return the mask of a term's cells that an edit applies to.
 
     Raises:
         ConfigError: The term has no such values.
@@ -90,7 +90,7 @@ def _number(edit: Edit, name: str, column: Column, where: str) -> float:
 
 def _time_of_day_hint(text: str) -> str:
     """Return how to write a time of day; empty where the text is none."""
-    # Without a colon it may be a date: 2024-01-01 is 20:24 in a time zone.
+    # A colon is required, as ISO 8601 would read 2024-01-01 as a time of 20:24 with a time zone.
     with suppress(ValueError):
         time = datetime.time.fromisoformat(text) if ":" in text else None
         if time is not None:
@@ -105,7 +105,7 @@ def _weekday(value: str, where: str) -> float:
 
 
 def _seconds(text: str, name: str, column: Column, where: str) -> float:
-    """Return a date or a time of ISO 8601 in seconds since 1970; a date is a whole day, of which a range ends late."""
+    """Return an ISO 8601 date or time in seconds since 1970; a range that stops at a date includes the whole day."""
     assert column.scored is not None and column.scored.time is not None
     zone = column.scored.time.zone
     try:
@@ -148,13 +148,13 @@ def _range(
             f"{where}: no row of the training data has values {_told_range(low, high, column)}; nearly all are "
             f"{_told_range(lowest, highest, column)}"
         )
-    # Of a range that goes to the end of the known values, outliers are a part.
+    # A range up to the end of the known values includes outliers.
     low, high = low if low > lowest else -np.inf, high if high < highest else np.inf
     start, stop = bin_starts(terms, term, column, np.array([first, last + 1]))
     if step := column.step:
         low, start, high = np.ceil(low / step) * step, np.ceil(start / step) * step, np.floor(high / step) * step
         stop = (np.ceil(stop / step) - 1) * step
-    # Where all rows of a code have frequent values, these alone count.
+    # If all rows of a code have frequent values, only these count.
     start, stop = start if cells.weight_C[first] else low, stop if cells.weight_C[last] else high
     if start < low or stop > high:
         logger.warning(

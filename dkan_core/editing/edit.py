@@ -1,4 +1,4 @@
-"""``edit``: an additive model with some of its terms changed by hand, as a new model."""
+"""``edit`` writes a new model from an additive model and manual changes to some of its terms."""
 
 import json
 import logging
@@ -96,7 +96,7 @@ def edit(
     check_model_replaceable(out, overwrite=overwrite)
     with local_copy(model) as folder:
         saved = SavedModel(folder)
-        # Its folder may lie in that of a run.
+        # The model's folder may be inside a run's folder.
         below = saved.folder.relative_to(folder).parts
     own = posixpath.join(str(model).rstrip("/"), *below) if is_remote(model) else str(saved.folder.resolve())
     if own == (str(out).rstrip("/") if is_remote(out) else str(local_path(out).resolve())):
@@ -112,7 +112,7 @@ def edit(
             logger.warning("%s", known)
         elif split == DEFAULT_SPLIT:
             metrics |= _description(scored[1], saved.config.labels)
-    # Says which classes a classifier has; edits change nothing of that.
+    # Holds a classifier's classes, which edits do not change.
     also = {ESTIMATOR: json.loads(saved.files.read(ESTIMATOR))} if ESTIMATOR in saved.files.files else None
     save_model(out, edited, edited.config, saved.preprocessor, metrics, also=also)
     logger.info("edits of %s: %d; model in %s", model, len(asked), out)
@@ -127,7 +127,7 @@ def edit_terms(
     *,
     where: str,
 ) -> tuple[AdditiveFastKAN, dict[str, Any]]:
-    """Return a model after some edits, and its metrics with a list of all edits; the model that is given stays.
+    """Return a model after some edits, and its metrics with a list of all edits; the given model is not changed.
 
     Args:
         module: The model.
@@ -145,7 +145,7 @@ def edit_terms(
     earlier = metrics.get("edits", [])
     edited = apply_edits(terms_of(module), preprocessor, edits, earlier).to_model()
     done = [*earlier, *(each.to_dict() for each in edits)]
-    # What earlier edits did to the quality is not what these did, and what scores were before says nothing of drift.
+    # Measures of earlier edits do not apply to these, and the distribution of old scores no longer measures drift.
     kept = {name: value for name, value in metrics.items() if name not in OF_LAST_EDITS}
     if "labels" in kept:
         facts = kept["labels"].items()

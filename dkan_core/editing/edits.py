@@ -1,4 +1,4 @@
-"""What may be changed in a term, as a TOML file or a Python caller says it."""
+"""The possible edits of a term, from a TOML file or a Python caller."""
 
 import json
 import tomllib
@@ -15,7 +15,7 @@ from dkan_core.utils.schemas import Schema, read_json
 
 Action = Literal["monotone", "clip", "flatten", "set", "remove", "scale", "center"]
 
-# What each action is told, of ``Edit``'s other fields; of those in one line one must be given.
+# Fields of ``Edit`` that each action takes; of the fields in one line, one must be given.
 NEEDS: dict[str, tuple[tuple[str, ...], ...]] = {
     "monotone": (("direction",),),
     "clip": (("low", "high"),),

@@ -1,4 +1,4 @@
-"""Terms by the names that people give them."""
+"""Finds terms by the names that users write."""
 
 from collections.abc import Sequence
 
@@ -29,7 +29,7 @@ def find_term(term: str, groups: Sequence[TermGroup], where: str) -> TermGroup:
 
 
 def _names(group: TermGroup) -> list[str]:
-    """Return what a term may be called."""
+    """Return the possible names of a term."""
     orders = (group.columns, group.columns[::-1])
     return [cross.join(columns) for cross in (CROSS, SIGN) for columns in orders]
 

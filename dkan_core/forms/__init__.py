@@ -1,1 +1,1 @@
-"""The form of a Kubeflow pipeline: settings, URIs, and what its last steps are given."""
+"""The form of a Kubeflow pipeline: settings, URIs, and parameters of its last steps."""

@@ -1,4 +1,4 @@
-"""What follows training in a pipeline: the gate, and how a model is published, registered and served."""
+"""The steps after training in a pipeline: the gate, and how a model is published, registered and served."""
 
 import re
 from collections.abc import Mapping
@@ -22,11 +22,11 @@ PUBLICATION_RULES = {
     **dict.fromkeys(("serving_runtime", "serving_account"), or_empty(NAME_RULE)),
     "serving_timeout": within(1),
 }
-"""What the value of each parameter of a form must be."""
+"""Rule for the value of each parameter of a form."""
 
 
 def check_publication(form: Mapping[str, Any]) -> None:
-    """Check what the last steps of a pipeline are given, before the first ones, which may take hours.
+    """Check the parameters of a pipeline's last steps before its first steps, which may take hours.
 
     Args:
         form: Values of a form by name.
@@ -39,7 +39,7 @@ def check_publication(form: Mapping[str, Any]) -> None:
 
 
 def find_invalid_publication(form: Mapping[str, Any]) -> str:
-    """Return the first thing that is wrong with the values of a form, each of the type that the form says.
+    """Return the first fault in the values of a form, which have the form's types.
 
     >>> find_invalid_publication({"inference_service": "late", "publish_uri": ""})
     "parameter 'inference_service' needs 'publish_uri', which is empty"
@@ -53,7 +53,7 @@ def find_invalid_publication(form: Mapping[str, Any]) -> str:
     for name in ("registry_url", "inference_service"):
         if form.get(name) and not uri:
             return f"parameter {name!r} needs 'publish_uri', which is empty"
-    # Of a form with a model, that of scoring, whose rows need no label.
+    # Only scoring has a form with a model; its rows need no label.
     if form.get("min_average_precision") and form.get("label") == "" and form.get("model_uri"):
         return "parameter 'min_average_precision' needs 'label', which is empty"
     if form.get("registry_url") and not form.get("registered_name") and uri.strip("/").endswith(DATE):

@@ -1,7 +1,7 @@
 """Settings as parameters of Kubeflow pipelines.
 
 A form has texts, numbers, JSON objects and lists, but no null and no choices: several values are text with commas, and
-0 or an empty text stands for None. Everything else, such as the description, is that of the field; where it has to
+0 or an empty text stands for None. All else, such as the description, is taken from the field; where it has to
 differ, the field says so in its ``Form``. ``python -m pipelines signatures`` writes the settings into the components.
 """
 
@@ -18,7 +18,7 @@ from dkan_core.config.schema import Form, field_docs, field_types, item_type, wi
 from dkan_core.config.train import TrainConfig
 from dkan_core.errors import ConfigError
 
-# Kubeflow's forms always hand over a value. Where None is allowed, the bounds of the numbers exclude 0, or the field's
+# A form always gives a value. Where None is allowed, the bounds of the numbers exclude 0, or the field's
 # ``Form`` names another number outside of them.
 NONE_IN_FORMS: dict[type, Any] = {int: 0, float: 0.0, str: ""}
 
@@ -37,7 +37,7 @@ class FormField:
 
     text: str
     none: Any
-    """What leaves the setting open, as there is no null; None where it always has a value."""
+    """Value that leaves the setting open, as there is no null; None if it always has a value."""
 
     def is_open(self, value: Any) -> bool:
         """Return whether a value leaves the setting open."""
@@ -45,7 +45,7 @@ class FormField:
 
 
 def form_fields(kind: Any) -> list[FormField]:
-    """Return the settings of a config that forms show; a field that is no ``setting`` is there for them alone.
+    """Return the settings of a config that forms show, including fields that exist only for forms.
 
     >>> from dkan_core.config import TrainConfig
     >>> {field.name: field.default for field in form_fields(TrainConfig)}["hidden"]
@@ -108,7 +108,7 @@ def config_from_form(
 
 
 def _in_form(message: str, shown: Sequence[FormField]) -> str:
-    """Return a message about settings that calls them as the form does."""
+    """Return a message with the settings' names replaced by those in the form."""
     for field in shown:
         message = re.sub(rf"(^|requires ){field.setting}\b", rf"\g<1>{field.name}", message)
     return message
@@ -136,7 +136,7 @@ def training_from_form(values: Mapping[str, Any], changes: Mapping[str, Any]) ->
     if not num_gpus.isdecimal():
         raise ConfigError(f"num_gpus must be a whole number, 0 or more, got {num_gpus!r}")
     gpus, gpu_type = int(num_gpus), values.get("gpu_type")
-    # Without GPUs it may be empty.
+    # The GPU type may be empty without GPUs.
     if gpu_type is not None and (gpus or gpu_type) and not RESOURCE_RULE.holds(gpu_type):
         raise ConfigError(f"gpu_type must be {RESOURCE_RULE.expected}, got {gpu_type!r}")
     for name, rule in POD_RULES.items():
@@ -207,7 +207,7 @@ def form_type(expected: Any) -> type:
 
 
 def _default(default: Any, form: Form, in_form: type, none: Any) -> Any:
-    """Return what a form starts with."""
+    """Return the initial value in a form."""
     if form.default is not None:
         return form.default
     if in_form in (dict, list):
@@ -216,14 +216,14 @@ def _default(default: Any, form: Form, in_form: type, none: Any) -> Any:
 
 
 def _text(doc: str, expected: Any, none: Any, names: Mapping[str, str]) -> str:
-    """Return a field's description with how to write several values, which choices there are, and what None means.
+    """Return a field's description, extended by how to write several values, the choices, and the meaning of None.
 
     >>> _text("Width. Default: from the rows.", tuple[int, ...] | None, "auto", {})
     'Width; separate several by commas. auto: from the rows.'
     >>> _text("Column to leave out.", str | None, "", {}), _text("Rows. Default: all.", int | None, 0, {})
     ('Column to leave out. Empty: none.', 'Rows. 0: all.')
     """
-    # kfp reads descriptions from a docstring, in which a line of its own would be another argument.
+    # On one line, because kfp would take another line of the docstring for another argument.
     text, _, default = " ".join(doc.split()).partition(" Default: ")
     if item_type(expected):
         text = text.replace(".", "; separate several by commas.", 1)
@@ -231,5 +231,5 @@ def _text(doc: str, expected: Any, none: Any, names: Mapping[str, str]) -> str:
         text += f" One of: {', '.join(get_args(expected))}."
     if none is not None:
         text += f" {none if none else 'Empty' if none == '' else '0'}: {default or 'none.'}"
-    # A text may name another setting, which the form may call something else.
+    # Names of other settings in the text are replaced by those in the form.
     return re.sub(r"`(\w+)`", lambda match: names.get(match[1], match[0]), text)

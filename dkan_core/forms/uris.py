@@ -14,17 +14,17 @@ READ = ("data_uri", "model_uri", "initial_model_uri", "previous_model_uri")
 WRITTEN = ("prepared_uri", "checkpoint_uri", "run_uri", "publish_uri", "output_uri")
 
 DATE = "{date}"
-# What may contain {date}.
+# Parameters that may contain {date}.
 DATED = ("data_uri", "output_uri", "publish_uri", "registered_version", "serving_uri")
 
-# A variable that Kubeflow Pipelines gives every step on a cluster.
+# Kubeflow Pipelines sets this variable in every step on a cluster.
 POD = "KFP_POD_NAME"
 
 
 def find_unshared_uri(form: Mapping[str, Any], volume_path: str = "") -> str:
-    """Return what is wrong with the first path or URI that pods do not share: what they write there would be lost.
+    """Return an error for the first path or URI that pods do not share: results written there would be lost.
 
-    What is only read may also be a path in the image.
+    Inputs that are only read may also be a path in the image.
 
     Args:
         form: Values of a form by name.
@@ -46,7 +46,7 @@ def find_unshared_uri(form: Mapping[str, Any], volume_path: str = "") -> str:
 
 
 def find_invalid_uri(form: Mapping[str, Any]) -> str:
-    """Return what is wrong with the first URI that equals another one, or contains {date} and may not."""
+    """Return an error for the first URI that equals another one, or contains {date} where that is not allowed."""
     return _misplaced_date(form) or _duplicate_uri(form)
 
 
@@ -72,7 +72,7 @@ def resolve_uris(form: Mapping[str, Any], volume_path: str = "") -> tuple[str, .
 
 
 def _misplaced_date(form: Mapping[str, Any]) -> str:
-    """Return what is wrong where a run would take {date} as it stands.
+    """Return an error if {date} is where a run would not replace it.
 
     >>> _misplaced_date({"model_uri": "s3://b/late/{date}"})
     "parameter 'model_uri' cannot have a date; {date} may be in data_uri, output_uri, publish_uri, registered_version, \
@@ -85,7 +85,7 @@ serving_uri"
 
 
 def _duplicate_uri(form: Mapping[str, Any]) -> str:
-    """Return what is wrong where a step is to write where the data are, or another step writes.
+    """Return an error if a step would write where the data are, or where another step writes.
 
     >>> _duplicate_uri({"data_uri": "s3://b/flights", "publish_uri": "s3://b/flights/"})
     "parameter 'publish_uri' must differ from 'data_uri', got 's3://b/flights/'"

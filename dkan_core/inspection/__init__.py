@@ -1,1 +1,1 @@
-"""What data hold before they are trained on: ``dkan inspect``."""
+"""``dkan inspect``: a look at data before training."""

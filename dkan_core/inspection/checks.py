@@ -1,4 +1,4 @@
-"""What is suspicious in a column: one value, unique values, the label in disguise, other values in valid than in train.
+"""Checks of columns: a single value, unique values, a label in disguise, drift between train and valid.
 
 Shape suffixes: N rows, L labels.
 """
@@ -23,21 +23,21 @@ from dkan_core.evaluation.drift.measures import LARGE, measure, psi_beyond_chanc
 from dkan_core.evaluation.leakage import MIN_CLASS_ROWS, SUSPECT_COLUMN
 from dkan_core.evaluation.metrics import compute_metrics, positive_rates
 
-# Fewer rows say little: 100 random numbers all differ, and so do the shares of their bins in two samples.
+# With fewer rows, checks say little: 100 random numbers all differ, and so do the shares of their bins in two samples.
 MIN_ROWS = 100
 UNIQUE_SHARE = 0.95
-# Of a number. More would have too few rows each, and a rate by chance.
+# Bins of a number. With more, each has too few rows, and its rate is chance.
 RATE_BINS = 50
 
 Bins = npt.NDArray[np.int64]
 
 
 def find_drift(encoding: Preprocessor, train: pa.Table, valid: pa.Table) -> dict[str, float]:
-    """Return the PSI of each feature between train and a sample of valid, less what chance alone would give.
+    """Return the PSI of each feature between train and a sample of valid, minus its expected value by chance.
 
-    There is none of fewer than ``MIN_ROWS`` rows of valid. The rows of train are those that the encoding counted, which
-    are more than the sample of prepared data: a category whose value occurs once in the sample may have a code. An
-    earlier dkan counted none.
+    Empty with fewer than ``MIN_ROWS`` rows of valid. The rows of train are those that the encoding counted, which are
+    more than the sample of prepared data: a category whose value occurs once in the sample may have a code. Data of an
+    earlier dkan have no counts.
     """
     if len(valid) < MIN_ROWS:
         return {}
@@ -55,8 +55,8 @@ def find_auc(
 ) -> dict[str, float]:
     """Return the ROC AUC that each feature reaches alone on valid, by the rates of positives in train.
 
-    Of several labels, the one that a feature tells best counts; of those of which valid has ``MIN_CLASS_ROWS`` rows of
-    each class.
+    With several labels, the best one for each feature counts, among those with ``MIN_CLASS_ROWS`` rows of each class in
+    valid.
 
     Args:
         encoding: Of the features.
@@ -86,13 +86,13 @@ def _classes(labels_N: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
 
 
 def _bins(encoding: Preprocessor, feature: NumericFeature | CategoryFeature, samples: Sequence[pa.Table]) -> list[Bins]:
-    """Return the bin of each row: of a category its code, of a number which of some quantiles, or missing."""
+    """Return the bin of each row: a category's code, a number's range between quantiles, or missing."""
     name = feature.name
     if isinstance(feature, CategoryFeature):
         return [category_codes(column_named(rows, name, "rows"), feature, "rows").astype(np.int64) for rows in samples]
     values = [encoding.numbers_of(rows, name, "rows") for rows in samples]
     known = values[0][~np.isnan(values[0])]
-    # A value of its own for each where there are few: a label in disguise may be one of them.
+    # With few values, each has a bin: one of them may give the label away.
     few = np.unique(known)
     knots = few if len(few) <= RATE_BINS else np.array(quantile_knots(known, RATE_BINS))
     return [np.where(np.isnan(each), len(knots) + 1, np.searchsorted(knots, each)) for each in values]
@@ -109,12 +109,12 @@ def _rates(bins: Sequence[Bins], labels_N: npt.NDArray[np.uint8]) -> npt.NDArray
 def suspicions(
     column: pa.ChunkedArray, *, distinct: int, auc: float | None, psi: float | None, is_code: bool = False
 ) -> list[str]:
-    """Return what is suspicious in a column, in words.
+    """Return warnings about a column.
 
     Args:
         column: Its values in the sample of train.
         distinct: How many different ones.
-        auc: What it reaches alone on valid.
+        auc: Its ROC AUC alone on valid.
         psi: Between train and valid, beyond chance.
         is_code: Whether its values, though they are numbers, are known to be categories.
     """
@@ -122,7 +122,7 @@ def suspicions(
     found = []
     if not distinct:
         found.append("no value")
-    # A flag of 1 and missing says as much as one of 1 and 0.
+    # Only without missing values: a flag of 1 and missing is as informative as one of 1 and 0.
     elif distinct == 1 and len(_without_missing(column)) == len(column):
         found.append("constant")
     countable = pa.types.is_integer(column.type) or pa.types.is_string(column.type)
@@ -140,7 +140,7 @@ def suspicions(
 def label_suspicions(
     classes: Mapping[str, Mapping[str, int]], positive: str | None, others: Mapping[str, int]
 ) -> list[str]:
-    """Return what is suspicious in a label, in words.
+    """Return warnings about a label.
 
     Args:
         classes: By split, the rows that hold 0, 1 and null.
@@ -158,7 +158,7 @@ def count_distinct(column: pa.ChunkedArray) -> int:
     """Return how many different values a column has, without those that are missing: null, NaN and infinity."""
     values = _without_missing(column)
     if pa.types.is_floating(values.type):
-        # The sum makes of -0.0 the 0.0 that it equals.
+        # Adding 0 turns -0.0 into 0.0, which counts as the same value.
         values = pc.add(to_float64(values), 0.0)
     found: int = pc.count_distinct(values).as_py()
     return found

@@ -1,4 +1,4 @@
-"""``inspect``: what data hold, what each column will become, and what is suspicious, before hours are spent on them."""
+"""``inspect`` shows, before hours of training, the values, encoding and suspicious properties of each column."""
 
 import functools
 import shlex
@@ -32,7 +32,7 @@ class ColumnFindings:
     name: str
     type: str
     becomes: str
-    """What ``prepare`` makes of it, and why."""
+    """Its role or encoding in ``prepare``, and why."""
 
     missing: float | None
     """Share of the rows; None where it was not read."""
@@ -41,10 +41,10 @@ class ColumnFindings:
     """Different values in the sample of train."""
 
     roc_auc: float | None
-    """What it reaches alone on valid; of several features or labels the largest. None without labels."""
+    """ROC AUC of the column alone on valid, the largest over its features and labels. None without labels."""
 
     psi: float | None
-    """Population stability index of valid against train, less what chance alone gives."""
+    """Population stability index of valid against train, minus its expected value by chance."""
 
     suspicions: tuple[str, ...]
 
@@ -134,7 +134,7 @@ def _numbers(column: ColumnFindings, *, whole: bool) -> tuple[str, ...]:
 
 
 def inspect_data(sources: str | Path | Sequence[str | Path], config: PrepareConfig | None = None) -> Inspection:
-    """Look at raw Parquet as ``prepare`` would take it in, or at prepared data.
+    """Inspect raw Parquet, read as by ``prepare``, or prepared data.
 
     Args:
         sources: Files, folders, globs or fsspec URIs of raw Parquet; or one folder or URI that ``prepare`` wrote.
@@ -177,11 +177,11 @@ def _inspect(rows: InspectedRows) -> Inspection:
 def _column(
     rows: InspectedRows, name: str, auc: Mapping[str, float], psi: Mapping[str, float], codes: Collection[str]
 ) -> ColumnFindings:
-    """Return what is known of a column, from the ROC AUC and the PSI of each feature, and which look like codes."""
+    """Return the findings about a column, given ROC AUC and PSI by feature, and the features that look like codes."""
     # The features that a source column becomes, or the feature of prepared data itself.
     parts = [name, *(part.name for part in rows.times.get(name, ()))]
     if name in rows.roles or name in rows.refused:
-        # It becomes none, but may be called like a part of a time.
+        # The column is no feature, but may have the same name as a part of a time.
         parts = []
     train = rows.samples["train"]
     column = train[name] if name in rows.missing else None
@@ -211,7 +211,7 @@ def _column(
 
 
 def _becomes(rows: InspectedRows, name: str) -> str:
-    """Return what ``prepare`` makes of a column, and why."""
+    """Return a column's role or encoding in ``prepare``, and why."""
     if name in rows.roles:
         return rows.roles[name]
     if name in rows.refused:

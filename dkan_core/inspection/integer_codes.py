@@ -1,4 +1,4 @@
-"""Columns of integers that look like codes: each value says more about the label than the numbers around it do.
+"""Integer columns that look like codes: their exact values predict the label better than neighbouring numbers do.
 
 Shape suffixes: N rows.
 """
@@ -14,23 +14,23 @@ from dkan_core.data.encoding.preprocessor import FIRST_CODE, Preprocessor, norma
 from dkan_core.data.labels import NOT_MEASURED
 from dkan_core.utils.arrays import Float64, Int64
 
-# Of a sample, on average. Of fewer, the rate of a value is chance, or that of one person who is in several rows.
+# Mean rows per value in a sample. With fewer, the rate of a value is chance, or that of a person with several rows.
 MIN_VALUE_ROWS = 8
-# Rows that the rate of a wider group counts for in that of a narrower one.
+# Weight, in rows, of a wider group's rate in that of a narrower one.
 PRIOR_ROWS = 20.0
-# By which the log loss has to fall, as a share of it and in standard errors. Ordinary counts and amounts reach neither.
+# Least decrease of the log loss, as a share of it and in standard errors. Ordinary counts and amounts reach neither.
 MIN_SHARE, MIN_ERRORS = 0.005, 4.0
 MIN_VALID_ROWS = 100
-# Of a score as it is stored.
+# Steps of a stored score.
 STEPS = 256
 
 
 def find_codes(
     encoding: Preprocessor, samples: Sequence[pa.Table], labels: Sequence[npt.NDArray[np.uint8]]
 ) -> set[str]:
-    """Return the integer columns whose exact values predict a label of valid better than what they are encoded as.
+    """Return the integer columns whose exact values predict a label of valid better than their encoding.
 
-    Compared are rates of positives in train: by the stored score or the code of a frequent value, and by each value.
+    Rates of positives in train are compared: by stored score or code of a frequent value, and by single value.
 
     Args:
         encoding: Of the features.
@@ -54,7 +54,7 @@ def find_codes(
 
 
 def _cells(encoding: Preprocessor, name: str, values_N: Float64) -> Int64:
-    """Return what a model is told of numbers: the code of a frequent value, or else the score as it is stored."""
+    """Return what a model would read for numbers: the code of a frequent value, or else the stored score."""
     scored = next(feature for feature in encoding.numeric if feature.name == name)
     cells: Int64 = quantize(normal_scores(values_N, scored), "uint8").astype(np.int64)
     for feature in encoding.coded:
@@ -65,20 +65,20 @@ def _cells(encoding: Preprocessor, name: str, values_N: Float64) -> Int64:
 
 
 def _indices(known: Float64, values_N: Float64) -> Int64:
-    """Return the index of each value among those of train; the last one is that of all others."""
+    """Return the index of each value among those of train; all others have the last index."""
     indices = np.searchsorted(known, values_N).clip(max=len(known) - 1)
     return np.where(known[indices] == values_N, indices, len(known)).astype(np.int64)
 
 
 def _is_better(cells: Sequence[Int64], indices: Sequence[Int64], labels: Sequence[npt.NDArray[np.uint8]]) -> bool:
-    """Return whether the rate at each value predicts a label of valid better than that of its cell alone."""
+    """Return whether rates by value predict a label of valid better than rates by cell."""
     train, valid = (each != NOT_MEASURED for each in labels)
     y_N, truth_N = labels[0][train].astype(np.float64), labels[1][valid].astype(np.float64)
     if len(truth_N) < MIN_VALID_ROWS or not 0 < y_N.mean() < 1:
         return False
     mean = np.full(max(each.max(initial=0) for each in cells) + 1, y_N.mean())
     of_cells = _rates(cells[0][train], y_N, mean)
-    # A value lies in one cell: its rate starts from there.
+    # Each value is in one cell, whose rate is its prior.
     size = max(each.max(initial=0) for each in indices) + 1
     start = np.full(size, y_N.mean())
     start[indices[0][train]] = of_cells[cells[0][train]]
@@ -92,7 +92,7 @@ def _is_better(cells: Sequence[Int64], indices: Sequence[Int64], labels: Sequenc
 
 
 def _rates(groups_N: Int64, y_N: Float64, start: Float64) -> Float64:
-    """Return the rate of positives of each group, drawn to where it starts."""
+    """Return the rate of positives of each group, shrunk towards a prior rate."""
     rows, positives = (np.bincount(groups_N, weights, len(start)) for weights in (None, y_N))
     rates: Float64 = (positives + PRIOR_ROWS * start) / (rows + PRIOR_ROWS)
     return rates

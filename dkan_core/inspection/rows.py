@@ -1,4 +1,4 @@
-"""The rows that an inspection looks at: exact counts of all, and a sample of each split.
+"""Reads data for an inspection: exact counts of all rows, and a sample of each split.
 
 Shape suffixes: N rows of a sample, L labels.
 """
@@ -39,20 +39,20 @@ from dkan_core.explanation.columns import EXACT_KNOTS, source_columns
 from dkan_core.explanation.inverse_transform import inverse_transform
 from dkan_core.utils.progress import progress
 
-# Of each split. Shares are then off by 0.4% at most with 95% certainty; three samples of 100 columns take 150 MB.
+# Rows per split. Shares are then off by 0.4% at most with 95% certainty; three samples of 100 columns take 150 MB.
 SAMPLE_ROWS = 1 << 16
 
-# As labels are stored, and as the classes of a manifest are called.
+# By stored value of a label, its name in the classes of a manifest.
 STORED = {0: "0", 1: "1", NOT_MEASURED: "null"}
 
 IDS = "IDs, which are not inspected"
 """Description of columns of lists of ids and of bit vectors."""
 
 UNLABELLED = ("",)
-"""Labels of settings where none is named: no column of a file that has a name."""
+"""Stands for the label in settings without one: no column of a file has this name."""
 
 LABEL = "\N{REPLACEMENT CHARACTER}dkan: label "
-"""Begin of the names under which a sample holds labels, beside the features."""
+"""Prefix of the labels' columns in a sample, which also holds features."""
 
 
 @dataclass(kw_only=True)
@@ -88,13 +88,13 @@ class InspectedRows:
     """Whether the samples hold every row of train and valid."""
 
     inexact: frozenset[str] = frozenset()
-    """Numbers of prepared data that are only as exact as their scores: how many values they have is not known."""
+    """Numbers of prepared data that are only as exact as their scores, so that their distinct values are not known."""
 
     codes: tuple[str, ...] = ()
     """Columns that are named as categories, whatever their values look like."""
 
     encoding: Preprocessor
-    """That of prepared data, or what ``prepare`` would choose from the sample."""
+    """The encoding of prepared data, or that which ``prepare`` would choose from the sample."""
 
     labels: list[str]
 
@@ -106,7 +106,7 @@ class InspectedRows:
 
     @cached_property
     def times(self) -> dict[str, list[NumericFeature]]:
-        """By source column of dates or times, what it becomes."""
+        """By source column of dates or times, its features."""
         found: dict[str, list[NumericFeature]] = {name: [] for name in self.encoding.times}
         for feature in self.encoding.numeric:
             if feature.time is not None:
@@ -140,7 +140,7 @@ def read_raw(sources: Sequence[str], config: PrepareConfig) -> InspectedRows:
     no_features = {name: kind for name, kind in types.items() if name not in roles and not is_feature(kind)}
     labels = tuple(name for name in config.label if name not in UNLABELLED)
     kept = {name: kind for name, kind in types.items() if name not in no_features}
-    # Where no label is named, roles are given as if there were one.
+    # Without a label, roles are assigned as if there were one.
     assigned = assign_roles({**kept, **({} if labels else {UNLABELLED[0]: pa.int8()})}, config, where)
     folders = {name: shown[name] for name in folder_values(files[0].path) if name in shown}
     inspected = replace(assigned, sparse=(), labels=labels, folders=folders, common=found.common)
@@ -185,7 +185,7 @@ class _SeenRows:
         self._counts = np.zeros((len(SPLITS), len(self.roles.labels), len(STORED)), np.int64)
 
     def add(self, batch: SplitBatch) -> None:
-        """Take a batch into account."""
+        """Count and sample a batch."""
         labels, features = self.roles.labels, side_by_side(batch.features())
         for name in labels:
             check_binary(name, batch.rows.column(name), batch.path)
@@ -226,7 +226,7 @@ def _count_missing(column: pa.Array) -> int:
 
 
 def _fit(sample: pa.Table, task: PreparationTask) -> tuple[Preprocessor, dict[str, str]]:
-    """Return what ``prepare`` would choose from the sample, and the columns that it would refuse with the reasons."""
+    """Return the encoding that ``prepare`` would choose from the sample, and columns that it would refuse, and why."""
     roles, kept, refused = task.roles, {*task.roles.features}, dict[str, str]()
     choose = partial(fit_preprocessor, max_categories=task.config.max_categories)
     kinds = {name: kind for kind in _KINDS for name in getattr(roles, kind)}
@@ -259,7 +259,7 @@ def read_prepared(prepared: str | Path) -> InspectedRows:
             stored = zip(manifest.labels, np.asarray(arrays["labels"]).T, strict=True)
             labels = {f"{LABEL}{name}": pa.array(values_N) for name, values_N in stored}
             features = inverse_transform(arrays, encoding)
-            # At once: a table without a column, as of ids alone, has no rows.
+            # Built in one call, because a table without columns, as with only ids, would have no rows.
             samples[split] = pa.table({**dict(zip(features.column_names, features.columns, strict=True)), **labels})
     read = [name for name in samples["train"].column_names if not name.startswith(LABEL)]
     kinds = {name: samples["train"].schema.field(name).type for name in read}

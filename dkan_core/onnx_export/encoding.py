@@ -1,6 +1,6 @@
 """Raw columns to the inputs of a model: ``Preprocessor.transform`` and ``decode_scores`` as nodes of a graph.
 
-Every boundary is the same as there: values are compared in float64 with the same numbers, and the score between two
+All boundaries match: values are compared in float64 with the same numbers, and the score between two
 knots is computed by the same operations in the same order.
 
 Shape suffixes: N rows, F numeric features, V value-coded features, K the longest row of a table, a power of two.
@@ -59,7 +59,7 @@ def add_encoding(
         graph: Where the nodes go.
         preprocessor: The encoding.
         read: Indexes of the coded features that the model reads.
-        missing_text: What stands for a missing value in a column of texts.
+        missing_text: Text that stands for a missing value.
         tables: Whether the model looks up codes of scores.
 
     Raises:
@@ -69,7 +69,7 @@ def add_encoding(
     if preprocessor.numeric:
         columns = [graph.input(feature.name, float) for feature in preprocessor.numeric]
         given = graph.node("Concat", *columns, axis=1)
-        # Infinity is missing for `Preprocessor.transform`, too.
+        # Infinity counts as missing, as in `Preprocessor.transform`.
         missing = graph.node("Or", *(graph.node(kind, given) for kind in _NO_NUMBER))
         lowest, highest = (graph.number(limit, np.float64) for limit in (-LARGEST, LARGEST))
         numbers = _Numbers(values=graph.node("Min", graph.node("Max", given, lowest), highest), missing=missing)
@@ -90,7 +90,7 @@ def _add_scores(graph: Graph, numbers: _Numbers, preprocessor: Preprocessor) -> 
     """Add the normal scores as a model reads them: stored, and decoded again."""
     scores = graph.cast(_add_normal_scores(graph, numbers.values, preprocessor.numeric), np.float32)
     if preprocessor.numeric_dtype == "uint8":
-        # The 1 that `quantize` adds, so that 0 can stand for missing, and `decode_scores` subtracts, changes nothing.
+        # `quantize` adds 1 so that 0 can stand for missing, and `decode_scores` subtracts it, so both are left out.
         raised = graph.node("Add", scores, graph.number(SCORE_LIMIT))
         steps = graph.node("Round", graph.node("Mul", raised, graph.number(STEPS / (2 * SCORE_LIMIT))))
         stretched = graph.node("Mul", steps, graph.number(2 * SCORE_LIMIT / STEPS))
@@ -101,7 +101,7 @@ def _add_scores(graph: Graph, numbers: _Numbers, preprocessor: Preprocessor) -> 
 
 
 def _add_score_codes(graph: Graph, scores: str, numbers: _Numbers) -> str:
-    """Add the codes of decoded scores: what a table has a row for."""
+    """Add the codes of decoded scores, which index the rows of a table."""
     steps = graph.node(
         "Mul", graph.node("Add", scores, graph.number(SCORE_LIMIT)), graph.number(STEPS / (2 * SCORE_LIMIT))
     )
@@ -123,14 +123,14 @@ def _add_normal_scores(graph: Graph, values: str, features: Sequence[NumericFeat
     slopes_FK = _table([[*slope, 0.0] for slope in slopes])
 
     knots = graph.constant(knots_FK.ravel(), "knots")
-    # One more, as the index after the last one is looked up, too; what follows a row's last knot is never used.
+    # Padded by one, as the index after the last one is looked up as well; values after a row's last knot are not used.
     scores = graph.constant(np.append(scores_FK.ravel(), 0.0), "scores")
     indices = _add_search(graph, inside, knots, knots_FK.shape)
     knot, score = (graph.node("Gather", table, indices) for table in (knots, scores))
     slope = graph.node("Gather", graph.constant(slopes_FK.ravel(), "slopes"), indices)
     next_score = graph.node("Gather", scores, graph.node("Add", indices, graph.indexes(1)))
     between = graph.node("Add", graph.node("Mul", slope, graph.node("Sub", inside, knot)), score)
-    # Between knots closer or farther apart than a float can say, the slope is no number.
+    # Where the distance of two knots overflows or underflows, the slope is NaN or infinite.
     sound = graph.node("LessOrEqual", graph.node("Abs", between), graph.number(SCORE_LIMIT, np.float64))
     between = graph.node("Where", sound, between, next_score)
     return graph.node("Where", graph.node("Equal", inside, knot), score, between)
@@ -153,7 +153,7 @@ def _add_value_codes(
     vocabulary_VK = _table([feature.vocabulary for feature in features.values()], end=np.inf)
     vocabulary = graph.constant(vocabulary_VK.ravel(), "vocabulary")
     indices = _add_search(graph, values, vocabulary, vocabulary_VK.shape)
-    # Each vocabulary begins at a multiple of the width: what is left over is the index in it.
+    # Each vocabulary begins at a multiple of the width, so the remainder is the index in it.
     index_inside = graph.node("Mod", indices, graph.indexes(vocabulary_VK.shape[1]))
     code = graph.node("Add", index_inside, graph.indexes(FIRST_CODE))
     is_known = graph.node("Equal", values, graph.node("Gather", vocabulary, indices))

@@ -1,4 +1,4 @@
-"""``export``: a saved model as an ONNX file that was compared with it."""
+"""``export`` writes a saved model as an ONNX file and compares its results with the model's."""
 
 import functools
 import json
@@ -18,9 +18,9 @@ from dkan_core.utils.storage.outputs import check_file_free, check_suffix
 from dkan_core.utils.storage.remote import local_copy
 from dkan_core.utils.storage.staging import staged_file
 
-# Protocol buffers hold no more. The names and nodes of the widest graphs are a few megabytes.
+# Protocol buffers hold at most 2 GB; names and nodes of the widest graphs take a few megabytes of that.
 MAX_CONSTANT_BYTES = 2**31 - (64 << 20)
-# A file begins with the number and type of its first field, ``ir_version``; who made it is the next one.
+# First byte of an ONNX file: number and type of the field ``ir_version``. The producer is the next field.
 ONNX_BEGINNING = b"\x08"
 
 logger = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ class ExportResult:
     """Generated rows on which file and model were compared."""
 
     largest_difference: float
-    """Of a probability, on those rows."""
+    """Largest difference of a probability, on those rows."""
 
 
 def export(
@@ -82,7 +82,7 @@ def export(
     with local_copy(model) as folder:
         saved = SavedModel(folder)
     content = onnx_bytes(saved, missing_text)
-    # Compared before the file is begun: what is refused never has its name.
+    # Compared before the file is begun, so that a refused graph is never written under its name.
     largest, rows = largest_difference(content, saved, missing_text)
     with staged_file(out, check) as aside:
         aside.write_bytes(content)
@@ -135,9 +135,9 @@ def _metadata(saved: SavedModel, missing_text: str) -> dict[str, str]:
     return {
         "dkan_version": dkan_core.__version__,
         "labels": json.dumps(saved.config.labels, ensure_ascii=False),
-        # Of an edited model that was not measured since, there is none.
+        # Empty for an edited model that was not measured since.
         "average_precision": repr(saved.metrics["average_precision"]) if are_current(saved.metrics) else "",
-        # Of the training data; a model of arrays in a notebook has none.
+        # Fingerprint of the training data; a model of arrays in a notebook has none.
         "data_fingerprint": str(saved.metrics.get("data", "")),
         "missing_text": missing_text,
     }

@@ -10,17 +10,17 @@ from dkan_core.utils.arrays import Array
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
 
-# The oldest with LayerNormalization, which onnxruntime has had since 1.12, and the format that goes with it.
+# The oldest opset with LayerNormalization, supported by onnxruntime since 1.12, and the format version for it.
 OPSET, IR_VERSION = 17, 8
-# The oldest whose LabelEncoder turns strings into integers.
+# The oldest version whose LabelEncoder maps strings to integers.
 ML_OPSET = 2
 ML_DOMAIN = "ai.onnx.ml"
-# Stands at the beginning of a file, by which one of ours is known.
+# At the beginning of a file, to recognize our files.
 PRODUCER = "dkan"
 
 
 class Graph:
-    """What nodes are added to; each method returns the name of the value that a later node may read.
+    """A graph under construction; each method returns the name of a value for later nodes.
 
     Args:
         reserved: Names of inputs and outputs, which no value inside may have.

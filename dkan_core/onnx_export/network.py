@@ -36,7 +36,7 @@ def add_probabilities(graph: Graph, model: TabularModel, columns: EncodedColumns
     log_odds = _add_log_odds(graph, model, columns)
     scaled = graph.node("Mul", log_odds, graph.constant(_array(model.calibration_scale), "calibration_scale"))
     calibrated = graph.node("Add", scaled, graph.constant(_array(model.calibration_shift), "calibration_shift"))
-    # In float32, onnxruntime rounds probabilities below 1e-8 to 0, and rows with those could not be ranked.
+    # In float64, because onnxruntime's float32 rounds probabilities below 1e-8 to 0, which would lose their ranking.
     graph.cast(graph.node("Sigmoid", graph.cast(calibrated, np.float64)), np.float32, output=output)
 
 
@@ -103,7 +103,7 @@ def _add_one_hots(graph: Graph, one_hots: OneHotWeights, codes: dict[int, str]) 
 
 
 def _add_missing(graph: Graph, tables: Sequence[tuple[str, Array]]) -> list[str]:
-    """Add what tables give of which only the row for missing values differs from the rest: one matrix product.
+    """Add lookups in tables whose rows are all equal except that for missing values, as one matrix product.
 
     Args:
         graph: Where the nodes go.
@@ -177,7 +177,7 @@ def _add_radial_linear(graph: Graph, x_NI: str, basis: RadialBasis, weight_OK: A
     offset_NGI = graph.node("Sub", graph.node("Unsqueeze", x_NI, graph.indexes(-2)), centers_G1)
     scaled_NGI = graph.node("Mul", offset_NGI, graph.number(1 / basis.width))
     basis_NGI = graph.node("Exp", graph.node("Neg", graph.node("Mul", scaled_NGI, scaled_NGI)))
-    # 0 keeps a dimension as it is.
+    # 0 keeps a dimension unchanged.
     shape = graph.indexes(*[0] * (len(rest) + 1), inputs * len(basis.grid))
     return graph.node("MatMul", graph.node("Reshape", basis_NGI, shape), weight_KO)
 

@@ -1,4 +1,4 @@
-"""Whether a graph gives what its model gives, on rows made for it: every boundary of every column, and beyond.
+"""Compares a graph with its model on generated rows: at every boundary of every column, and beyond.
 
 Shape suffixes: N rows, L labels.
 """
@@ -21,18 +21,18 @@ from dkan_core.utils.arrays import Float64
 from dkan_core.utils.resources import available_cores
 
 OUTPUT = "probabilities"
-# Ten times what sums in another order have made of probabilities, and a hundredth of what anyone acts upon.
+# Ten times the observed effect of summation order on probabilities, and a hundredth of what matters to users.
 MAX_DIFFERENCE = 1e-5
-# Of thousands of columns, the basis of so many rows still fits the memory of a small pod.
+# With thousands of columns, the basis functions of so many rows still fit in the memory of a small pod.
 CHECKED_AT_ONCE = 256
-# At least: few values a column still meet in many combinations.
+# Least number of rows, so that even few values per column occur in many combinations.
 MIN_ROWS = 512
 # The rows are the same for every export of a model.
 SEED = 0
 
 
 def largest_difference(content: bytes, saved: SavedModel, missing_text: str) -> tuple[float, int]:
-    """Return how far the graph's probabilities are from the model's at most, and how many rows were compared.
+    """Return the largest difference between the graph's and the model's probabilities, and the number of compared rows.
 
     Args:
         content: The graph, serialized.
@@ -48,7 +48,7 @@ def largest_difference(content: bytes, saved: SavedModel, missing_text: str) -> 
         wanted_NL = score(saved.module, saved.preprocessor.transform(rows, "generated rows"), torch.device("cpu"))
         (found_NL,) = session.run([OUTPUT], graph_inputs(rows, saved.preprocessor, missing_text))
         difference_NL = np.abs(found_NL - wanted_NL)
-        # Asked this way round, NaN is too far, too.
+        # Negated, so that NaN counts as too far.
         if not (difference_NL <= MAX_DIFFERENCE).all():
             worst = np.unravel_index(np.argmax(np.nan_to_num(difference_NL, nan=np.inf)), difference_NL.shape)
             raise OutputError(
@@ -61,7 +61,7 @@ def largest_difference(content: bytes, saved: SavedModel, missing_text: str) -> 
 
 
 def _session(content: bytes) -> Any:
-    # Read at the import: it would report its use to its makers, and keep what it has to say in the user's home.
+    # Set before the import, which reads it: onnxruntime would send usage reports, and store them in the user's home.
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     import onnxruntime
 
@@ -73,7 +73,7 @@ def _session(content: bytes) -> Any:
 def graph_inputs(
     rows: pa.RecordBatch | pa.Table, preprocessor: Preprocessor, missing_text: str
 ) -> dict[str, npt.NDArray[Any]]:
-    """Return rows as the graph takes them: a column ``(N, 1)`` of float64 or texts each, by name."""
+    """Return rows as the graph's inputs: each column ``(N, 1)`` of float64 or texts, by name."""
     numeric = {feature.name for feature in preprocessor.numeric}
     columns = {}
     for name in preprocessor.columns:
@@ -84,7 +84,7 @@ def graph_inputs(
 
 
 def boundary_rows(preprocessor: Preprocessor, missing_text: str) -> pa.RecordBatch:
-    """Return rows in which every column takes every value at which its encoding changes, in random combinations."""
+    """Return random combinations of all values at which some column's encoding changes."""
     numeric = {feature.name: [np.array(feature.knots)] for feature in preprocessor.numeric}
     for feature in preprocessor.coded:
         if feature.name in numeric:
@@ -101,7 +101,7 @@ def boundary_rows(preprocessor: Preprocessor, missing_text: str) -> pa.RecordBat
 
 
 def _around(known: Float64) -> Float64:
-    """Return numbers, their neighbours, what lies between two of them, what lies beyond, and NaN."""
+    """Return numbers, their neighbours, values between them, values beyond them, and NaN."""
     known = np.unique(known)
     between = [known[:-1] * (1 - share) + known[1:] * share for share in (0.25, 0.5, 0.75)]
     with np.errstate(over="ignore"):
@@ -112,7 +112,7 @@ def _around(known: Float64) -> Float64:
 
 
 def _unseen(feature: CategoryFeature, missing_text: str) -> str:
-    """Return a text that is none of a column's."""
+    """Return a text that is not in a column's vocabulary."""
     candidates = (f"unseen {number}" for number in itertools.count())
     return next(text for text in candidates if text not in {*feature.codes, missing_text})
 

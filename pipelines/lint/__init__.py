@@ -22,7 +22,7 @@ def committed_files() -> list[Path]:
 
 
 def lint(path: Path, version: str = LATEST) -> list[str]:
-    """Return what is wrong with the compiled pipeline at ``path``: nothing, for a pipeline that can run.
+    """Return the faults of the compiled pipeline at ``path``; empty for a pipeline that can run.
 
     Each finding names the file, the component and the task or executor where it is, and the reference.
 
@@ -38,7 +38,7 @@ def lint(path: Path, version: str = LATEST) -> list[str]:
 
 
 def lint_documents(documents: list[dict[str, Any]], version: str = LATEST) -> list[str]:
-    """Return what is wrong with a compiled pipeline: its document, and that of its platforms where it has one."""
+    """Return the faults of a compiled pipeline: its document, and that of its platforms, if any."""
     compiled, findings = parse(documents)
     findings += [
         f"{field.path}: Kubeflow Pipelines {version} does not know {new.name}, which came with {new.since}"

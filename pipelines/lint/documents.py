@@ -13,7 +13,7 @@ from kfp.pipeline_spec.pipeline_spec_pb2 import ComponentSpec, PipelineDeploymen
 # Name of the component that is the pipeline itself.
 ROOT = "root"
 
-# The loader in C is several times as fast on the thousands of lines of a pipeline; not every build of PyYAML has it.
+# The C loader is several times as fast on the thousands of lines of a pipeline; some builds of PyYAML lack it.
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 Parsed = TypeVar("Parsed", bound=Message)
@@ -27,10 +27,10 @@ class Compiled:
     """By name; the pipeline itself is ``root``."""
 
     executors: dict[str, PipelineDeploymentConfig.ExecutorSpec]
-    """By label: what each step runs."""
+    """By label, what each step runs."""
 
     kubernetes: dict[str, KubernetesExecutorConfig]
-    """By label: what its pod gets beyond that."""
+    """By label, further settings of its pod."""
 
 
 class DocumentError(ValueError):
@@ -81,7 +81,7 @@ def _read_platform(document: dict[str, Any], findings: list[str]) -> dict[str, K
 
 
 def _parse(content: dict[str, Any], message: Parsed, where: str, findings: list[str]) -> Parsed | None:
-    """Fill ``message``; note what is unknown and read the rest without it."""
+    """Fill ``message``; record unknown fields as findings and read the rest without them."""
     try:
         json_format.ParseDict(content, message)
         return message

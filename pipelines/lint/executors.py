@@ -1,4 +1,4 @@
-"""What an executor fills in at run time: placeholders in its image, command, environment and resources."""
+"""Checks placeholders that executors fill in at run time: in image, command, environment and resources."""
 
 import re
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ WHOLE = re.compile(r"(|\.inputs|\.outputs|\.outputs\.output_file|\.workspace_pat
 IF_PRESENT = re.compile(r"\"InputName\":\s*\"([^\"]+)\"")
 COUNT = re.compile(r"[0-9]+")
 
-# Fields that the backend reads as text, along with the accelerator's: from any other type it gets an empty text.
+# Fields that the backend reads as text, like the accelerator's: any other type becomes an empty text.
 FILLED = ("image", "resourceCpuLimit", "resourceCpuRequest", "resourceMemoryLimit", "resourceMemoryRequest")
 
 
@@ -121,10 +121,10 @@ def _check_resources(content: dict[str, Any], use: Use) -> Iterator[str]:
 
 def _check_type(field: str, name: str, use: Use) -> Iterator[str]:
     if name not in use.task.inputs.parameters:
-        return  # a finding of its own
+        return  # reported by another check
     try:
         found = use.scope.parameter(use.task.inputs.parameters[name], use.task)
     except UnresolvedError:
-        return  # a finding about the task
+        return  # reported for the task
     if not fits(found, "STRING"):
         yield f"{field} is parameter {name!r}, which is {found}: only a STRING reaches the pod"

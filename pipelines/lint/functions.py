@@ -1,7 +1,7 @@
-"""Python functions that executors carry as text: annotations of artifacts that compile, and make a step fail.
+"""Python functions in executors: annotations of artifacts that compile, but make a step fail.
 
-The driver hands artifacts over without the name of their type, so that kfp instantiates what the annotation says, which
-fails for a union. What is optional is so by its default: ``Input[Dataset] = None``.
+The driver passes artifacts without the name of their type, so kfp instantiates the annotation, which fails for a
+union. An optional artifact needs a default instead: ``Input[Dataset] = None``.
 """
 
 import ast
@@ -11,7 +11,7 @@ from typing import Any
 
 from kfp.pipeline_spec.pipeline_spec_pb2 import ComponentSpec
 
-# How kfp tells the executor which function of the source text to call.
+# kfp's argument that names the function to call in the source text.
 NAMED_BY = "--function_to_execute"
 UNIONS = {"Optional", "Union"}
 
@@ -21,7 +21,7 @@ def check_function(container: dict[str, Any], component: ComponentSpec) -> Itera
 
     Args:
         container: The executor's container, as its JSON has it.
-        component: What the executor runs for.
+        component: The component of the executor.
     """
     function = _find_function(container)
     if function is None:
@@ -51,7 +51,7 @@ def _find_function(container: dict[str, Any]) -> ast.FunctionDef | None:
 
 @functools.lru_cache
 def _statements(text: str) -> tuple[ast.stmt, ...]:
-    """Return those of a source; none of a shell's line. Several executors have the same function's."""
+    """Return the statements of a source text; empty for a shell command. Cached, as executors share functions."""
     try:
         return tuple(ast.parse(text).body)
     except (SyntaxError, ValueError):

@@ -1,4 +1,4 @@
-"""Components by themselves, and graphs of tasks: what a graph hands on, and the order of its tasks."""
+"""Checks of single components and of graphs of tasks: what a graph passes on, and the order of its tasks."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -47,7 +47,7 @@ def _check_parameters(component: ComponentSpec) -> Iterator[str]:
 
 
 def check_dag(scope: Scope) -> Iterator[str]:
-    """Yield what is wrong with a graph: its tasks, their order, and what it hands on."""
+    """Yield the faults of a graph: of its tasks, of their order, and of what it passes on."""
     for name, task in scope.tasks.items():
         for finding in check_task(scope, task):
             yield f"{scope.name}: task {name}: {finding}"
@@ -78,7 +78,7 @@ def _check_output_parameters(scope: Scope) -> Iterator[str]:
                 yield f"output parameter {key!r} refers to {error}"
                 continue
             wanted = type_name(defined[key].parameter_type) if key in defined else given
-            # A loop hands on a list of what each of its rounds gives.
+            # A loop passes on a list with an output of each iteration.
             if not fits(given, wanted) and not (scope.loops and wanted == "LIST"):
                 yield f"output parameter {key!r} is {wanted}, but is given {given} by {selector.producer_subtask}"
 
@@ -100,7 +100,7 @@ def _check_output_artifacts(scope: Scope) -> Iterator[str]:
 
 
 def _check_order(scope: Scope) -> Iterator[str]:
-    """Yield the tasks that wait for one another in a circle."""
+    """Yield the tasks that wait for each other in a cycle."""
     tasks = scope.tasks
     left = {name: (set(task.dependent_tasks) | producers(task)) & tasks.keys() for name, task in tasks.items()}
     while ready := {name for name, others in left.items() if not others & left.keys()}:

@@ -1,7 +1,7 @@
-"""What a step's pod takes from parameters: names of secrets, config maps and claims, selectors and tolerations.
+"""Checks a pod's parameters: names of secrets, config maps and claims, selectors and tolerations.
 
-The backend looks these up among the inputs of the graph around the task, not among the inputs of the task. In addition:
-variables that a step takes from secrets and config maps, and Kubeflow's launcher with it.
+The backend looks these up among the inputs of the graph around the task, not among those of the task. Also checks the
+variables from secrets and config maps, which Kubeflow's launcher in the same container reads as well.
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from pipelines.lint.documents import Compiled
 from pipelines.lint.executors import Use, uses_of
 from pipelines.lint.scopes import Scope, UnresolvedError, fits
 
-# Types that a field takes; every other one takes the name of something, a STRING.
+# Types that fields accept; all others accept the name of an object, a STRING.
 WANTED = {
     "node_selector_json": ("STRUCT",),
     "node_affinity_json": ("STRUCT",),
@@ -38,7 +38,7 @@ def check_kubernetes(compiled: Compiled, scopes: list[Scope]) -> Iterator[str]:
 
 
 def _check_variables(config: Any) -> Iterator[str]:
-    """Yield the credentials for a step that its launcher would take for those of its own artifacts."""
+    """Yield a step's credentials that its launcher would use for its own artifacts."""
     for field in ("secret_as_env", "config_map_as_env"):
         for number, source in enumerate(getattr(config, field)):
             for name in (each.env_var for each in source.key_to_env):
@@ -69,7 +69,7 @@ def _references(message: Message, where: str = "") -> Iterator[tuple[str, str, A
     for field, value in message.ListFields():
         path = f"{where}.{field.json_name}" if where else field.json_name
         if field.message_type is None or field.message_type.GetOptions().map_entry:
-            # The older form of a claim's name, beside the newer one.
+            # An older field for a claim's name, beside the newer one.
             if field.name == "component_input_parameter":
                 yield path, field.name, TaskInputsSpec.InputParameterSpec(component_input_parameter=value)
         elif field.message_type.full_name == TaskInputsSpec.InputParameterSpec.DESCRIPTOR.full_name:

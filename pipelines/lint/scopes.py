@@ -1,4 +1,4 @@
-"""What a reference can see: the inputs of the graph that its task stands in, and the outputs of the tasks beside it."""
+"""The scope of a reference: the inputs of the graph around its task, and the outputs of the tasks beside it."""
 
 import re
 from collections.abc import Iterator
@@ -17,12 +17,12 @@ ANY = ""
 PLACEHOLDER = re.compile(r"\{\{\$\.inputs\.parameters\[(['\"])(.+?)\1\]\}\}")
 
 
-# What the SDK writes for a parameter until it puts a placeholder there; some it forgets.
+# The SDK's text for a parameter before it inserts a placeholder, which it sometimes forgets.
 CHANNEL = re.compile(r"\{\{channel:.*?\}\}")
 
 
 class UnresolvedError(Exception):
-    """A reference names what is not there; the message says what and where it was looked for."""
+    """A reference to something that does not exist; the message says what and where it was looked up."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +40,7 @@ class Scope:
     """Whether the graph is the body of a loop."""
 
     looped_over: frozenset[str]
-    """Inputs that the loop around this graph takes apart: the backend gives its rounds the items, not the list."""
+    """Inputs that the loop around this graph iterates over: the backend gives each iteration an item, not the list."""
 
     @property
     def tasks(self) -> dict[str, PipelineTaskSpec]:
@@ -170,13 +170,13 @@ def constant_type(value: Value) -> str:
 
 def fits(given: str, wanted: str) -> bool:
     """Return whether a parameter of type ``given`` may be handed to one of type ``wanted``."""
-    # A whole number is a number, but not the other way round.
+    # An integer is accepted as a number, but not the reverse.
     return given == wanted or ANY in (given, wanted) or (given, wanted) == ("NUMBER_INTEGER", "NUMBER_DOUBLE")
 
 
 def artifact_fits(given: str, wanted: str) -> bool:
     """Return whether an artifact of type ``given`` may be handed to one of type ``wanted``."""
-    # system.Artifact is the type of any artifact.
+    # system.Artifact accepts any artifact.
     return given == wanted or "system.Artifact" in (given, wanted)
 
 

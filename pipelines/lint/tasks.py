@@ -1,4 +1,4 @@
-"""A task of a graph: what it is given, and what the component that it runs needs."""
+"""Checks of a task: its arguments, against the needs of the component that it runs."""
 
 import json
 import re
@@ -20,13 +20,13 @@ from pipelines.lint.scopes import (
 
 CONDITION_INPUT = re.compile(r"inputs\.parameter_values\[(['\"])(.+?)\1\]")
 
-# Inputs that the SDK adds to a task for each resource or image that is a parameter; the component has none of them.
+# Inputs that the SDK adds to a task for resources or images from parameters; the component does not have them.
 RESOURCE_INPUTS = {
     "accelerator_count", "accelerator_type", "base_image",
     "cpu_limit", "cpu_request", "memory_limit", "memory_request",
 }  # fmt: skip
 
-# Prefix of the inputs that the SDK adds for placeholders and for what a group takes from around it.
+# Prefix of inputs that the SDK adds for placeholders, and for values that a group takes from outside.
 INJECTED = "pipelinechannel--"
 
 

@@ -12,20 +12,20 @@ from pipelines.pods import Settings
 
 @dataclass(frozen=True, kw_only=True)
 class PipelineStep:
-    """A part of a pipeline: one task or several, with one artifact in the end."""
+    """A part of a pipeline: one task or several that produce one artifact."""
 
     parameters: Sequence[Parameter]
-    """Parameters it needs in addition to those that every step is given."""
+    """Parameters in addition to those of every step."""
 
     build: Callable[[Settings, str], Callable[..., Any]]
-    """Given the settings and the pipeline's name, return what makes the tasks of a form's values. A preparation returns
-    the artifact and the fingerprint of the data, which training is handed; it starts when the check of the training is
-    done. Pipelines within the pipeline are made here, as kfp wants none made inside another."""
+    """Given the settings and the pipeline's name, returns a function that creates the tasks from a form's values. A
+    preparation returns the artifact and the fingerprint of the data, which are passed to training; it starts after the
+    check of the training. Nested pipelines are built here, because kfp does not allow building one inside another."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingStep(PipelineStep):
-    """A training, whose settings are checked before its data are prepared."""
+    """A training whose settings are checked before its data are prepared."""
 
     check: BaseComponent
-    """Component that fails where they are wrong."""
+    """Component that fails if they are wrong."""

@@ -37,7 +37,7 @@ DESCRIBED = {
 
 
 def build_evaluate(settings: Settings) -> Callable[[Values, Any, Any], Outputs]:
-    """Return what evaluates a model, decides, and publishes it."""
+    """Return a function that adds the tasks to evaluate a model, decide, and publish it."""
     publishing = publish.build_publish(settings)
 
     def evaluate(values: Values, prepared: Any, model: Any) -> Outputs:

@@ -17,18 +17,18 @@ from pipelines.pods import Settings, configure_pod
 from pipelines.steps import PipelineStep
 
 OF_DATA = ("data_uri", "prepared_uri", "data_fingerprint", "source")
-# Of the data that write_sample has from scikit-learn.
+# Label of the sample data that write_sample takes from scikit-learn.
 SAMPLE_LABEL = "malignant"
 
 
 class Prepared(NamedTuple):
-    """What a preparation by many hands on."""
+    """Outputs of a preparation by many pods."""
 
     prepared: dsl.Dataset
 
 
 def fingerprint(values: Values, settings: Settings) -> Any:
-    """Return the fingerprint of the source files and of what preparation depends on."""
+    """Return the fingerprint of the source files and of the settings that preparation depends on."""
     return configure_pod(bind(fingerprint_parquet, values), values, settings, is_control=True, is_retried=False).output
 
 
@@ -45,7 +45,7 @@ def parallel_preparation(settings: Settings, name: str) -> BaseComponent:
     """Return the pipeline within the pipeline ``name`` that prepares with many pods."""
 
     def every_part(values: Values, plan: Any, stage: str, before: Any) -> Any:
-        # A task and no pipeline of its own: that would be one more driver, which is a pod, for each part.
+        # A task rather than a pipeline, which would need one more driver pod for each part.
         with dsl.ParallelFor(plan.output, name=stage, parallelism=settings.parallelism) as part:
             task = configure_pod(bind(prepare_part, values, stage=stage, part=part), values, settings)
             return task.after(before)
@@ -57,12 +57,12 @@ def parallel_preparation(settings: Settings, name: str) -> BaseComponent:
         encoded = every_part(values, plan, "encode", fitted)
         assembled = every_part(values, plan, "assemble", encoded)
         written = configure_pod(bind(finish_preparation, values), values, settings).after(assembled)
-        # Writing the manifest is never taken from the cache: the data may have been built again. A second call is, as
-        # the key of training has the artifact's number, which has to be the same for the same data.
+        # Writing the manifest is never cached, as the data may have been built again. The second call is cached, as
+        # training's cache key includes the artifact's number, which must be the same for the same data.
         again = bind(finish_preparation, values, fingerprint=written.outputs["Output"])
         return Prepared(configure_pod(again, values, settings, cached=True).outputs["prepared"])
 
-    # kfp's local runner hands a loop no output of a task but its items: the fingerprint has to come from outside.
+    # kfp's local runner passes a loop no task outputs but its items, so the fingerprint comes from outside.
     return as_pipeline(
         by_many,
         name=f"{name}-preparation",
@@ -92,7 +92,7 @@ def _prepare_sample(settings: Settings, _: str) -> Any:
     return prepare
 
 
-# What a form cannot do without, though the component can: it also takes Parquet of an upstream step.
+# Required in a form, though not by the component, which also takes Parquet from an upstream step.
 NEEDED = {name: {"default": REQUIRED} for name in ("data_uri", "label")}
 
 ONCE = PipelineStep(

@@ -1,4 +1,4 @@
-"""What follows the gate: an approved model is published, registered and served."""
+"""Steps after the gate: an approved model is published, registered and served."""
 
 from kfp import dsl
 from kfp.dsl.base_component import BaseComponent
@@ -9,7 +9,7 @@ from components.deployment.register_model import register_model
 from pipelines.form import Parameter, Values, as_pipeline, bind, merged, parameters_of
 from pipelines.pods import Settings, configure_pod
 
-# What a form may leave empty, though the component cannot: then nothing is registered.
+# Optional in a form, though not for the component: if empty, nothing is registered.
 REGISTRY = merged(
     parameters_of(register_model, leave_out=("model_uri", "run_id", "run_name")),
     changed={"registry_url": {"default": ""}},
@@ -64,7 +64,7 @@ def _build_deploying(settings: Settings) -> BaseComponent:
     """Return the pipeline of the step that serves a published model."""
 
     def deploy(values: Values) -> None:
-        # Not retried: that would be once more serving_timeout.
+        # Not retried, as that would wait for serving_timeout once more.
         configure_pod(bind(deploy_model, values), values, settings, is_control=True, is_retried=False)
 
     return as_pipeline(

@@ -38,19 +38,19 @@ DESCRIBED = {
 
 
 def build_score(settings: Settings, name: str) -> Callable[[Values], Outputs]:
-    """Return what scores the files of a form's values."""
+    """Return a function that adds the tasks to score the files of a form's values."""
 
     def score(values: Values) -> Outputs:
         plan = configure_pod(bind(plan_scoring, values), values, settings, is_retried=False)
         with dsl.ParallelFor(plan.output, name="score", parallelism=settings.parallelism) as part:
             scored = configure_pod(bind(predict_parquet, values, part=part), values, settings).after(plan)
         summary = configure_pod(bind(summarize_scores, values), values, settings).after(scored)
-        # Behind the summary, so that its report is there to show why the gate failed.
+        # After the summary, whose report shows why the gate failed.
         done = configure_pod(bind(complete_scores, values), values, settings, is_retried=False).after(summary)
         found = summary.outputs
         return Outputs(done.outputs["rows"], found["average_precision"], found["max_psi"], found["report"])
 
-    # kfp's local runner hands a loop no output of a task but its items: the date has to come from outside.
+    # kfp's local runner passes a loop no task outputs but its items, so the date comes from outside.
     scoring = as_pipeline(
         score,
         name=f"{name}-parts",

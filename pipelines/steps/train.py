@@ -25,10 +25,10 @@ from pipelines.steps import TrainingStep
 
 PARAMETERS = merged(parameters_of(train_fastkan, leave_out=("checkpoint_key", "data_fingerprint")), TRAINING_STEP)
 
-# Of no use to training: it makes the cache tell data apart, which a URI alone does not.
+# Not used by training; it makes the cache distinguish data, which a URI alone does not.
 KNOWN_BY = Parameter(name="data_fingerprint", type=str, description="Fingerprint of the data.")
 
-# Argo gives every pod the name of its workflow, of which each run of a pipeline has one.
+# Argo labels every pod with the name of its workflow; each run of a pipeline has its own workflow.
 WORKFLOW = "metadata.labels['workflows.argoproj.io/workflow']"
 
 SWEEP_SETTINGS = Parameter(
@@ -40,7 +40,7 @@ SWEEP_SETTINGS = Parameter(
 
 
 class Trained(NamedTuple):
-    """What a sweep hands on."""
+    """Outputs of a sweep."""
 
     model: dsl.Model
 
@@ -53,7 +53,7 @@ def check(component: BaseComponent, values: Values, settings: Settings) -> Any:
 
 
 def _of_nodes(settings: Settings) -> Values:
-    """Return what the nodes of a training are given that is not in the form."""
+    """Return the nodes' settings that are not in the form."""
     volume = {"mount_path": VOLUME_PATH} if settings.volume else {}
     return volume | ({"run_as_user": settings.run_as_user} if settings.run_as_user else {})
 
@@ -62,7 +62,7 @@ def _train_once(settings: Settings, name: str, *, in_sweep: bool = False) -> Any
     def train(values: Values, prepared: Any) -> Any:
         task = bind(train_fastkan, values, prepared=prepared, checkpoint_key=name)
         if in_sweep:
-            # MLflow shows the runs of one pipeline's run under one parent.
+            # Lets MLflow show all runs of a pipeline's run under one parent.
             kubernetes.use_field_path_as_env(task, SWEEP_VARIABLE, WORKFLOW)
         return place_training(task, values, settings).outputs["model"]
 
@@ -79,7 +79,7 @@ def _sweep(settings: Settings, name: str) -> Any:
         best = choose_best_run(models=dsl.Collected(model))
         return Trained(configure_pod(best, values, settings, is_control=True).outputs["model"])
 
-    # kfp's local runner hands a loop no output of a task but its items: the fingerprint has to come from outside.
+    # kfp's local runner passes a loop no task outputs but its items, so the fingerprint comes from outside.
     sweep = as_pipeline(
         best_of,
         name=f"{name}-runs",
@@ -102,7 +102,7 @@ def _train_on_nodes(settings: Settings, _: str) -> Any:
 
     def train(values: Values, prepared: Any) -> Any:
         task = bind(train_fastkan_nodes, values, prepared=prepared, **_of_nodes(settings))
-        # Not retried: that would be another job with its restarts, and once more timeout_seconds.
+        # Not retried, as that would create another job with its own restarts and timeout_seconds.
         task = configure_pod(task, values, settings, cached=True, is_control=True, is_retried=False)
         return task.outputs["model"]
 

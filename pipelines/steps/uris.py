@@ -7,7 +7,7 @@ from pipelines.pods import VOLUME_PATH, Settings, configure_pod
 
 def resolve(values: Values, settings: Settings) -> Values:
     """Return the values of a form, its URIs checked and {date} in them replaced by the date of the run."""
-    # Not kfp's placeholder for the time of a run: servers before 2.17 and the local runner do not fill it in.
+    # kfp's placeholder for the time of a run is not filled in by servers before 2.17 and by the local runner.
     task = bind(resolve_uris, values, volume_path=VOLUME_PATH if settings.volume else "")
     resolved = configure_pod(task, values, settings, is_control=True, is_retried=False)
     return {

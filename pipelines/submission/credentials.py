@@ -9,7 +9,7 @@ from kfp.client import KF_PIPELINES_SA_TOKEN_ENV, KF_PIPELINES_SA_TOKEN_PATH, To
 
 
 class RefusedError(Exception):
-    """The submission is wrong, or the server does not take it; trying again would change nothing."""
+    """The submission is wrong, or the server refuses it; a retry would not help."""
 
 
 @dataclass(kw_only=True)
@@ -34,12 +34,12 @@ class Credentials(TokenCredentialsBase):  # type: ignore[misc]
         return text
 
     def refresh_api_key_hook(self, config: Any) -> None:
-        """Put the token as it is now into a client's configuration."""
+        """Put the current token into a client's configuration."""
         if self.token_file:
             config.api_key["authorization"] = self._read(self.token_file)
 
     def clean(self, text: str) -> str:
-        """Return ``text`` without secrets, and without what would confuse a terminal or XML."""
+        """Return ``text`` without secrets, and without characters that would confuse a terminal or XML."""
         for secret in sorted(self.secrets, key=len, reverse=True):
             text = text.replace(secret, "***")
         return "".join(letter if letter.isprintable() or letter in "\n\t" else " " for letter in text)
@@ -50,14 +50,14 @@ class Credentials(TokenCredentialsBase):  # type: ignore[misc]
         except (OSError, UnicodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "not a text file"
             raise RefusedError(f"{path}: {reason}") from None
-        # A line end inside would raise an error that quotes the whole header.
+        # A line end inside would cause an error that quotes the whole header.
         if not text or not text.isascii() or not text.isprintable():
             raise RefusedError(f"{path}: expected one line of ASCII text")
         self._remember(text)
         return text
 
     def _remember(self, secret: str) -> None:
-        # Shorter ones are no secrets, and would blacken ordinary words.
+        # Shorter texts are no secrets, and would mask ordinary words.
         if len(secret) >= 6:
             self.secrets.add(secret)
 

@@ -10,7 +10,7 @@ from pipelines.submission.watch import RunOutcome, TaskRun, Watched
 
 @dataclass(kw_only=True)
 class Submission:
-    """Where a submission stands; what did not happen yet is empty."""
+    """State of a submission; fields are empty until they are known."""
 
     pipeline: str
     version: str
@@ -22,7 +22,7 @@ class Submission:
 
 
 def write_summary(path: Path, submission: Submission, watched: Watched | None) -> None:
-    """Write all there is to know as JSON; ``watched`` is None for a run that is not waited for."""
+    """Write the whole outcome as JSON; ``watched`` is None for a run that is not waited for."""
     write_json(
         path,
         asdict(submission)
@@ -36,7 +36,7 @@ def write_summary(path: Path, submission: Submission, watched: Watched | None) -
 
 
 def write_junit(path: Path, submission: Submission, watched: Watched) -> None:
-    """Write a test suite with a test case for each task; what went wrong outside the tasks is one of its own."""
+    """Write a test suite with a test case for each task, and one for failures outside the tasks."""
     suite = ElementTree.Element("testsuite", name=submission.pipeline)
     for task in watched.tasks:
         _add_case(suite, submission.pipeline, task)

@@ -1,4 +1,4 @@
-"""A Kubeflow Pipelines server over the kfp SDK: patient with networks, idempotent by name, quiet about secrets."""
+"""A Kubeflow Pipelines server, over the kfp SDK: with retries, idempotent by name, and without secrets in output."""
 
 import json
 import logging
@@ -19,37 +19,37 @@ from pipelines.submission.credentials import Credentials, RefusedError
 
 T = TypeVar("T")
 
-# Seconds until a connection stands, and until it answers; the SDK alone would wait forever.
+# Time-outs in seconds for the connection and for an answer; the SDK has none.
 REQUEST_TIMEOUT = (10, 60)
 
-# Client errors that go away: 409 is another job that uploads the same version right now.
+# Temporary client errors; 409: another job is uploading the same version.
 PASSING = {408, 409, 425, 429}
 
 FAILURES = (kfp_server_api.OpenApiException, urllib3.exceptions.HTTPError, OSError)
 
-# Of the pause between two questions: a busy server gets time, and its answer is still seen within seconds.
+# Growth of the pause between requests: a busy server gets time, and its answer is still seen within seconds.
 GROWTH = 1.5
 
 
 class UnreachableError(Exception):
-    """The server could not be reached, or did not answer in order, for as long as patience went."""
+    """The server could not be reached, or gave no valid answer, until the patience ended."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pace:
-    """How long to wait, in seconds."""
+    """Times to wait, in seconds."""
 
     first: float = 2.0
-    """Before the second question; each further one waits half as long again."""
+    """Pause before the second request; each further pause is half as long again."""
 
     slowest: float = 30.0
-    """Between two questions at most."""
+    """Longest pause between requests."""
 
     patience: float = 300.0
-    """For an answer, while a run is watched."""
+    """Patience for an answer while a run is watched."""
 
     setup_patience: float = 60.0
-    """For an answer, before there is a run."""
+    """Patience for an answer before there is a run."""
 
     def next(self, delay: float) -> float:
         """Return the delay that follows ``delay``."""
@@ -57,7 +57,7 @@ class Pace:
 
 
 class _Client(kfp.Client):  # type: ignore[misc]
-    """The SDK's client, which asks once instead of five times and leaves the home folder alone."""
+    """The SDK's client, with one attempt instead of five, and without access to the home folder."""
 
     def get_kfp_healthz(self, sleep_duration: int = 0) -> Any:  # noqa: ARG002
         return self.healthzs.healthz_service_get_healthz(_request_timeout=REQUEST_TIMEOUT)
@@ -82,7 +82,7 @@ class PipelinesServer:
         self.credentials = credentials
         self.pace = pace
         cookies = credentials.cookies
-        # It would warn of each attempt; the error at the end says what happened.
+        # Hides a warning for each attempt; the error at the end says what happened.
         logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)
 
         def connect() -> _Client:
@@ -90,7 +90,7 @@ class PipelinesServer:
                 warnings.simplefilter("ignore", FutureWarning)
                 return _Client(
                     host=self.host,
-                    namespace=namespace or "kubeflow",  # the SDK's word for none given
+                    namespace=namespace or "kubeflow",  # the SDK's default if none is given
                     cookies=cookies,
                     ssl_ca_cert=str(ca) if ca else None,
                     credentials=credentials if credentials.token_file else None,
@@ -100,11 +100,11 @@ class PipelinesServer:
         self.namespace: str | None = namespace or self._client.get_user_namespace() or None
 
     def ensure_version(self, package: Path, pipeline: str, version: str) -> tuple[str, str]:
-        """Return the ids of a pipeline and its version, by their names, uploading what is not there."""
+        """Return the ids of a pipeline and its version, found by name, and upload what is missing."""
         return self.patiently(lambda: self._ensure_version(package, pipeline, version), self.pace.setup_patience)
 
     def ensure_experiment(self, name: str) -> str:
-        """Return the id of an experiment, by its name, creating it where there is none."""
+        """Return the id of an experiment, found by name, and create it if it is missing."""
         return self.patiently(lambda: self._ensure_experiment(name), self.pace.setup_patience)
 
     def create_run(
@@ -112,7 +112,7 @@ class PipelinesServer:
     ) -> tuple[str, str]:
         """Start a run of a pipeline's version; return its id and its address.
 
-        Not tried again: a lost answer may have been that of a run that started.
+        Not retried, because a run may have started although its answer was lost.
 
         Args:
             name: Of the run.
@@ -138,7 +138,7 @@ class PipelinesServer:
         return run_id, f"{self.host}/#/runs/details/{run_id}"
 
     def get_run(self, run_id: str, patience: float) -> Any:
-        """Return a run as it stands now."""
+        """Return the current state of a run."""
 
         def get() -> Any:
             run = self._call(self._client.runs.run_service_get_run, run_id=run_id)
@@ -148,7 +148,7 @@ class PipelinesServer:
         return self.patiently(get, patience)
 
     def patiently(self, action: Callable[[], T], patience: float) -> T:
-        """Do ``action`` until the server answers.
+        """Repeat ``action`` until the server answers.
 
         Raises:
             RefusedError: It answers, and says no.
@@ -201,7 +201,7 @@ class PipelinesServer:
         if not isinstance(error, kfp_server_api.ApiException) or not error.status:
             reason = getattr(error, "reason", None) or error
             return self.credentials.clean(f"{self.host}: {type(error).__name__}: {reason}")
-        # Headers of the answer, which the SDK's own text of the error has, may set cookies.
+        # The SDK's own text of the error is not used, as it has the answer's headers, which may set cookies.
         text = f"{self.host} answers {error.status} {error.reason or ''}".rstrip()
         try:
             body = json.loads(error.body)
@@ -212,7 +212,7 @@ class PipelinesServer:
 
 
 def address_of(host: str) -> str:
-    """Return an address to which paths can be added, and which may be printed."""
+    """Return the address without a final slash, to extend and to print; refuse one with credentials or a query."""
     try:
         parts = urlsplit(host)
         if parts.scheme in ("http", "https") and parts.hostname and "@" not in host and not parts.query:
@@ -230,13 +230,13 @@ def _check_certificates(path: Path) -> None:
 
 
 def _is_refusal(error: BaseException) -> bool:
-    """Return whether the server answered, and said no."""
+    """Return whether the server answered with a refusal."""
     status: int = getattr(error, "status", None) or 0
     return 0 < status < 500 and status not in PASSING
 
 
 def _may_pass(error: BaseException) -> bool:
-    """Return whether waiting may mend an error: not a refusal, and not one of certificates."""
+    """Return whether an error may be temporary: no refusal, and not about certificates."""
     reason = getattr(error, "reason", None)
     return isinstance(error, FAILURES) and not (
         _is_refusal(error)
@@ -256,7 +256,7 @@ def _id_by_name(found: list[Any] | None, name: str, key: str) -> str | None:
 
 
 def _identified(identifier: str | None) -> str:
-    """Return an id of the server; a login page gives none, and the SDK takes it for an answer."""
+    """Return an id from the server, or fail if there is none: the SDK takes a login page for an answer."""
     if not identifier:
         raise RefusedError("the answer is not from Kubeflow Pipelines, perhaps a login page; check --host and token")
     return identifier

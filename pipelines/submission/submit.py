@@ -39,7 +39,7 @@ parameters, or the server rejected the request (400, 401, 403, 404); 3 the run w
 
 @dataclass(kw_only=True)
 class Request:
-    """What is asked for, checked: nothing was sent yet."""
+    """A checked request; nothing was sent yet."""
 
     package: Path
     spec: dict[str, Any]
@@ -48,7 +48,7 @@ class Request:
 
     @property
     def name(self) -> str:
-        """What Kubeflow calls the pipeline."""
+        """Name of the pipeline in Kubeflow."""
         return str(self.spec["pipelineInfo"]["name"])
 
 
@@ -116,7 +116,7 @@ def submit_command(
 
 
 def prepare(submission: Submission, params: Sequence[str]) -> Request:
-    """Find and check everything that needs no server, and fill in the names that were not given.
+    """Make all checks that need no server, and choose the names that were not given.
 
     Raises:
         RefusedError: The name of the experiment or of the service account is not valid.
@@ -128,13 +128,13 @@ def prepare(submission: Submission, params: Sequence[str]) -> Request:
         raise RefusedError(f"--run-as must be {OPTIONAL_NAME_RULE.expected}, got {submission.service_account!r}")
     package = package_named(submission.pipeline)
     content = package.read_bytes()
-    # A second document has what is specific to Kubernetes.
+    # The first document is the pipeline; a second one has settings for Kubernetes.
     spec = next(yaml.load_all(content, Loader=LOADER))
     inputs = spec["root"].get("inputDefinitions", {}).get("parameters", {})
     parameters = read_parameters(inputs, params)
     if fault := find_unshared_uri(with_defaults(inputs, parameters), VOLUME_PATH if "pvc_name" in inputs else ""):
         raise ArgumentError(fault)
-    # The same file is the same version: submitting it again uploads nothing.
+    # A hash of the file, so that submitting the same file again uploads nothing.
     submission.version = submission.version or hashlib.sha256(content).hexdigest()[:12]
     stamp = time.strftime("%Y-%m-%d %H-%M-%S")
     submission.run_name = submission.run_name or f"{submission.pipeline} {submission.version[:12]} {stamp}"
@@ -150,7 +150,7 @@ def _show(request: Request) -> None:
 def submit(
     request: Request, server: PipelinesServer, timeout: float | None, say: Callable[[str], None], *, wait: bool
 ) -> Watched | None:
-    """Start the run, and follow it to its end if ``wait``; the submission learns its id and address on the way."""
+    """Start the run, and follow it to its end if ``wait``; store its id and address in the submission."""
     submission = request.submission
     pipeline, version = server.ensure_version(request.package, request.name, submission.version)
     say(f"pipeline {request.name}, version {submission.version}")
@@ -163,7 +163,7 @@ def submit(
 
 
 def _finish(submission: Submission, watched: Watched | None, summary: Path | None, junit: Path | None) -> None:
-    """Write the files, show what went wrong, and leave with the exit code of the outcome."""
+    """Write the files, show failures, and exit with the code of the outcome."""
     try:
         if summary:
             write_summary(summary, submission, watched)

@@ -1,4 +1,4 @@
-"""Follow a run to its end: its state, its tasks, and the one outcome that all of it comes to."""
+"""Follow a run to its end: its state, its tasks, and the single outcome of all."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -10,7 +10,7 @@ from pipelines.submission.server import PipelinesServer, UnreachableError
 
 
 class RunOutcome(Enum):
-    """How a submission ended, with the exit code that says so."""
+    """Outcome of a submission, with its exit code."""
 
     SUCCEEDED = 0
     FAILED = 1
@@ -20,7 +20,7 @@ class RunOutcome(Enum):
     UNREACHABLE = 5
 
 
-# The states a run stays in.
+# Final states of a run.
 FINAL = {
     "SUCCEEDED": RunOutcome.SUCCEEDED,
     "FAILED": RunOutcome.FAILED,
@@ -31,7 +31,7 @@ FINAL = {
 
 @dataclass(kw_only=True)
 class TaskRun:
-    """A step of the pipeline, as far as the server told."""
+    """A step of the pipeline, with what the server has told."""
 
     name: str
     state: str = "PENDING"
@@ -41,7 +41,7 @@ class TaskRun:
 
 @dataclass(kw_only=True)
 class Watched:
-    """What is known of a run."""
+    """The state of a run, as far as it is known."""
 
     outcome: RunOutcome
     message: str = ""
@@ -51,13 +51,13 @@ class Watched:
 def watch(
     server: PipelinesServer, run_id: str, task_names: Iterable[str], timeout: float | None, say: Callable[[str], None]
 ) -> Watched:
-    """Ask for a run until it ends, ``timeout`` seconds are over, or the server does not answer for long.
+    """Poll a run until it ends, ``timeout`` seconds are over, or the server does not answer for long.
 
     Raises:
         RefusedError: The server no longer lets the run be seen.
     """
-    # Not the SDK's wait_for_run_completion: it returns after a failed run as after a good one, and never after a
-    # cancelled one.
+    # Not the SDK's wait_for_run_completion, which treats failed runs like successful ones, and never returns for
+    # cancelled ones.
     start = time.monotonic()
     end = start + timeout if timeout is not None else float("inf")
     names, delay = list(task_names), server.pace.first
@@ -88,13 +88,13 @@ def watch(
 
 
 def read_tasks(run: Any, names: Iterable[str], clean: Callable[[str], str]) -> list[TaskRun]:
-    """Return the tasks ``names`` of a run, and what else of it failed, such as a driver.
+    """Return the tasks ``names`` of a run, and its other failed parts, such as a driver.
 
-    A task fails with the error of what runs inside it: the server has the container as a child of the task.
+    A task's error is that of its container, which the server has as a child of the task.
     """
     details = list(run.run_details.task_details or []) if run.run_details else []
     details.sort(key=lambda detail: detail.create_time.timestamp() if detail.create_time else 0.0)
-    latest = {detail.display_name: detail for detail in details}  # of a task tried again, the last
+    latest = {detail.display_name: detail for detail in details}  # for a retried task, the last attempt
     tasks, told = [], set()
     for name in names:
         detail = latest.get(name)
@@ -103,7 +103,7 @@ def read_tasks(run: Any, names: Iterable[str], clean: Callable[[str], str]) -> l
             continue
         inside = list(_inside(detail, details))
         told |= {id(child) for child in inside}
-        # The innermost says most.
+        # The innermost error is the most specific one.
         error = next(filter(None, (_message(child.error) for child in reversed(inside))), "")
         tasks.append(_task(detail, clean(error)))
     others = [detail for detail in details if detail.state == "FAILED" and id(detail) not in told]
@@ -115,7 +115,7 @@ def read_tasks(run: Any, names: Iterable[str], clean: Callable[[str], str]) -> l
     ]
 
 
-# With a limit on the depth: an answer in which tasks contain each other would never end.
+# The depth is limited, because an answer with a cycle of tasks would never end.
 def _inside(detail: Any, details: list[Any], depth: int = 8) -> Iterator[Any]:
     """Yield a task and what runs inside it."""
     yield detail
