@@ -13,6 +13,7 @@ from dkan_core.errors import DataError
 from dkan_core.evaluation.metrics import finite_numbers
 from dkan_core.model.model_folder import CARD, check_model_replaceable
 from dkan_core.model.saved_model import SavedModel, Share, write_model_files
+from dkan_core.report.templating import as_text
 from dkan_core.utils.file_names import METRICS
 from dkan_core.utils.schemas import Schema, read_json
 from dkan_core.utils.storage.outputs import OWN_FOLDERS, entries, foreign_contents
@@ -42,7 +43,8 @@ def publish(model: str | Path, to: str | Path, metrics: Mapping[str, Any] | None
         read = SavedModel(source).files
         files = {name: read.read(name) for name in read.files}
         if numbers := finite_numbers(metrics or {}):
-            rows = "\n".join(f"| {name} | {value} |" for name, value in numbers.items())
+            # In the order of their names: Kubeflow hands on metrics in any order.
+            rows = "\n".join(f"| {name} | {as_text(value)} |" for name, value in sorted(numbers.items()))
             files[CARD] = TESTED_TABLE.sub(b"", files.get(CARD, b"")) + f"{TESTED}{rows}\n".encode()
         # After reading the model, so that a damaged model is reported first, whatever lies at the target.
         check_model_replaceable(to, overwrite=True)

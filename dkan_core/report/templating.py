@@ -23,6 +23,8 @@ from dkan_core.utils.hints import brief
 if TYPE_CHECKING:
     from jinja2 import Environment
 
+# Up to here, a float holds every whole number.
+EXACT = 2.0**53
 # The heading of a section, whose text is escaped already.
 HEADING = re.compile(r"<h2>(.*?)</h2>")
 
@@ -59,7 +61,7 @@ def _environment() -> "Environment":
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters |= {"count": "{:,}".format, "score": score, "text": _text}
+    environment.filters |= {"count": "{:,}".format, "score": score, "text": as_text}
     environment.filters |= {"headings": headings, "anchored": anchored, "hash_source": hash_source}
     environment.filters |= {"digits": digits_of, "brief": brief}
     return environment
@@ -145,11 +147,11 @@ def score(value: float | None, digits: int = 4) -> str:
     return f"{value:.{digits - 1}g}" if 0 < abs(value) < 10.0 ** (1 - digits) else f"{value:.{digits}f}"
 
 
-def _text(value: Any) -> str:
-    """Write a setting or a fact.
+def as_text(value: Any) -> str:
+    """Write a setting or a fact; a whole number in full, also as a float, which counts are in Kubeflow's metrics.
 
-    >>> [_text(value) for value in (1200, "a<b", None, True, 1 / 3)]
-    ['1,200', 'a<b', '–', 'yes', '0.333333']
+    >>> [as_text(value) for value in (1200, "a<b", None, True, 1 / 3, 1e8)]
+    ['1,200', 'a<b', '–', 'yes', '0.333333', '100,000,000']
     """
     if value is None:
         return "–"
@@ -158,5 +160,6 @@ def _text(value: Any) -> str:
     if isinstance(value, Integral):
         return f"{int(value):,}"
     if isinstance(value, Real):
-        return f"{float(value):.6g}"
+        number = float(value)
+        return f"{number:,.0f}" if number.is_integer() and abs(number) < EXACT else f"{number:.6g}"
     return str(value)

@@ -38,6 +38,17 @@ def test_card_has_one_table_of_the_last_test(trained: TrainResult, tmp_path: Pat
     assert text.count("| test metric |") == 1
 
 
+def test_card_has_whole_counts_in_the_same_order_whatever_order_metrics_come_in(
+    trained: TrainResult, tmp_path: Path
+) -> None:
+    metrics = {"rows": 12_345_678.0, "average_precision": 0.97, "brier": 0.1234567891}
+    publish(trained.model, tmp_path / "one", metrics)
+    publish(trained.model, tmp_path / "other", dict(reversed(metrics.items())))
+    card = (tmp_path / "one" / "README.md").read_text()
+    assert card.endswith("| average_precision | 0.97 |\n| brier | 0.123457 |\n| rows | 12,345,678 |\n")
+    assert card == (tmp_path / "other" / "README.md").read_text()
+
+
 def test_damaged_model_is_not_published(trained: TrainResult, tmp_path: Path) -> None:
     publish(trained.model, tmp_path / "whole")
     weights = tmp_path / "whole" / "model.safetensors"

@@ -10,7 +10,7 @@ import torch
 
 from dkan_core import DataError, OutputError, TrainResult
 from dkan_core.model import saved_model
-from dkan_core.model.saved_model import SavedModel, save_model
+from dkan_core.model.saved_model import SavedModel, model_card, save_model
 from tests import warm
 
 FILES = {"model.safetensors", "config.json", "preprocessor.json", "metrics.json", "README.md", "files.json"}
@@ -48,6 +48,12 @@ def test_folder_holds_what_the_contract_says_and_no_pickle(trained: TrainResult)
     assert {path.name for path in folder.iterdir()} == FILES
     assert not any(path.read_bytes().startswith(b"\x80") or b"pickle" in path.read_bytes() for path in folder.iterdir())
     assert "| average_precision |" in (folder / "README.md").read_text()
+
+
+def test_card_has_every_digit_of_a_count(trained: TrainResult) -> None:
+    saved = SavedModel(Path(trained.model))
+    card = model_card(saved.config, saved.preprocessor, {**saved.metrics, "rows": 12_345_678})
+    assert "| rows | 12,345,678 |" in card
 
 
 @pytest.mark.parametrize("delay", [0.0, 0.013, 0.04, 0.11])
