@@ -5,9 +5,11 @@ Run-time parameters set them; those that Kubernetes takes only from the compiled
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from kfp import kubernetes
 from kfp.dsl import PipelineTask
+from kfp.dsl.pipeline_channel import PipelineChannel
 
 from components.image import IMAGE
 from dkan_core.utils.storage.credentials import CONFIG_KEYS, SECRET_KEYS, SECRET_PATH, own_name
@@ -149,7 +151,7 @@ def configure_pod(
 
     Args:
         task: The step.
-        values: The form: at least the parameters of ``STEP``.
+        values: The form: at least the parameters of ``STEP``, each as a placeholder or as a plain value.
         settings: What is fixed when the pipeline is compiled.
         cached: Whether its outputs depend on nothing but its inputs.
         prefix: How the parameters of its resources and its nodes begin.
@@ -166,8 +168,7 @@ def configure_pod(
     else:
         cpu, memory = values[f"{prefix}cpu"], values[f"{prefix}memory"]
         task.set_cpu_limit(cpu).set_memory_limit(memory)
-        # The SDK passes only registered parameters into a loop or condition, and does not register image and resources.
-        task.register_pipeline_channels([cpu, memory])
+        _register(task, cpu, memory)
     secret, config_map = values["secret_name"], values["config_map_name"]
     # Optional: if pods have rights from a service account, there may be no Secret and no ConfigMap.
     # Under dkan's own names, because Kubeflow's launcher in the same container uses AWS_... for its artifacts.
@@ -185,7 +186,7 @@ def configure_pod(
         kubernetes.add_pod_annotation(task, name, value)
     if settings.volume:
         kubernetes.mount_pvc(task, values["pvc_name"], VOLUME_PATH)
-    task.register_pipeline_channels([values["image"]])
+    _register(task, values["image"])
     if is_retried:
         task.set_retry(
             settings.retries,
@@ -196,6 +197,11 @@ def configure_pod(
     return task
 
 
+def _register(task: PipelineTask, *values: Any) -> None:
+    """Have the SDK pass parameters into a loop or condition, which it does not do for images and resources."""
+    task.register_pipeline_channels([value for value in values if isinstance(value, PipelineChannel)])
+
+
 def place_training(task: PipelineTask, values: Values, settings: Settings) -> PipelineTask:
     """Give the training step GPUs, shared memory, and its own resources and nodes.
 
@@ -203,7 +209,7 @@ def place_training(task: PipelineTask, values: Values, settings: Settings) -> Pi
     """
     configure_pod(task, values, settings, cached=True, prefix="")
     task.set_accelerator_type(values["gpu_type"]).set_accelerator_limit(values["num_gpus"])
-    task.register_pipeline_channels([values["gpu_type"], values["num_gpus"]])
+    _register(task, values["gpu_type"], values["num_gpus"])
     kubernetes.empty_dir_mount(task, "shm", "/dev/shm", medium="Memory", size_limit=settings.shm_size)
     if settings.timeout:
         kubernetes.set_timeout(task, settings.timeout)

@@ -5,15 +5,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kfp import compiler
+from kfp import compiler, dsl
 
+from components.data_processing.prepare_parquet import prepare_parquet
+from components.training.train_fastkan import train_fastkan
 from pipelines.compiled import ROOT, read_documents
 from pipelines.factory import build_pipeline
 from pipelines.lint import lint
-from pipelines.pods import VOLUME_PATH, Settings
+from pipelines.pods import STEP, TRAINING_STEP, VOLUME_PATH, Settings, configure_pod, place_training
 from pipelines.steps import prepare, train
+from tests.pipelines.pods import pods_of
 
 TRAIN = "exec-train-fastkan"
+GPUS = {"pool": "gpu"}
 
 
 def compiled(path: Path, **options: Any) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -53,6 +57,25 @@ def test_settings_reach_the_file(tmp_path: Path) -> None:
         assert pod["podMetadata"]["annotations"] == {"karpenter.sh/do-not-disrupt": "true"}
         assert pod["securityContext"]["runAsUser"] == "1000"
         assert pod["pvcMount"][0]["pvcNameParameter"] == {"componentInputParameter": "pvc_name"}
+
+
+def test_steps_of_another_pipeline_are_configured_with_plain_values(tmp_path: Path) -> None:
+    values = {each.name: each.default for each in (*STEP, *TRAINING_STEP)} | {"image": "dkan:9", "node_selector": GPUS}
+
+    @dsl.pipeline
+    def own(data_uri: str, num_gpus: str = "2") -> None:
+        prepared = configure_pod(prepare_parquet(data_uri=data_uri, label="late"), values, Settings())
+        trained = train_fastkan(prepared=prepared.outputs["prepared"], num_gpus=num_gpus)
+        place_training(trained, {**values, "num_gpus": num_gpus}, Settings(shm_size="16Gi"))
+
+    compiler.Compiler().compile(own, str(tmp_path / "own.yaml"))
+    assert lint(tmp_path / "own.yaml") == []
+    pod = pods_of(tmp_path / "own.yaml", data_uri="s3://bucket/flights")["train-fastkan"]["spec"]
+    (main,) = pod["containers"]
+    assert (main["image"], pod["nodeSelector"]) == ("dkan:9", GPUS)
+    assert main["resources"]["limits"] == {"cpu": "4", "memory": "16Gi", "nvidia.com/gpu": "2"}
+    assert "DKAN_AWS_ACCESS_KEY_ID" in {each["name"] for each in main["env"]}
+    assert "/dev/shm" in {each["mountPath"] for each in main["volumeMounts"]}
 
 
 def test_form_is_changed_by_name(tmp_path: Path) -> None:
