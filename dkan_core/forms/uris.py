@@ -46,8 +46,8 @@ def find_unshared_uri(form: Mapping[str, Any], volume_path: str = "") -> str:
 
 
 def find_invalid_uri(form: Mapping[str, Any]) -> str:
-    """Return an error for the first URI that equals another one, or contains {date} where that is not allowed."""
-    return _misplaced_date(form) or _duplicate_uri(form)
+    """Return an error for the first URI that cannot be written, equals another one, or may not contain {date}."""
+    return _misplaced_date(form) or _read_only_uri(form) or _duplicate_uri(form)
 
 
 def resolve_uris(form: Mapping[str, Any], volume_path: str = "") -> tuple[str, ...]:
@@ -61,7 +61,8 @@ def resolve_uris(form: Mapping[str, Any], volume_path: str = "") -> tuple[str, .
         Those of ``DATED``, with the same date, today's in UTC, in place of each ``{date}``.
 
     Raises:
-        ConfigError: A path is inside this pod, a scheme is unknown, a URI may have no date, or two URIs are the same.
+        ConfigError: A path is inside this pod, a scheme is unknown, a URI cannot be written or may have no date, or two
+            URIs are the same.
     """
     if fault := find_invalid_uri(form):
         raise ConfigError(fault)
@@ -81,6 +82,22 @@ serving_uri"
     for name in (*READ, *WRITTEN, "registered_name"):
         if name not in DATED and DATE in (form.get(name) or ""):
             return f"parameter {name!r} cannot have a date; {DATE} may be in {', '.join(DATED)}"
+    return ""
+
+
+def _read_only_uri(form: Mapping[str, Any]) -> str:
+    """Return an error if a step would write over HTTP.
+
+    >>> _read_only_uri({"data_uri": "https://host/flights.parquet", "publish_uri": "https://bucket.host/late"})
+    "parameter 'publish_uri' is written, but http and https can only be read; give a URI such as s3://bucket/folder, \
+got 'https://bucket.host/late'"
+    """
+    for name in WRITTEN:
+        if (form.get(name) or "").startswith(("http://", "https://")):
+            return (
+                f"parameter {name!r} is written, but http and https can only be read; "
+                f"give a URI such as s3://bucket/folder, got {form[name]!r}"
+            )
     return ""
 
 

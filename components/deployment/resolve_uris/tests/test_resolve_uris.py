@@ -85,6 +85,7 @@ def test_uri_that_pods_share_is_let_through(monkeypatch: pytest.MonkeyPatch, for
         ({"max_psi": -1.0}, "'max_psi' must be at least 0, got -1.0"),
         ({"checkpoint_uri": "s3://b/{date}"}, "'checkpoint_uri' cannot have a date"),
         ({"data_uri": "s3://b/rows", "publish_uri": "s3://b/rows/"}, "'publish_uri' must differ from 'data_uri'"),
+        ({"checkpoint_uri": "https://b.s3.example/c"}, "'checkpoint_uri' is written, but http and https can only"),
     ],
 )
 def test_what_would_fail_after_training_is_refused_before_it(form: dict[str, Any], message: str) -> None:
