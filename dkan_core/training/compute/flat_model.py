@@ -128,8 +128,7 @@ class Replica:
         of_rows = tuple(
             (name, array.dtype, array.flags.c_contiguous, *array.shape[1:]) for name, array in arrays.items()
         )
-        settings = (config.pos_weight, config.label_weights, config.precision)
-        key = (*buffers, *of_rows, self.model.training, *settings)
+        key = (*buffers, *of_rows, self.model.training, config)
         if key not in self._steps:
             if len(self._steps) == KEPT_BUFFERS:
                 self._steps.clear()

@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 import torch
 
+from dkan_core.config import ResolvedTrainConfig
 from dkan_core.model.architecture import ModelConfig
 from dkan_core.model.prepared_step import PreparedStep, prepare_step
 from dkan_core.model.tabular import TabularFastKAN
 from dkan_core.training.compute import flat_model
 from dkan_core.training.compute.flat_model import Replica, flatten
 from dkan_core.training.compute.gradient import accumulate_gradient
-from dkan_core.utils.arrays import Float32
+from dkan_core.utils.arrays import Arrays, Float32
 from tests.model.architectures import CONFIG, PLAIN, changed
 from tests.native import needs_native
 from tests.settings import resolved
@@ -80,3 +81,23 @@ def test_other_models_and_rows_have_no_prepared_steps(monkeypatch: pytest.Monkey
         arrays = {name: tensor.to(types.get(name, tensor.dtype)).numpy() for name, tensor in batch.items()}
         Replica(model_of(architecture).train(), torch.device("cpu")).compute_gradient(arrays, resolved(labels=2))
     assert [each is None for each in found] == [True, True, True, False]
+
+
+@needs_native
+@pytest.mark.parametrize("changes", [{"pos_weight": 3.0}, {"label_weights": (2.0, 0.5)}, {"seed": 7}])
+def test_no_prepared_step_of_other_settings_is_used(changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the setting: none has to be known as one of the loss."""
+    found: list[ResolvedTrainConfig] = []
+
+    def noted(model: TabularFastKAN, arrays: Arrays, config: ResolvedTrainConfig) -> PreparedStep | None:
+        found.append(config)
+        return prepare_step(model, arrays, config)
+
+    monkeypatch.setattr(flat_model, "prepare_step", noted)
+    architecture = changed(CONFIG, binary=())
+    replica = Replica(model_of(architecture).train(), torch.device("cpu"))
+    arrays = {name: tensor.numpy() for name, tensor in batch_of(architecture, rows=20).items()}
+    configs = [resolved(labels=2), resolved(labels=2, **changes)]
+    for config in (*configs, *configs):
+        replica.compute_gradient(arrays, config)
+    assert found == configs
