@@ -34,10 +34,9 @@ from dkan_core.training.planning.probes.gradient import WorkerMeasurement
 from dkan_core.training.planning.probes.processes import ProbeProcesses, close_handles
 from dkan_core.training.roles.process_spec import ProcessSpec
 from dkan_core.training.setup.architecture import choose_architecture
-from dkan_core.training.setup.parameter_groups import decayed_ranges
+from dkan_core.training.setup.parameter_groups import parameter_groups
 from dkan_core.training.setup.placement import Placement
 from dkan_core.training.setup.untrained_model import untrained_model
-from dkan_core.training.state.adamw import ParameterGroups
 from dkan_core.training.state.parameter_store import initialize_store
 from dkan_core.training.state.shared_memory import MemoryShape, create_memory
 from dkan_core.utils.resources import available_cores, available_memory
@@ -195,7 +194,7 @@ def _process_spec(data: Path, manifest: PreparedData, config: ResolvedTrainConfi
         config=config,
         model=architecture.to_dict(),
         train_rows=rows,
-        groups=ParameterGroups(decayed=tuple(decayed_ranges(model, config, rows))),
+        groups=parameter_groups(model, config, rows),
         shape=shape,
         memory=memory.handle,
         device=config.device,

@@ -15,8 +15,11 @@ from hypothesis import strategies as st
 
 from dkan_core import ConfigError, DataError, Plan, TrainConfig, TrainingError, bench_sync, cli, plan, plan_slices
 from dkan_core.config import build_config
+from dkan_core.data.format.manifest import read_manifest
 from dkan_core.data.loading.order import slice_of
 from dkan_core.data.loading.prefetching import PREFETCH
+from dkan_core.model.architecture import ModelConfig
+from dkan_core.model.build import build_model
 from dkan_core.training.compute.flat_model import Replica, parameter_count
 from dkan_core.training.launcher.fork_server_client import ForkServer
 from dkan_core.training.planning import checking, measuring
@@ -28,8 +31,10 @@ from dkan_core.training.planning.measuring import Measurements
 from dkan_core.training.planning.plan import DeviceAssumptions
 from dkan_core.training.planning.probes import gradient
 from dkan_core.training.planning.probes.gradient import Probe, WorkerMeasurement
+from dkan_core.training.planning.probes.processes import close_handles
 from dkan_core.training.planning.slices import balance_slices
 from dkan_core.training.setup.defaults import resolve
+from dkan_core.training.setup.parameter_groups import parameter_groups
 from tests.command import check, dkan
 from tests.settings import resolved
 from tests.training.compute import test_device_steps
@@ -97,6 +102,15 @@ def test_an_additive_model_is_planned(prepared: Path, monkeypatch: pytest.Monkey
     found = plan(prepared, config, gpus=1)
     assert {each.scheme for each in found.predictions} == {scheme.name for scheme in SCHEMES}
     assert all(each.rows_per_second > 0 for each in found.predictions)
+
+
+def test_the_optimizer_is_measured_with_the_learning_rates_of_a_run(prepared: Path) -> None:
+    asked = TrainConfig(model="fastkan", hidden=(4,), device="cpu", workers=1, lr_multipliers=("network=0.5",))
+    config = resolve(asked, 398)
+    spec = measuring._process_spec(prepared, read_manifest(prepared), config)
+    close_handles(spec)
+    model = build_model(ModelConfig.from_dict(spec.model))
+    assert spec.groups == parameter_groups(model, config, spec.train_rows) and spec.groups.rates
 
 
 def test_check_holds_runs_against_predictions(prepared: Path) -> None:
