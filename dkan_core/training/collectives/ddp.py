@@ -14,6 +14,7 @@ from dkan_core.model.base import TabularModel
 from dkan_core.training.collectives.base import RoundInputs, RoundTotals, Strategy
 from dkan_core.training.communication.process_group import ProcessGroup
 from dkan_core.training.compute.flat_model import Replica
+from dkan_core.training.compute.gradient import parts_of
 from dkan_core.training.compute.loss import part_loss, total_weight
 from dkan_core.training.compute.pinned_memory import to_tensors
 
@@ -70,14 +71,11 @@ class DdpModel:
 
     def _backward_in_parts(self, batch: dict[str, Tensor], share: Tensor) -> Tensor:
         """Average the gradients of a batch's parts, the last one's while it is computed; return the loss."""
-        rows = len(batch["labels"])
-        size = max(1, -(-rows // self.config.accumulate))
         losses = []
         # At least once, also without rows: the other ranks wait for this one's part of the average.
-        starts = range(0, max(1, rows), size)
-        for start in starts:
-            part = {name: tensor[start : start + size] for name, tensor in batch.items()}
-            waits = nullcontext() if start == starts[-1] else self.model.no_sync()
+        parts = parts_of(batch, self.config)
+        for part in parts:
+            waits = nullcontext() if part is parts[-1] else self.model.no_sync()
             with waits, self.process_group.exit_on_peer_loss():
                 part_of_loss = part_loss(self.model, part, self.config, share)
                 torch.autograd.backward(part_of_loss)

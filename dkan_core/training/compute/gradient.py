@@ -25,8 +25,7 @@ def accumulate_gradient(
 def add_gradient(model: TabularModel, batch: dict[str, Tensor], config: ResolvedTrainConfig) -> tuple[Tensor, Tensor]:
     """Add the gradient of a batch's mean loss to the parameters' ``grad``; return that loss and its weight, scalars.
 
-    The rows, at least one, are computed in ``config.accumulate`` parts, fewer where there are too few rows, whose
-    gradients add up. The host waits for nothing here.
+    The rows, at least one, are computed in parts, whose gradients add up. The host waits for nothing here.
     """
     return add_in_parts(batch, config, lambda part, total: _add_part(model, part, config, total))
 
@@ -41,15 +40,18 @@ def add_in_parts(
         config: Says how many parts.
         add_part: Given a part and the batch's weight, adds a gradient and returns what the part adds to the loss.
     """
-    rows = len(batch["labels"])
     # The weight of the whole slice: the losses of its parts then add up to its mean.
     weight = total_weight(batch, config)
-    size = -(-rows // config.accumulate)
-    losses = []
-    for start in range(0, rows, size):
-        part = {name: tensor[start : start + size] for name, tensor in batch.items()}
-        losses.append(add_part(part, weight))
+    losses = [add_part(part, weight) for part in parts_of(batch, config)]
     return torch.stack(losses).sum(), weight
+
+
+def parts_of(batch: dict[str, Tensor], config: ResolvedTrainConfig) -> list[dict[str, Tensor]]:
+    """Return a batch in ``config.accumulate`` parts: fewer where there are too few rows, one where there are none."""
+    rows = len(batch["labels"])
+    size = max(1, -(-rows // config.accumulate))
+    starts = range(0, max(1, rows), size)
+    return [{name: tensor[start : start + size] for name, tensor in batch.items()} for start in starts]
 
 
 def _add_part(model: TabularModel, part: dict[str, Tensor], config: ResolvedTrainConfig, total: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from dkan_core.config.resolved import ResolvedTrainConfig
 from dkan_core.model.base import TabularModel
 from dkan_core.model.kernels import compilation
 from dkan_core.training.compute import device_adamw
+from dkan_core.training.compute.gradient import parts_of
 from dkan_core.training.compute.loss import part_loss
 from dkan_core.utils.resources import available_cores
 
@@ -27,7 +28,6 @@ def compile_step(
         adamw = pool.submit(device_adamw.fused_is_right, device)
         # If memory does not suffice, the step itself reports it.
         with suppress(torch.OutOfMemoryError), compilation.side_by_side(pool):
-            batch = batch_of_step()
-            part = {name: tensor[: -(-len(tensor) // config.accumulate)] for name, tensor in batch.items()}
-            part_loss(model.member_logits, part, config, torch.ones((), device=device))
+            first, *_ = parts_of(batch_of_step(), config)
+            part_loss(model.member_logits, first, config, torch.ones((), device=device))
         adamw.result()

@@ -21,7 +21,7 @@ from dkan_core.data.loading.prefetching import PREFETCH
 from dkan_core.model.kernels.choice import captured
 from dkan_core.training.communication.messages import inherited
 from dkan_core.training.compute.flat_model import Replica
-from dkan_core.training.compute.gradient import add_gradient, add_part_gradient
+from dkan_core.training.compute.gradient import add_gradient, add_part_gradient, parts_of
 from dkan_core.training.compute.pinned_memory import to_tensors
 from dkan_core.training.planning.probes.processes import MEASURED
 from dkan_core.training.roles.process_spec import ProcessSpec
@@ -195,8 +195,7 @@ class Probe:
             torch.cuda.reset_peak_memory_stats(self.device)
             self._gradient(batch)
             return int(torch.cuda.max_memory_allocated(self.device)) + ahead
-        at_once = -(-rows // self.config.accumulate)
-        part = {name: tensor[:at_once] for name, tensor in to_tensors(batch, self.device).items()}
+        part, *_ = parts_of(to_tensors(batch, self.device), self.config)
         # By autograd, as on a GPU: what the native extension keeps in its one call per step is not seen.
         add = partial(add_part_gradient, self.replica.model.member_logits, part, self.config, torch.ones(()))
         # The first call of a kernel also checks it, which must not be measured.
