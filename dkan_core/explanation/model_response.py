@@ -13,11 +13,11 @@ from torch import Tensor
 
 from dkan_core.explanation.columns import Rows, Settings, changed_rows, listed_codes
 from dkan_core.explanation.response import Change, Response, cut, first_rows, row_count
-from dkan_core.model.base import TabularModel
+from dkan_core.model.base import INPUTS, TabularModel
 from dkan_core.model.first_layer_terms import Feature, FirstLayerTerms, Stored
 from dkan_core.model.tabular import TabularFastKAN
 from dkan_core.scoring import probabilities
-from dkan_core.scoring.probabilities import CHUNK_OUTPUTS, INPUTS, chunks_of
+from dkan_core.scoring.probabilities import CHUNK_OUTPUTS, chunks_of
 from dkan_core.utils.arrays import Arrays, Float64
 
 # Larger log-odds are probabilities of one in nine million, for which float32 has no digits left: their differences

@@ -14,6 +14,9 @@ from torch import Tensor, nn
 from dkan_core.model.architecture import ModelConfig
 from dkan_core.model.fastkan import FastKANLayer
 
+INPUTS = ("numeric", "categorical", "sparse")
+"""The arrays of prepared rows that a model reads, by the names of its arguments."""
+
 
 class TabularModel(nn.Module):
     """Base of the models.

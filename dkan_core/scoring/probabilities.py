@@ -9,13 +9,11 @@ import torch
 from torch import Tensor
 
 from dkan_core.errors import DataError
-from dkan_core.model.base import TabularModel
+from dkan_core.model.base import INPUTS, TabularModel
 from dkan_core.model.calibration import sigmoid
 from dkan_core.utils.arrays import Arrays
 from dkan_core.utils.torch_resources import map_of_threads
 
-# The arrays of prepared rows that a model reads.
-INPUTS = ("numeric", "categorical", "sparse")
 # Bounds the memory of scoring; batches of more rows were no faster.
 SCORING_ROWS = 16_384
 # First-layer outputs that a CPU thread computes at once: 4 MB, so that later layers read them from the cache. Smaller

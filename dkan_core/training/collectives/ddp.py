@@ -90,8 +90,6 @@ class _Logits(nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(
-        self, numeric: Tensor | None, categorical: Tensor | None, dropout_key_B: Tensor, sparse: Tensor | None
-    ) -> Tensor:
+    def forward(self, **inputs: Tensor) -> Tensor:
         """Return the logits ``(M, B, L)``."""
-        return self.model.member_logits(numeric, categorical, dropout_key_B, sparse)
+        return self.model.member_logits(**inputs)

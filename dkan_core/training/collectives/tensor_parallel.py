@@ -76,10 +76,10 @@ class TensorParallelism(ModelParallelism):
         return LossTotals(loss.item() / weight.item(), weight.item(), rows)
 
     def _member_logits(
-        self, numeric: Tensor | None, categorical: Tensor | None, dropout_key_B: Tensor, sparse: Tensor | None
+        self, *, numeric: Tensor | None = None, categorical: Tensor | None = None, dropout_key_B: Tensor
     ) -> Tensor:
         model = self.part.model
-        assert isinstance(model, TabularFastKAN) and sparse is None
+        assert isinstance(model, TabularFastKAN)
         first_BH = self._gathered(model.first_output(numeric, categorical, dropout_key_B))
         return model.logits_of(first_BH, dropout_key_B)
 

@@ -13,11 +13,12 @@ from torch.nn import functional as F
 
 from dkan_core.config import TrainConfig
 from dkan_core.data.labels import NOT_MEASURED
+from dkan_core.model.base import INPUTS
 from dkan_core.training.compute.pinned_memory import to_tensors
 from dkan_core.utils.arrays import Arrays
 
-Logits = Callable[[Tensor | None, Tensor | None, Tensor, Tensor | None], Tensor]
-"""From numeric and categorical columns, the rows' keys for dropout, and sparse columns to the logits ``(M, B, L)``."""
+Logits = Callable[..., Tensor]
+"""Returns the logits ``(M, B, L)``, given what ``TabularModel.member_logits`` is given, by name."""
 
 
 def cell_weights(rows: Mapping[str, Tensor], config: TrainConfig) -> Tensor:
@@ -75,6 +76,6 @@ def part_loss(member_logits: Logits, part: dict[str, Tensor], config: TrainConfi
     """Return what some rows of a batch add to its mean loss, in float32; ``total`` is the batch's weight."""
     # The loss is computed outside of autocast, in float32: bfloat16 has three digits.
     with torch.autocast(total.device.type, torch.bfloat16, enabled=config.precision == "bf16"):
-        arguments = part.get("numeric"), part.get("categorical"), part["dropout_key"], part.get("sparse")
-        logits_MBL = member_logits(*arguments)
+        inputs = {name: part[name] for name in INPUTS if name in part}
+        logits_MBL = member_logits(dropout_key_B=part["dropout_key"], **inputs)
     return masked_loss(logits_MBL.float(), part, config, total)

@@ -133,9 +133,9 @@ def test_parts_hold_fewer_rows_at_a_time(monkeypatch: pytest.MonkeyPatch) -> Non
     inner = model.member_logits
     seen: list[int] = []
 
-    def counted(numeric: Tensor, *rest: Tensor) -> Tensor:
-        seen.append(len(numeric))
-        return inner(numeric, *rest)
+    def counted(**inputs: Tensor) -> Tensor:
+        seen.append(len(inputs["numeric"]))
+        return inner(**inputs)
 
     monkeypatch.setattr(model, "member_logits", counted)
     gradient(model, batch_of(CONFIG), accumulate=4)

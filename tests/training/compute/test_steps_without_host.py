@@ -100,8 +100,8 @@ class FakeDdp(nn.Module):
         assert device_ids == [CUDA] and not init_sync
         self.module = module
 
-    def forward(self, *inputs: Tensor) -> Tensor:
-        logits: Tensor = self.module(*inputs)
+    def forward(self, **inputs: Tensor) -> Tensor:
+        logits: Tensor = self.module(**inputs)
         return logits
 
     def no_sync(self) -> AbstractContextManager[None]:
