@@ -172,16 +172,15 @@ class DeviceCopies:
     """Returns a function that waits for all copies begun so far."""
 
 
+def slice_of_rank(rows: int, step: int, config: ResolvedTrainConfig, rank: int) -> tuple[int, int]:
+    """Return the stream positions that a rank takes in a step of an epoch; ``rows`` are those of the split."""
+    copies, copy = config.workers // config.workers_per_copy, rank // config.workers_per_copy
+    return slice_of(rows, step, batch_size=config.batch_size, rank=copy, workers=copies, weights=config.slice_weights)
+
+
 def largest_slice(rows: int, config: ResolvedTrainConfig, rank: int) -> int:
     """Return an upper bound of the rows in a slice of a rank; ``rows`` are those of the split."""
-    start, stop = slice_of(
-        rows,
-        0,
-        batch_size=config.batch_size,
-        rank=rank // config.workers_per_copy,
-        workers=config.workers // config.workers_per_copy,
-        weights=config.slice_weights,
-    )
+    start, stop = slice_of_rank(rows, 0, config, rank)
     # Rounding may give a slice of the smaller last batch one row more than its share.
     return stop - start + 1
 

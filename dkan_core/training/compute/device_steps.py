@@ -14,8 +14,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from dkan_core.data.loading.loader import SliceBatches
-from dkan_core.data.loading.order import slice_of
+from dkan_core.data.loading.loader import SliceBatches, slice_of_rank
 from dkan_core.data.loading.tiers import place_on_host
 from dkan_core.training.compute.device_adamw import DeviceAdamW
 from dkan_core.training.compute.flat_model import Replica
@@ -165,15 +164,8 @@ class DeviceSteps(LocalSteps):
 
     def _slice_of(self, step: int, slice_index: int) -> tuple[int, int]:
         """Return the positions of a slice in its epoch's stream of rows."""
-        config = self.rules.config
-        return slice_of(
-            self.batches.reader.rows,
-            step % self.rules.work_plan.steps_per_epoch,
-            batch_size=config.batch_size,
-            rank=slice_index,
-            workers=config.workers,
-            weights=config.slice_weights,
-        )
+        in_epoch = step % self.rules.work_plan.steps_per_epoch
+        return slice_of_rank(self.batches.reader.rows, in_epoch, self.rules.config, slice_index)
 
     def _plan(self, steps: range, positions: list[int], lr_scale: float) -> None:
         """Send the learning rates and positions of the next steps to the device."""
