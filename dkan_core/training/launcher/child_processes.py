@@ -42,7 +42,7 @@ def pause_before_restart(deaths: int) -> float:
     return 0.0 if deaths < 2 else min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(deaths - 2, 20))
 
 
-class Child:
+class Child(ForkedProcess):
     """A running process of ours.
 
     Args:
@@ -54,14 +54,15 @@ class Child:
         log_start: Offset in the log at which its output begins.
     """
 
+    _report: int
+
     def __init__(self, spec: ProcessSpec, channel: Channel, pid: int, report: int, log: Path, log_start: int) -> None:
+        super().__init__(pid, report)
         self.name = spec.name
         self.role = spec.role
         self.rank = spec.rank
         self.channel = channel
         self.log = log
-        self._process = ForkedProcess(pid, report)
-        self._report = report
         self._log_start = log_start
 
     def messages(self) -> Iterator[Message]:
@@ -71,19 +72,6 @@ class Child:
             if error is not None:
                 raise error
             yield message
-
-    @property
-    def exit_code(self) -> int | None:
-        """Negative for a signal; None while the process runs."""
-        return self._process.poll()
-
-    def wait(self) -> int:
-        """Wait for the process to end and return its exit code."""
-        return self._process.wait()
-
-    def kill(self) -> None:
-        """Kill the process if it still runs."""
-        self._process.kill()
 
     def end(self) -> None:
         """Kill the process if it still runs, and release all handles."""

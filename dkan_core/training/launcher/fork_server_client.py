@@ -138,7 +138,7 @@ class ForkServer:
             return None
         child = Child(spec, channel, pid, text, log, start)
         # Drop those that have ended: a process that is replaced often must not fill the list.
-        self._children = [*(each for each in self._children if each.exit_code is None), child]
+        self._children = [*(each for each in self._children if each.poll() is None), child]
         self._deaths = self._failed_forks = 0
         with suppress(OSError):
             ours.sendall(GO)

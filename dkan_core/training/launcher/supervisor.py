@@ -106,7 +106,7 @@ class Supervisor:
         ]
 
     def _is_over(self) -> bool:
-        return any(child.exit_code == 0 for child in self._children("evaluator"))
+        return any(child.poll() == 0 for child in self._children("evaluator"))
 
     def _run_iteration(self) -> None:
         """Start what is due, take what the children say, heal those that died, show progress."""
@@ -213,7 +213,7 @@ class Supervisor:
         children = [record.child for record in records if record.child]
         deadline = time.monotonic() + CAUSE_SECONDS
         while child.wait() in CONSEQUENCES and time.monotonic() < deadline:
-            failed = [each for each in children if each.exit_code not in (None, 0)]
+            failed = [each for each in children if each.poll() not in (None, 0)]
             # Of equally likely causes, the rank whose end was noticed first.
             child = min([child, *failed], key=lambda each: CONSEQUENCES.get(each.wait(), 0))
             time.sleep(0.01)
@@ -241,7 +241,7 @@ class Supervisor:
         absent = time.monotonic() - self._looked > ABSENT_SECONDS
         self._looked = now
         for record in self._records.values():
-            if record.child is None or record.child.exit_code is not None:
+            if record.child is None or record.child.poll() is not None:
                 continue
             record.record_counters(LivenessCounters.read(self.memory, record.role, record.rank), now)
             # SIGSTOP, a debugger or a laptop's lid: the others may have been stopped as well.

@@ -130,12 +130,15 @@ class EndedRank:
     """Stands for a rank that has ended with such a code."""
 
     rank: int
-    exit_code: int
+    code: int
     role: str = "collective-worker"
     channel: object = None
 
+    def poll(self) -> int:
+        return self.code
+
     def wait(self) -> int:
-        return self.exit_code
+        return self.code
 
     def kill(self) -> None:
         """Do nothing: it has ended."""
