@@ -46,11 +46,11 @@ class DeviceAdamW:
         self._decay_P = torch.zeros_like(values_P)
         for start, stop, decay in groups.decayed:
             self._decay_P[start:stop] = decay
-        self._rate_P = torch.ones_like(values_P) if groups.rates else None
+        rate_P = torch.ones_like(values_P)
         for start, stop, factor in groups.rates:
-            self._decay_P[start:stop] *= factor
-            if self._rate_P is not None:
-                self._rate_P[start:stop] = factor
+            rate_P[start:stop] = factor
+        self._decay_P *= rate_P
+        self._rate_P = rate_P if groups.rates else None
         self._factors_S3 = torch.zeros(most_steps, 3, device=values_P.device)
 
     def plan(self, lrs: Sequence[float], counts: Sequence[int]) -> None:

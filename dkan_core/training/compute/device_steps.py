@@ -58,7 +58,6 @@ class DeviceSteps(LocalSteps):
         # One contiguous buffer, so that a single exchange averages all of it over processes.
         self.state_3P = torch.zeros(3, parameters, device=self.device)
         replica.bind_values(self.state_3P[0])
-        self.moments_2P = self.state_3P[1:]
         self.optimizer = DeviceAdamW(rules.groups, replica.values_P, PLANNED_STEPS)
         self.positions_S = torch.zeros(PLANNED_STEPS, dtype=torch.int64, device=self.device)
         self.epoch = torch.zeros(1, dtype=torch.int64, device=self.device)
