@@ -35,10 +35,10 @@ class ModelParallelism(Strategy):
 
         self._shapes = {name: each.shape for name, each in self.replica.model.named_parameters() if each.requires_grad}
         # The current GPU, which may have another number in this process than in the settings.
-        device = torch.device(torch.device(self.config.devices[self.process_group.rank]).type)
+        self.device = torch.device(torch.device(self.config.devices[self.process_group.rank]).type)
         with self.process_group.exit_on_peer_loss():
             part = self.take_part(build_model(self.replica.model.config))
-        self.part = Replica(part, device, self.config.kernel)
+        self.part = Replica(part, self.device, self.config.kernel)
 
     @abstractmethod
     def take_part(self, model: TabularModel) -> TabularModel:

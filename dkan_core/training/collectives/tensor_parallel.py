@@ -45,10 +45,9 @@ class TensorParallelism(ModelParallelism):
         from torch.distributed.device_mesh import init_device_mesh
 
         assert isinstance(model, TabularFastKAN), "other models are refused"
-        kind = torch.device(self.config.devices[self.process_group.rank]).type
         shape = (self.process_group.size // self.per_copy, self.per_copy)
-        self._mesh = init_device_mesh(kind, shape, mesh_dim_names=("data", "tensor"))["tensor"]
-        self._one = torch.ones((), device=kind)
+        self._mesh = init_device_mesh(self.device.type, shape, mesh_dim_names=("data", "tensor"))["tensor"]
+        self._one = torch.ones((), device=self.device)
         network = model.network
         layers = [*network.layers] if isinstance(network, FastKAN) else [network.first, *network.rest]
         for layer in (model.encoder, *layers[:-1]):
