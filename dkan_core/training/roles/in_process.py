@@ -109,7 +109,7 @@ class _Single:
         if initial is None:
             start_at_factors(model, train, prepared)
         values_P = flatten(model).numpy()
-        memory = create_memory(MemoryShape(parameters=len(values_P), workers=1, average=config.ema_decay > 0))
+        memory = create_memory(MemoryShape.from_config(config, len(values_P)))
         # The mapping stays valid, and no other process opens the file.
         os.close(memory.handle)
         initialize_store(memory, values_P, initial.moments_2P if initial else None)
