@@ -3,18 +3,24 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from dkan_core.data.encoding.histograms import count_values
 from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.evaluation.drift.counting import DriftCounts, TrainingDistribution
 from dkan_core.evaluation.drift.measures import LARGE, MODERATE, ColumnDrift, measure, psi_beyond_chance, verdict
 from dkan_core.explanation.columns import EXACT_KNOTS
 from dkan_core.explanation.inverse_transform import inverse_transform
-from dkan_core.utils.arrays import Arrays
+from dkan_core.utils.arrays import Arrays, Int64
 
 # Nobody reads a table of a thousand columns; those that moved the most come first.
 MAX_COLUMNS = 60
 # Rows to look at, fewer for wide data: the PSI then has a noise of some 0.0005, and it takes a second.
 ROWS, CELLS = 20_000, 4_000_000
+# Distance from a column's outermost score that is an end: values beyond the knots are read back as some of its values.
+# Less than between two values of which each has 1% of the rows, so that frequent values are told apart.
+END = 0.25
 
 
 def rows_to_look_at(encoding: Preprocessor) -> int:
@@ -33,12 +39,11 @@ def describe_columns(encoding: Preprocessor, sample: Arrays) -> dict[str, Any] |
     rows = len(next(iter(inputs.values()), ()))
     if not rows:
         return None
-    counts = DriftCounts(
-        rows=rows, columns=count_values(inverse_transform(inputs, encoding), encoding, "rows to describe")
-    )
-    found = measure(counts, TrainingDistribution(preprocessor=encoding, scores={}))
+    columns = _as_read_back(count_values(inverse_transform(inputs, encoding), encoding, "rows to describe"), encoding)
+    trained = {name: counts.tolist() for name, counts in _as_read_back(encoding.counts or {}, encoding).items()}
+    reference = TrainingDistribution(preprocessor=encoding.model_copy(update={"counts": trained}), scores={})
+    found = measure(DriftCounts(rows=rows, columns=columns), reference)
     distinct = _distinct(encoding)
-    trained = encoding.counts or {}
     return {
         "shown": [_row(column, distinct, trained.get(column.name), rows) for column in found.columns[:MAX_COLUMNS]],
         "hidden": max(0, len(found.columns) - MAX_COLUMNS),
@@ -46,6 +51,26 @@ def describe_columns(encoding: Preprocessor, sample: Arrays) -> dict[str, Any] |
         "moderate": MODERATE,
         "large": LARGE,
     }
+
+
+def _as_read_back(counts: Mapping[str, npt.ArrayLike], encoding: Preprocessor) -> dict[str, Int64]:
+    """Return counts by the values that are read back from stored rows.
+
+    Those at either end of a column are one bin, with all beyond its knots, of which rows that were added after the
+    encoding was chosen may have many.
+    """
+    found = {name: np.asarray(each, np.int64) for name, each in counts.items()}
+    for feature in encoding.numeric:
+        if feature.name in found:
+            scores = np.asarray(feature.scores)
+            bins = np.arange(len(scores) + 2)
+            bins[1 : 1 + np.searchsorted(scores, scores[0] + END, side="right")] = 1
+            last = 1 + np.searchsorted(scores, scores[-1] - END)
+            bins[last:] = bins[last]
+            added = np.zeros_like(found[feature.name])
+            np.add.at(added, bins, found[feature.name])
+            found[feature.name] = added
+    return found
 
 
 def _distinct(encoding: Preprocessor) -> dict[str, str]:

@@ -35,13 +35,16 @@ Bins = npt.NDArray[np.int64]
 def find_drift(encoding: Preprocessor, train: pa.Table, valid: pa.Table) -> dict[str, float]:
     """Return the PSI of each feature between train and a sample of valid, minus its expected value by chance.
 
-    Empty with fewer than ``MIN_ROWS`` rows of valid. The rows of train are those that the encoding counted, which are
-    more than the sample of prepared data: a category whose value occurs once in the sample may have a code. Data of an
-    earlier dkan have no counts.
+    Empty with fewer than ``MIN_ROWS`` rows of valid. Of categories, the rows of train are those that the encoding
+    counted, which are more than the sample of prepared data: a category whose value occurs once in the sample may have
+    a code. Data of an earlier dkan have no counts. Of numbers, they are those of the sample: numbers of prepared data
+    that lie beyond the encoding's range are read back as its ends.
     """
     if len(valid) < MIN_ROWS:
         return {}
-    counts = encoding.counts or {name: rows.tolist() for name, rows in count_values(train, encoding, "train").items()}
+    counts = {name: rows.tolist() for name, rows in count_values(train, encoding, "train").items()}
+    categories = [each.name for each in encoding.coded if each.kind == "category"]
+    counts |= {name: encoding.counts[name] for name in categories if encoding.counts is not None}
     reference = TrainingDistribution(preprocessor=encoding.model_copy(update={"counts": counts}), scores={})
     found = measure(DriftCounts(rows=len(valid), columns=count_values(valid, encoding, "valid")), reference)
     return {column.name: psi_beyond_chance(column, counts[column.name], len(valid)) for column in found.columns}

@@ -8,7 +8,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dkan_core import ConfigError, PrepareConfig, TrainResult, evaluate, prepare, train
+from dkan_core import ConfigError, PrepareConfig, TrainResult, append_rows, evaluate, prepare, train
+from dkan_core.data.format.manifest import read_manifest
+from dkan_core.data.loading.loader import all_batches, open_split
 from dkan_core.evaluation.column_summary import describe_columns
 from dkan_core.evaluation.labelled_rows import open_evaluation_data
 from dkan_core.evaluation.worst_errors import REASONS, find_worst_errors
@@ -115,3 +117,18 @@ def test_columns_that_moved_come_first(saved: SavedModel, prepared: Path, source
     assert moved[table.column_names[0]]["verdict"] == "large"
     assert moved[table.column_names[0]]["missing"] == "3.87%"
     assert describe_columns(saved.preprocessor, {}) is None
+
+
+@pytest.mark.parametrize("shift", [-1000, 1000])
+def test_columns_that_moved_before_training_have_not_moved_since(tmp_path: Path, shift: int) -> None:
+    """Rows that were added beyond the range of the encoding are in train as in test."""
+    rng = np.random.default_rng(0)
+    for name, by in (("old", 0), ("new", shift)):
+        x, y = rng.normal(size=3000) + by, (rng.random(3000) < 0.3).astype(np.int8)
+        pq.write_table(pa.table({"x": x, "y": y}), tmp_path / f"{name}.parquet")
+    prepare(tmp_path / "old.parquet", tmp_path / "data", PrepareConfig(label=("y",)))
+    append_rows(tmp_path / "new.parquet", tmp_path / "data")
+    manifest = read_manifest(tmp_path / "data")
+    with open_split(tmp_path / "data", manifest, "test") as reader:
+        found = describe_columns(manifest.preprocessor, next(all_batches(reader, reader.rows)))
+    assert found is not None and [column["verdict"] for column in found["shown"]] == ["stable"]

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dkan_core import ConfigError, DataError, Inspection, PrepareConfig, inspect_data, prepare
+from dkan_core import ConfigError, DataError, Inspection, PrepareConfig, append_rows, inspect_data, prepare
 from tests.command import dkan
 from tests.data.tables import write
 
@@ -107,6 +107,16 @@ def test_sample_of_prepared_rows_does_not_make_rare_values_differ(
     monkeypatch.setattr("dkan_core.inspection.rows.SAMPLE_ROWS", 1000)
     (user,) = inspect_data(tmp_path / "prepared").columns
     assert user.suspicions == () and user.psi is not None and user.psi < 0.05
+
+
+def test_rows_that_were_added_beyond_the_known_range_do_not_differ_between_splits(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    for name, shift in (("old", 0), ("new", 1000)):
+        write(pa.table({"x": rng.normal(size=3000) + shift, "y": rng.random(3000) < 0.3}), tmp_path / name)
+    prepare(tmp_path / "old", tmp_path / "data", PrepareConfig(label=("y",)))
+    append_rows(tmp_path / "new", tmp_path / "data")
+    (column,) = inspect_data(tmp_path / "data").columns
+    assert column.suspicions == () and column.psi is not None and column.psi < 0.05
 
 
 def test_few_rows_are_no_reason_to_suspect_columns(tmp_path: Path) -> None:
