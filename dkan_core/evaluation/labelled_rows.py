@@ -141,8 +141,9 @@ class PreparedRows:
                     yield {**inputs, **{name: arrays[name] for name in ("labels", "weight") if name in arrays}}
 
     def sample(self, rows: int) -> Int64:
-        """Return the numbers of the first rows: they were shuffled."""
-        return np.arange(min(rows, self.rows))
+        """Return the numbers of rows at equal distances: those that were added later are behind the others."""
+        taken = min(rows, self.rows)
+        return np.arange(taken) * self.rows // max(1, taken)
 
     def positive(self, label: str) -> str:
         """Return which value of a label counts as 1."""

@@ -22,7 +22,7 @@ from dkan_core.data.encoding.preprocessor import CodedFeature, NumericFeature, P
 from dkan_core.data.format.manifest import open_prepared
 from dkan_core.data.hashing import salted
 from dkan_core.data.labels import NOT_MEASURED
-from dkan_core.data.loading.loader import all_batches, open_split
+from dkan_core.data.loading.loader import open_split, read_sample
 from dkan_core.data.preparation.label_columns import stored_labels
 from dkan_core.data.preparation.sampling import BottomK
 from dkan_core.data.preparation.statistics import check_binary, count_others
@@ -245,7 +245,7 @@ _KINDS = ("numeric", "categorical", "times")
 
 
 def read_prepared(prepared: str | Path) -> InspectedRows:
-    """Read a sample of each split of prepared data, whose rows are shuffled.
+    """Read a sample of each split of prepared data.
 
     Raises:
         DataError: There are none, or they are damaged.
@@ -255,7 +255,7 @@ def read_prepared(prepared: str | Path) -> InspectedRows:
         encoding = manifest.preprocessor
         for split in manifest.splits:
             with open_split(folder, manifest, split) as reader:
-                arrays: dict[str, Any] = next(all_batches(reader, SAMPLE_ROWS))
+                arrays: dict[str, Any] = read_sample(reader, SAMPLE_ROWS)
             stored = zip(manifest.labels, np.asarray(arrays["labels"]).T, strict=True)
             labels = {f"{LABEL}{name}": pa.array(values_N) for name, values_N in stored}
             features = inverse_transform(arrays, encoding)

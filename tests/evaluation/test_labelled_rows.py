@@ -16,7 +16,7 @@ from dkan_core import ConfigError, DataError, PrepareConfig, TrainResult, evalua
 from dkan_core.data.format.manifest import read_manifest
 from dkan_core.data.source import reading
 from dkan_core.evaluation import labelled_rows
-from dkan_core.evaluation.labelled_rows import RowCollector
+from dkan_core.evaluation.labelled_rows import PreparedRows, RowCollector
 from tests.command import check, dkan
 
 
@@ -246,3 +246,11 @@ def test_column_of_categories_without_a_value_may_be_one_of_floats(
     pq.write_table(wrong, tmp_path / "wrong.parquet", row_group_size=100)
     with pytest.raises(DataError, match="column 'site' is double; the model was trained with categories"):
         predict(trained.model, tmp_path / "wrong.parquet", tmp_path / "none.parquet")
+
+
+def test_sample_of_a_split_has_rows_of_all_of_it(prepared: Path) -> None:
+    """Rows that were added are the last ones."""
+    rows = PreparedRows(prepared, read_manifest(prepared), "test")
+    chosen = rows.sample(10)
+    assert len({*chosen.tolist()}) == 10 and chosen[0] == 0 and rows.rows * 0.8 < chosen[-1] < rows.rows
+    assert rows.sample(10**6).tolist() == [*range(rows.rows)]

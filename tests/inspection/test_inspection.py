@@ -119,6 +119,18 @@ def test_rows_that_were_added_beyond_the_known_range_do_not_differ_between_split
     assert column.suspicions == () and column.psi is not None and column.psi < 0.05
 
 
+def test_sample_holds_rows_that_were_added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    for name, city, rows in (("old", "Oslo", 3000), ("new", None, 9000)):
+        cities = pa.array([city] * rows, pa.string())
+        write(pa.table({"x": rng.normal(size=rows), "city": cities, "y": rng.random(rows) < 0.3}), tmp_path / name)
+    prepare(tmp_path / "old", tmp_path / "data", PrepareConfig(label=("y",)))
+    append_rows(tmp_path / "new", tmp_path / "data")
+    monkeypatch.setattr("dkan_core.inspection.rows.SAMPLE_ROWS", 1000)
+    missing = {column.name: column.missing for column in inspect_data(tmp_path / "data").columns}
+    assert missing == {"x": 0, "city": pytest.approx(0.75, abs=0.01)}
+
+
 def test_few_rows_are_no_reason_to_suspect_columns(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     columns = {f"x{number}": rng.normal(size=120) for number in range(8)}

@@ -281,3 +281,14 @@ def all_batches(reader: RowReader, batch_size: int) -> Iterator[Arrays]:
     order = stored_order(reader.starts)
     for start in range(0, reader.rows, batch_size):
         yield reader.gather(order.extents(start, min(start + batch_size, reader.rows)))
+
+
+def read_sample(reader: RowReader, rows: int) -> Arrays:
+    """Return at most ``rows`` rows of a split: the first of each shard, in proportion to its rows.
+
+    Rows are shuffled within the shards of a preparation, but those that were added later have shards of their own.
+    """
+    taken = reader.starts * min(rows, reader.rows) // max(1, reader.rows)
+    first = reader.starts[:-1]
+    extents = np.stack([first, first + np.diff(taken)], axis=1)
+    return reader.gather(extents[extents[:, 0] < extents[:, 1]])
