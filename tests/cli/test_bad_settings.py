@@ -203,6 +203,12 @@ CASES: dict[str, Case] = {
         None,
         r"label column 'label' has one class only in valid among rows whose 'w' is above 0: 0 in \d+ rows; let column",
     ),
+    "weight 0 in all positive rows": (
+        both(lambda t: put(t, "w", [1 - one for one in t["label"].to_pylist()])),
+        [*LABEL, "--weight", "w"],
+        None,
+        r"one class only in train among rows whose 'w' is above 0: 0 in \d+ rows; 'w' is 0 in every row that holds 1",
+    ),
     "weight of text": (
         nothing,
         [*LABEL, "--weight", "city"],

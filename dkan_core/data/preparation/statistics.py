@@ -347,22 +347,25 @@ def check_counts(counts: Counts, roles: ColumnRoles, where: str) -> None:
 
 def _one_class(name: str, counts: Counts, split: str, roles: ColumnRoles, where: str) -> DataError:
     """Describe a label that has one class only in a split, and say what may help."""
-    counters, index = counts.labels[name], SPLITS.index(split)
-    found = [(value, count) for value, count in counts.weighted(name, index).items() if value is not None]
+    index = SPLITS.index(split)
+    counters = [counts.weighted(name, each) for each in range(len(SPLITS))]
+    found = [(value, count) for value, count in counters[index].items() if value is not None]
     seen = " and ".join(f"{value!r} in {counted(count, 'row')}" for value, count in found) or "no measured value"
-    everywhere = sum(counters, Counter[object]())
+    everywhere, all_rows = (sum(each, Counter[object]()) for each in (counters, counts.labels[name]))
     rarer = min((0, 1), key=lambda value: everywhere[value])
     splits = int(np.count_nonzero(counts.rows))
     if 0 < everywhere[rarer] < splits and len(counts.labels) == 1:
         hint = f"; rows with {rarer} in all: {everywhere[rarer]}; each of the {splits} splits needs one"
     elif everywhere[0] and everywhere[1]:
         hint = f"; {_split_advice(roles, split, 'rows of both classes')}"
+    elif all_rows[rarer]:
+        hint = f"; {roles.weight!r} is 0 in every row that holds {rarer} ({all_rows[rarer]:,})"
     elif name in roles.positive and everywhere[0]:
         others = listed_others(everywhere[0], counts.others[name])
         hint = f"; no row holds {roles.positive[name]!r}: the column holds {others}"
     else:
         hint = ""
-    among = f" among rows whose {roles.weight!r} is above 0" if counts.weighted(name, index) != counters[index] else ""
+    among = f" among rows whose {roles.weight!r} is above 0" if counters[index] != counts.labels[name][index] else ""
     return DataError(f"{where}: label column {name!r} has one class only in {split}{among}: {seen}{hint}")
 
 

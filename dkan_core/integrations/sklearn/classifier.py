@@ -322,7 +322,7 @@ class FastKANClassifier(EditingMixin, ExplainingMixin, PredictingMixin, SavingMi
         keys_N = None if groups is None else check_groups(groups, len(labels_NL))
         # Rows of weight 0 must not influence anything, such as which rows are held out.
         rows = np.arange(len(labels_NL)) if weight_N is None else np.flatnonzero(weight_N)
-        check_classes(labels_NL[rows], "y")
+        check_classes(labels_NL[rows], "y" if len(rows) == len(labels_NL) else "y where sample_weight is above 0")
         if initial is None:
             warn_of_unmeasured(labels_NL[rows], names, stacklevel=4)
         class_weights = find_class_weights(self.class_weight, labels_NL[rows], self.classes_)

@@ -270,6 +270,8 @@ def test_wrong_input_is_named() -> None:
         ValueError, match=r"target is multiclass\. Give fit one column of 0 and 1 per class, .*get_dummies"
     ):
         small().fit(X, np.arange(200) % 3)
+    with pytest.raises(ValueError, match=r"y where sample_weight is above 0 \(\d+ rows\): one class only"):
+        small().fit(X, y, sample_weight=y == "late")
     with pytest.raises(ConfigError, match=r"quality must be .*got 'good'"):
         small(quality="good").fit(X, y)
     with pytest.raises(ConfigError, match=r"dropout must be from 0 to 0\.99, got 2"):
