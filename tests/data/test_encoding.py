@@ -147,7 +147,11 @@ def test_truth_values_match_however_they_are_written(train: list[Any], given: li
 def test_vocabulary_keeps_the_most_frequent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fitting, "MAX_VOCABULARY", 3)
     values = [f"v{index}" for index in range(9) for _ in range(index + 2)]
-    assert fit({"c": values})[0].coded[0].vocabulary == ["v8", "v7", "v6"]
+    found, _ = fit({"c": values, "few": values[:2] * 27})
+    assert found.coded[0].vocabulary == ["v8", "v7", "v6"]
+    assert fitting.full_vocabularies(found) == [
+        "column 'c': only the 3 most frequent values have a code; 50.00% of the rows hold others; see --max-categories"
+    ]
 
 
 @pytest.mark.parametrize(

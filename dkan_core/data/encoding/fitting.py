@@ -17,6 +17,7 @@ from dkan_core.data.encoding.column_threads import map_columns
 from dkan_core.data.encoding.distinct import DistinctValues, distinct_values
 from dkan_core.data.encoding.preprocessor import (
     MAX_BUCKETS,
+    MISSING,
     SCORE_LIMIT,
     STEPS,
     CategoryFeature,
@@ -329,6 +330,18 @@ def _rows_by_code(values: pa.Table, feature: CategoryFeature, where: str) -> lis
     rows = np.zeros(feature.cardinality, np.int64)
     np.add.at(rows, category_codes(values["value"], feature, where), values["rows"].to_numpy())
     return rows.tolist()
+
+
+def full_vocabularies(encoding: Preprocessor) -> list[str]:
+    """Return a sentence for each category column with more values than may have a code."""
+    found = []
+    for feature in encoding.coded:
+        counts, size = (encoding.counts or {}).get(feature.name, []), len(feature.vocabulary)
+        unseen = sum(counts[:MISSING])
+        if unseen and size >= MAX_VOCABULARY and feature.kind == "category" and not feature.buckets:
+            known = f"column {feature.name!r}: only the {size:,} most frequent values have a code"
+            found.append(f"{known}; {unseen / sum(counts):.2%} of the rows hold others; see --max-categories")
+    return found
 
 
 def _fit_sparse(

@@ -17,7 +17,7 @@ from dkan_core.config.prepare import SPLITS
 from dkan_core.data.encoding.bulk import BulkEncoder
 from dkan_core.data.encoding.column_hints import column_warnings
 from dkan_core.data.encoding.extending import extended_encoding, with_counts
-from dkan_core.data.encoding.fitting import fit_preprocessor
+from dkan_core.data.encoding.fitting import fit_preprocessor, full_vocabularies
 from dkan_core.data.encoding.histograms import hashed_shares
 from dkan_core.data.encoding.preprocessor import UNSEEN, Preprocessor
 from dkan_core.data.encoding.sparse import left_out_shares
@@ -101,7 +101,8 @@ def _fit_columns(task: PreparationTask, statistics: Statistics) -> Preprocessor:
         max_categories=task.config.max_categories,
         value_counts=statistics.value_counts.tables(),
     )
-    for text in column_warnings(sample, [*numeric, *categorical], task.config.categorical):
+    hints = column_warnings(sample, [*numeric, *categorical], task.config.categorical)
+    for text in [*hints, *full_vocabularies(fitted)]:
         logger.warning("%s", text)
     if task.encoding is None:
         return fitted
