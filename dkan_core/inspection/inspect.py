@@ -219,10 +219,14 @@ def _becomes(rows: InspectedRows, name: str) -> str:
     if name in rows.times:
         return f"numbers: {', '.join(part.time.part for part in rows.times[name] if part.time is not None)}"
     coded = rows.coded.get(name)
+    size = 0 if coded is None else len(coded.vocabulary)
     if coded is not None and coded.kind == "category":
-        rest = "those that occur once" if len(coded.vocabulary) < MAX_VOCABULARY else "all others"
-        rest = f"others share {coded.buckets} by hash" if coded.buckets else f"{rest} are unseen"
-        return f"codes of {counted(len(coded.vocabulary), 'value')}; {rest}"
-    if coded is not None and coded.vocabulary:
-        return f"normal score, and codes of {counted(len(coded.vocabulary), 'frequent value')}"
+        is_full = size >= MAX_VOCABULARY
+        rest = "all others are unseen" if is_full else "those that occur once are unseen"
+        rest = f"others share {coded.buckets} by hash" if coded.buckets else rest
+        more = "at least " if rows.estimated and not is_full and not coded.buckets else ""
+        return f"codes of {more}{counted(size, 'value')}; {rest}"
+    if size:
+        about = "about " if rows.estimated else ""
+        return f"normal score, and codes of {about}{counted(size, 'frequent value')}"
     return "normal score" if coded is None else "normal score, and a code for missing"

@@ -96,6 +96,9 @@ class InspectedRows:
     encoding: Preprocessor
     """The encoding of prepared data, or that which ``prepare`` would choose from the sample."""
 
+    estimated: bool = False
+    """Whether that encoding may differ from the one that ``prepare`` chooses, which reads more rows."""
+
     labels: list[str]
 
     positive: dict[str, str] = field(default_factory=dict)
@@ -166,6 +169,7 @@ def read_raw(sources: Sequence[str], config: PrepareConfig) -> InspectedRows:
         samples=samples,
         whole=bool((seen.rows <= SAMPLE_ROWS).all()),
         encoding=encoding,
+        estimated=bool(seen.rows[0] > SAMPLE_ROWS),
         labels=[*labels],
         codes=config.categorical,
         positive=assigned.positive,

@@ -119,6 +119,23 @@ def test_rows_that_were_added_beyond_the_known_range_do_not_differ_between_split
     assert column.suspicions == () and column.psi is not None and column.psi < 0.05
 
 
+def test_numbers_of_codes_are_estimates_where_a_sample_was_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(0)
+    users, steps = (rng.integers(0, high, 8000) for high in (900, 40))
+    rows = pa.table({"user": [f"u{user}" for user in users], "steps": steps, "y": rng.random(8000) < 0.3})
+    write(rows, tmp_path / "raw")
+    prepare(tmp_path / "raw", tmp_path / "prepared", PrepareConfig(label=("y",)))
+    monkeypatch.setattr("dkan_core.inspection.rows.SAMPLE_ROWS", 1000)
+    raw, prepared = (
+        {column.name: column.becomes for column in inspect_data(tmp_path / place, config).columns}
+        for place, config in (("raw", PrepareConfig(label=("y",))), ("prepared", None))
+    )
+    assert raw["user"].startswith("codes of at least ") and "codes of about " in raw["steps"]
+    assert "at least" not in prepared["user"] and "codes of 40 frequent values" in prepared["steps"]
+
+
 def test_sample_holds_rows_that_were_added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
     for name, city, rows in (("old", "Oslo", 3000), ("new", None, 9000)):
