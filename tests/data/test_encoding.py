@@ -154,6 +154,11 @@ def test_vocabulary_keeps_the_most_frequent(monkeypatch: pytest.MonkeyPatch) -> 
     ]
 
 
+def test_column_that_is_nearly_empty_is_not_called_an_identifier() -> None:
+    with pytest.raises(DataError, match=r"column 'c' is missing in most rows \(2 values, none repeats\); leave it out"):
+        fit({"c": ["a", "b", *[None] * 50]})
+
+
 @pytest.mark.parametrize(
     "kind",
     [pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int8(), pa.string()), pa.bool_()],

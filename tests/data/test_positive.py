@@ -299,3 +299,9 @@ def test_label_may_be_a_boolean_in_some_files_and_a_number_in_others(tmp_path: P
     assert mixed.splits == alike.splits and mixed.preprocessor == alike.preprocessor
     with pytest.raises(DataError, match=r"\d\.parquet: column 'y' is .*; write it in all files as a number, or"):
         prepare(paths, tmp_path / "as-feature", PrepareConfig(label=("x",)))
+
+
+def test_rows_without_a_label_are_counted_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO"):
+        prepare(write(tmp_path / "raw", KINDS["0, 1 and NaN"][0]), tmp_path / "out", PrepareConfig(label=("outcome",)))
+    assert "not measured in 1 label: 'outcome' (12 rows)" in caplog.text

@@ -315,7 +315,8 @@ def _fit_category(
     if not len(repeated):
         held = stored_as_text(column)
         # Identifiers are often text that holds numbers, so such text is called an identifier here.
-        problem = f"holds {held} as text" if held in ("amounts", "dates") else "looks like an identifier"
+        problem = "looks like an identifier" if 2 * len(values) > rows else "is missing in most rows"
+        problem = f"holds {held} as text" if held in ("amounts", "dates") else problem
         raise _UselessColumnError(
             name, f"{problem} ({counted(len(values), 'value')}, none repeats)", REMEDIES.get(held, "")
         )

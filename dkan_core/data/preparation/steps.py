@@ -60,7 +60,10 @@ def fit(task: PreparationTask, statistics: Statistics) -> Preprocessor:
 
 
 def log_labels(counts: Counts, roles: ColumnRoles) -> None:
-    """Log of labels that are not 0 and 1 which values count as what."""
+    """Log which labels are not measured in some rows, and of those that are not 0 and 1 which values count as what."""
+    nulls = {name: sum(each[None] for each in counters) for name, counters in counts.labels.items()}
+    if found := {name: rows for name, rows in nulls.items() if rows}:
+        logger.info("not measured in %s: %s", counted(len(found), "label"), listed_counts(found))
     for name, value in roles.positive.items():
         ones, zeros = (sum(each[key] for each in counts.labels[name]) for key in (1, 0))
         log_positive(name, value, ones, zeros, counts.others[name])
