@@ -14,7 +14,7 @@ from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.errors import GateError
 from dkan_core.evaluation.drift.counting import DriftCounts, DriftCountsSchema, TrainingDistribution, count_rows
 from dkan_core.evaluation.drift.measures import ColumnDrift, Drift, measure
-from dkan_core.evaluation.drift.unseen import UnseenValues
+from dkan_core.evaluation.drift.unseen import UnseenValues, unseen_warnings
 
 ROWS = 5000
 
@@ -113,6 +113,26 @@ def test_new_rare_values_are_as_many_as_rare_values_of_training_let_expect(value
     moved = pa.table({"user": [*new["user"].to_pylist()[:750], *(f"new {number}" for number in range(750))]})
     found.count(encoding.transform(moved, "rows"))
     assert len(found.warnings()) == 1
+
+
+def test_columns_that_lost_all_values_are_named() -> None:
+    """Not one of few rows, or one that was nearly empty in training: it may well be so by chance."""
+    rng = np.random.default_rng(0)
+    old = pa.table(
+        {
+            "x": rng.normal(size=1000),
+            "rare": pa.array(np.ones(1000), mask=rng.random(1000) > 0.002),
+            "city": rng.choice(["Oslo", "Rome"], 1000),
+            "day": pa.array(rng.integers(0, 10**4, 1000), pa.int32()).cast(pa.date32()),
+        }
+    )
+    encoding = fit_preprocessor(old, ["x", "rare"], ["city"], "uint8", "rows", times=["day"])
+    lost = pa.table({"x": old["x"], **{name: pa.nulls(1000, old[name].type) for name in ("rare", "city", "day")}})
+    assert unseen_warnings(encoding, encoding.transform(lost.slice(0, 300), "rows")) == [
+        "no value in any of 300 rows, although training has some: 'day', 'city'"
+    ]
+    assert unseen_warnings(encoding, encoding.transform(lost.slice(0, 99), "rows")) == []
+    assert unseen_warnings(encoding, encoding.transform(old, "rows")) == []
 
 
 @pytest.mark.parametrize(("values", "rows"), [(3_000, 4_000), (3_000, 8_000), (2_000, 20_000)])

@@ -1,4 +1,4 @@
-"""Unseen values: which columns of new rows hold values that the model does not know, and in how many rows.
+"""Unseen values: which columns of new rows hold values that the model does not know, in how many rows, or no values.
 
 Shape suffixes: N rows.
 """
@@ -10,11 +10,11 @@ from collections.abc import Callable
 
 import numpy as np
 
-from dkan_core.data.encoding.preprocessor import UNSEEN, Preprocessor
+from dkan_core.data.encoding.preprocessor import MISSING, UNSEEN, Preprocessor
 from dkan_core.data.encoding.sparse import EMPTY
 from dkan_core.evaluation.drift.counting import expected_counts
-from dkan_core.utils.arrays import Arrays
-from dkan_core.utils.hints import counted
+from dkan_core.utils.arrays import Array, Arrays
+from dkan_core.utils.hints import counted, listed_names
 
 # Warn of shares that are this many standard errors above the share expected from training.
 MIN_ERRORS = 3.0
@@ -24,6 +24,10 @@ FEW_IDS = 0.5
 MAX_NAMED = 10
 # With fewer rows, shares say little: a single row may well hold a rare value.
 MIN_ROWS = 100
+# Warn of a column without values if this is less likely by chance, given its missing values in training.
+CHANCE = 1e-3
+# By array, the integer that stands for a missing value, and the place of missing values in counts.
+MISSING_CODES = {"numeric": 0, "categorical": MISSING}
 PERIOD_SECONDS = 600.0
 
 logger = logging.getLogger(__name__)
@@ -31,6 +35,8 @@ logger = logging.getLogger(__name__)
 
 class UnseenValues:
     """Counts, by category, the rows with a value that the model does not know, and counts the ids that it knows.
+
+    It also notes which columns have no value in any row.
 
     Args:
         preprocessor: The model's; its vocabularies are the known values.
@@ -41,6 +47,13 @@ class UnseenValues:
         self._categories = [each for each in preprocessor.coded if each.kind == "category"]
         self._trained = preprocessor.counts or {}
         self.rows, self._unseen = 0, np.zeros(len(self._indices), np.int64)
+        # By array and index, the columns without a value so far: the feature, and the column that it was made of.
+        names = {each.name: each.time.column if each.time else each.name for each in preprocessor.numeric}
+        self._empty = {("numeric", index): each for index, each in enumerate(names.items())}
+        self._empty |= {
+            ("categorical", index): (each.name, each.name)
+            for index, each in zip(self._indices, self._categories, strict=True)
+        }
         self._sparse = preprocessor.sparse
         self._ends = np.cumsum([feature.size for feature in self._sparse])
         self._ids = np.zeros(len(self._sparse), np.int64)
@@ -54,6 +67,11 @@ class UnseenValues:
         self.rows += len(next(iter(arrays.values())))
         counts = [int(np.count_nonzero(arrays["categorical"][:, index] == UNSEEN)) for index in self._indices]
         self._unseen += np.array(counts, np.int64)
+        self._empty = {
+            (array, index): names
+            for (array, index), names in self._empty.items()
+            if _all_missing(arrays[array][:, index], array)
+        }
         if self._sparse:
             up_to = [np.count_nonzero(arrays["sparse"] <= end) for end in (EMPTY, *self._ends)]
             self._ids += np.diff(up_to)
@@ -82,9 +100,31 @@ class UnseenValues:
             if ones < few * feature.ones:
                 text = f"column {feature.name!r}: rows have {ones:.2g} IDs that the model knows, on average"
                 found.append((self.rows, f"{text}; {feature.ones:.2g} in training"))
+        found += [(self.rows, text) for text in self._empty_columns()]
         texts = [text for _, text in sorted(found, key=lambda pair: -pair[0])]
         more = len(texts) - MAX_NAMED
         return texts[:MAX_NAMED] + [f"such values are in {counted(more, 'more column')}"] * (more > 0)
+
+    def _empty_columns(self) -> list[str]:
+        """Return a sentence on the columns that have values in training and none here, if there are any."""
+        found: dict[str, None] = {}
+        for (array, _), (feature, column) in self._empty.items():
+            counts = self._trained.get(feature, [])
+            share = counts[MISSING_CODES[array]] / max(1, sum(counts)) if counts else 1.0
+            if self.rows >= MIN_ROWS and share**self.rows < CHANCE:
+                found[column] = None
+        if not found:
+            return []
+        return [f"no value in any of {self.rows:,} rows, although training has some: {listed_names([*found])}"]
+
+
+def _all_missing(column_N: Array, array: str) -> bool:
+    # Most columns have a value among the first rows; the others of a batch are then not read.
+    for rows_N in (column_N[:MIN_ROWS], column_N):
+        missing_N = np.isnan(rows_N) if rows_N.dtype.kind == "f" else rows_N == MISSING_CODES[array]
+        if not missing_N.all():
+            return False
+    return True
 
 
 def unseen_warnings(preprocessor: Preprocessor, arrays: Arrays) -> list[str]:

@@ -75,12 +75,14 @@ def test_values_missing_in_training_are_those_missing_here(from_arrays: MainResu
     x = TEST[0].copy()
     missing = np.isnan(x[:, 3])
     x[:, 3] = np.nan
-    lacking = from_arrays.predict_proba(x)
+    with pytest.warns(UserWarning, match="no value in any of 200 rows, although training has some: 'feature_3'"):
+        lacking = from_arrays.predict_proba(x)
     np.testing.assert_array_equal(lacking[missing], from_arrays.predict_proba(TEST[0])[missing])
     assert lacking[~missing].mean() > from_arrays.predict_proba(TEST[0])[~missing].mean() + 0.05
     objects = x.astype(object)
     objects[:, 3] = None
-    np.testing.assert_array_equal(from_arrays.predict_proba(objects), lacking)
+    with pytest.warns(UserWarning, match="'feature_3'"):
+        np.testing.assert_array_equal(from_arrays.predict_proba(objects), lacking)
 
 
 @pytest.mark.parametrize(
