@@ -80,6 +80,7 @@ def provenance_of(
         "date": f"{when:%Y-%m-%d %H:%M} UTC",
         "dkan": dkan_core.__version__,
         "model": words[0],
+        "trained with": saved.metrics.get("software"),
         "model of epoch, step": f"{saved.metrics['epoch']:.2f}, {saved.metrics['step']:,}",
         "data": shown_sources,
         "rows": data.name,

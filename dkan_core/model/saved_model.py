@@ -205,6 +205,9 @@ class ModelMetrics(_Metrics):
     """Rows of train and valid together, on which a second training took place (``TrainConfig.refit``); the metrics are
     those of the first, on the valid split, which it had not seen."""
 
+    software: str | None = None
+    """Versions of dkan, torch, numpy and Python in training; None where an earlier dkan wrote this."""
+
     origin: Origin | None = None
     """Origin of the data that it was trained on; None if an earlier dkan wrote this, or the rows came from no files."""
 

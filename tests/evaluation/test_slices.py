@@ -9,7 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 
+import dkan_core
 from dkan_core import (
     ConfigError,
     PrepareConfig,
@@ -109,6 +111,7 @@ def test_report_says_what_made_it_and_when(folder: Path, tmp_path: Path, monkeyp
     assert one == two and "<td>2023-11-14 22:13 UTC</td>" in one
     assert f"<td>dkan evaluate {model} {data} --split valid --slice city</td>" in one
     assert read_manifest(data).fingerprint in one
+    assert f"<td>dkan {dkan_core.__version__}, torch {torch.__version__}, numpy " in one
     monkeypatch.delenv("SOURCE_DATE_EPOCH")
     evaluate(model, data, tmp_path / "now", explain=False)
     assert f"<td>{datetime.now(UTC).year}-" in (tmp_path / "now/report.html").read_text()

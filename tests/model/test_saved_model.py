@@ -4,10 +4,12 @@ import json
 import os
 import time
 from pathlib import Path
+from platform import python_version
 
 import pytest
 import torch
 
+import dkan_core
 from dkan_core import DataError, OutputError, TrainResult
 from dkan_core.model import saved_model
 from dkan_core.model.saved_model import SavedModel, model_card, save_model
@@ -41,6 +43,15 @@ def test_reads_back_to_the_same_function(trained: TrainResult, tmp_path: Path) -
     for name, value in saved.module.state_dict().items():
         assert torch.equal(again.module.state_dict()[name], value)
     assert (again.config, again.preprocessor, again.metrics) == (saved.config, saved.preprocessor, saved.metrics)
+
+
+def test_folder_says_which_software_and_data_it_was_trained_with(trained: TrainResult) -> None:
+    folder = Path(trained.model)
+    metrics, card = SavedModel(folder).metrics, (folder / "README.md").read_text()
+    for name, version in ("dkan", dkan_core.__version__), ("torch", torch.__version__), ("Python", python_version()):
+        assert f"{name} {version}" in metrics["software"]
+    assert "- Trained with dkan" in card and f"training data: {metrics['data']}" in card
+    assert metrics["software"] == trained.metrics["software"]
 
 
 def test_folder_holds_what_the_contract_says_and_no_pickle(trained: TrainResult) -> None:

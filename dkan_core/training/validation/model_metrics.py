@@ -1,12 +1,15 @@
 """The metrics in a model's folder: on validation, with calibration, thresholds and score distributions."""
 
 import math
+import platform
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
+import dkan_core
 from dkan_core.config import TrainConfig
 from dkan_core.data.encoding.histograms import count_up_to, quantile_knots
 from dkan_core.evaluation.metrics import best_f1_threshold, compute_metrics
@@ -34,9 +37,17 @@ def describe_best(
     metrics = describe_probabilities(labels_NL, probabilities_NL, names, scored.weight_N)
     for name, *pair in zip(names, scale_L.tolist(), shift_L.tolist(), strict=True):
         metrics["labels"][name] |= zip(CALIBRATION, pair, strict=True)
-    # A digest of the initial model's weights, which stays the same when the model is copied.
-    provenance = {} if config.init_from is None else {"init_from": config.init_from}
+    provenance = {"software": _software()}
+    if config.init_from is not None:
+        # A digest of the initial model's weights, which stays the same when the model is copied.
+        provenance["init_from"] = config.init_from
     return (scale_L, shift_L), {**metrics, "split": "valid", "epoch": epoch, "step": step, **provenance}
+
+
+def _software() -> str:
+    """Return what computes here, with versions: another one may give other bits."""
+    libraries = f"dkan {dkan_core.__version__}, torch {torch.__version__}, numpy {np.__version__}"
+    return f"{libraries}, Python {platform.python_version()}"
 
 
 def describe_probabilities(
