@@ -43,7 +43,10 @@ def find_columns(saved: SavedModel, names: Sequence[str]) -> list[Column]:
         if name in ids:
             raise ConfigError(f"slice {name!r}: holds IDs, which have no slices; name another column")
         if name not in known:
-            raise ConfigError(f"slice {name!r}: is not a column of the model; {hint(name, known, [*known])}")
+            raise ConfigError(
+                f"slice {name!r}: is not a column of the model; {hint(name, known, [*known])}; dkan predict --column "
+                "writes columns that the model does not read next to its scores"
+            )
     return [known[name] for name in dict.fromkeys(names)]
 
 

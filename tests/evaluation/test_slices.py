@@ -119,7 +119,8 @@ def test_report_says_what_made_it_and_when(folder: Path, tmp_path: Path, monkeyp
 
 def test_column_that_the_model_does_not_have_is_refused(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(
-        ConfigError, match="slice 'town': is not a column of the model; expected one of 'x', 'age', 'city'"
+        ConfigError,
+        match="slice 'town': is not a column of the model; expected one of 'x', 'age', 'city'; dkan predict --column",
     ):
         evaluate(folder / "run", folder / "prepared", tmp_path / "eval", slices=["town"])
     assert not (tmp_path / "eval").exists()
