@@ -24,7 +24,7 @@ from dkan_core.training.history import HISTORY
 from dkan_core.training.state.ledger import Ledger
 from dkan_core.training.state.schedule import Schedule
 from dkan_core.training.state.shared_memory import SharedMemory, TimeSpent
-from dkan_core.utils.progress import is_wide, make_progress, on_terminal
+from dkan_core.utils.progress import LOG_SECONDS, is_wide, make_progress, on_terminal
 from dkan_core.utils.storage.failures import output_error
 from dkan_core.utils.storage.files import write_atomic
 
@@ -120,6 +120,9 @@ class Reporter:
     def __post_init__(self) -> None:
         self.history: list[dict[str, Any]] = []
         self._shown = 0
+        self._spoken = time.monotonic()
+        """When the log last had a line of progress."""
+
         self._unsaved_steps: list[float] = []
         """Steps of the best models since the one on disk."""
 
@@ -165,6 +168,8 @@ class Reporter:
         if not (ledger.since_weight and facts["rows_per_second"]):
             return
         self._bar.update(self._task, **self._shown_facts(facts))
+        if time.monotonic() - self._spoken >= LOG_SECONDS:
+            self._log(ledger.step, facts)
         self.tracker.progress(
             Progress(
                 step=ledger.step,
@@ -200,18 +205,16 @@ class Reporter:
         # Update speed and loss, too: a short run may end before its progress was ever shown.
         self._bar.update(self._task, **self._shown_facts(entry), last=f"{last:.4f}", best=f"{best:.4f}")
         self.tracker.evaluation(dict(entry))
-        # On a terminal, the progress bar shows it.
+        self._log(entry["step"], entry, f"  AP {last:.4f}  best {best:.4f}" if self.shows_scores else "")
         if not on_terminal():
-            logger.info(
-                "epoch %.2f/%d  step %d  %.0f rows/s  loss %.4f%s",
-                entry["epoch"],
-                self.config.epochs,
-                entry["step"],
-                entry["rows_per_second"],
-                entry["loss"],
-                f"  AP {last:.4f}  best {best:.4f}" if self.shows_scores else "",
-            )
             logger.info("time: %s", breakdown.describe(entry["time"]))
+
+    def _log(self, step: int, facts: Mapping[str, Any], scores: str = "") -> None:
+        """Write a line to the log; on a terminal, the progress bar shows it."""
+        self._spoken = time.monotonic()
+        if not on_terminal():
+            values = facts["epoch"], self.config.epochs, step, facts["rows_per_second"], facts["loss"], scores
+            logger.info("epoch %.2f/%d  step %d  %.0f rows/s  loss %.4f%s", *values)
 
     def _shown_facts(self, facts: Mapping[str, float]) -> dict[str, Any]:
         return {
