@@ -11,7 +11,7 @@ from pathlib import Path
 from markupsafe import Markup
 
 from dkan_core.data.format.manifest import PreparedData, open_prepared
-from dkan_core.data.loading.loader import all_batches, open_split
+from dkan_core.data.loading.loader import open_split, read_sample
 from dkan_core.errors import ConfigError, DataError, redact
 from dkan_core.explanation.comparison import check_earlier, compare_explanations
 from dkan_core.explanation.explanation import Explanation, explain_labels
@@ -150,7 +150,7 @@ def explanation_page(found: Explanation) -> Markup:
 
 
 def read_rows(folder: Path, manifest: PreparedData, split: str, rows: int) -> Arrays:
-    """Return the first rows of a split.
+    """Return a sample of a split.
 
     Raises:
         DataError: There is no such split, or no two rows in it.
@@ -160,7 +160,7 @@ def read_rows(folder: Path, manifest: PreparedData, split: str, rows: int) -> Ar
             raise DataError(
                 f"{folder}: its {split} split has {counted(reader.rows, 'row')}; explaining takes two or more"
             )
-        return next(all_batches(reader, min(rows, reader.rows)))
+        return read_sample(reader, rows)
 
 
 def _curves(found: LabelExplanation) -> list[Drawing]:

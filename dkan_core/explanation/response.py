@@ -112,7 +112,7 @@ def width(arrays: Arrays) -> int:
 
 
 def first_rows(arrays: Arrays, count: int) -> Arrays:
-    """Return the first rows, a fair sample because ``prepare`` has shuffled them."""
+    """Return the first rows, which are a fair sample of all."""
     return {name: array[:count] for name, array in arrays.items()}
 
 

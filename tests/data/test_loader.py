@@ -19,7 +19,7 @@ from dkan_core.data.format.shard_reader import ShardReader
 from dkan_core.data.format.shard_writer import Shard, ShardWriter
 from dkan_core.data.hashing import splitmix64
 from dkan_core.data.loading import order, prefetching
-from dkan_core.data.loading.loader import FirstRows, all_batches, train_batches
+from dkan_core.data.loading.loader import SampledRows, all_batches, read_sample, train_batches
 from dkan_core.data.loading.order import slice_of, steps_per_epoch
 from dkan_core.data.loading.prefetching import prefetched
 from dkan_core.utils.arrays import Arrays
@@ -219,9 +219,24 @@ def test_pieces_are_long_enough_to_read_fast_and_small_data_has_many(rows: int, 
 
 
 @pytest.mark.parametrize("rows", [1, 142, 143, 500, 1000, 5000])
-def test_first_rows_are_a_split_of_their_own(readers: Readers, rows: int) -> None:
+def test_sampled_rows_are_a_split_of_their_own_with_rows_of_all_shards(readers: Readers, rows: int) -> None:
     reader = readers[1000, 7]
-    head = FirstRows(reader, rows)
-    expected = visited(all_batches(reader, 100))[:rows]
-    assert head.rows == len(expected) and visited(all_batches(head, 100)) == expected
-    assert sorted(visited(train_batches(head, seed=1, epoch=0, batch_size=64))) == sorted(expected)
+    sample = SampledRows(reader, rows)
+    stored, numbers = visited(all_batches(reader, 100)), visited(all_batches(sample, 100))
+    assert sample.rows == min(rows, reader.rows) == len(numbers)
+    for start, stop in itertools.pairwise(reader.starts.tolist()):
+        of_shard = [number for number in numbers if number in stored[start:stop]]
+        assert of_shard == stored[start : start + len(of_shard)]
+        assert abs(len(of_shard) - (stop - start) * sample.rows / reader.rows) < 1
+    assert sorted(visited(train_batches(sample, seed=1, epoch=0, batch_size=64))) == sorted(numbers)
+
+
+@pytest.mark.parametrize(("shape", "rows"), [((1000, 1), 300), ((1000, 7), 300), ((777, 40), 5000)])
+def test_first_rows_of_a_sample_are_a_sample_too(readers: Readers, shape: tuple[int, int], rows: int) -> None:
+    reader = readers[shape]
+    stored, numbers = visited(all_batches(reader, 100)), visited(iter([read_sample(reader, rows)]))
+    assert sorted(numbers) == sorted(visited(all_batches(SampledRows(reader, rows), 100)))
+    shards = np.searchsorted(reader.starts, [stored.index(number) for number in numbers], side="right") - 1
+    half, counts = shards[: len(shards) // 2], np.bincount(shards, minlength=shape[1])
+    np.testing.assert_allclose(np.bincount(half, minlength=shape[1]), counts / 2, atol=1)
+    assert shape[1] > 1 or numbers == stored[:rows]

@@ -64,12 +64,19 @@ class RowReader(Protocol):
         """Close what the rows are read from."""
 
 
-class FirstRows:
-    """The first rows of a split, read through another reader, which the caller closes."""
+class SampledRows:
+    """A sample of a split, read through another reader, which the caller closes.
+
+    It has the first rows of each shard, in proportion to the shards' rows: ``prepare`` has shuffled all rows, but those
+    that were added later are in shards of their own.
+    """
 
     def __init__(self, reader: RowReader, rows: int) -> None:
         self.reader, self.rows = reader, min(rows, reader.rows)
-        self.starts = np.append(reader.starts[reader.starts < self.rows], self.rows)
+        starts = reader.starts * self.rows // max(1, reader.rows)
+        has_rows = np.diff(starts) > 0
+        self.starts = np.append(starts[:-1][has_rows], self.rows)
+        self._shifts = reader.starts[:-1][has_rows] - self.starts[:-1]
 
     @property
     def row_bytes(self) -> int:
@@ -82,10 +89,12 @@ class FirstRows:
 
     def gather(self, extents: Int64 | Sequence[tuple[int, int]], out: Arrays | None = None) -> Arrays:
         """Return the rows of ``extents`` (first, past the last), one after the other."""
-        return self.reader.gather(extents, out)
+        extents_E2 = np.asarray(extents, np.int64).reshape(-1, 2)
+        shard_E = np.searchsorted(self.starts, extents_E2[:, 0], side="right") - 1
+        return self.reader.gather(extents_E2 + self._shifts[shard_E, None], out)
 
     def keep_in_memory(self) -> None:
-        """Keep every row in memory once it was read, those behind the first ones, too."""
+        """Keep every row in memory once it was read, those that are not in the sample, too."""
         self.reader.keep_in_memory()
 
     def close(self) -> None:
@@ -284,11 +293,12 @@ def all_batches(reader: RowReader, batch_size: int) -> Iterator[Arrays]:
 
 
 def read_sample(reader: RowReader, rows: int) -> Arrays:
-    """Return at most ``rows`` rows of a split: the first of each shard, in proportion to its rows.
-
-    Rows are shuffled within the shards of a preparation, but those that were added later have shards of their own.
-    """
-    taken = reader.starts * min(rows, reader.rows) // max(1, reader.rows)
-    first = reader.starts[:-1]
-    extents = np.stack([first, first + np.diff(taken)], axis=1)
-    return reader.gather(extents[extents[:, 0] < extents[:, 1]])
+    """Return at most ``rows`` rows, as ``SampledRows`` chooses them, in an order whose first ones are a sample, too."""
+    sample = SampledRows(reader, rows)
+    arrays = sample.gather(stored_order(sample.starts).extents(0, sample.rows))
+    if len(sample.starts) <= 2:
+        return arrays
+    # How far from the start of its shard's rows a row is, as a share of them.
+    places_N = np.concatenate([np.arange(0.5, rows) / rows for rows in np.diff(sample.starts)])
+    order_N = np.argsort(places_N, kind="stable")
+    return {name: array[order_N] for name, array in arrays.items()}

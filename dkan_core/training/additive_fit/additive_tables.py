@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from dkan_core.config import TrainConfig
-from dkan_core.data.loading.loader import FirstRows, RowReader, all_batches
+from dkan_core.data.loading.loader import RowReader, SampledRows, all_batches
 from dkan_core.evaluation.metrics import mean_log_loss
 from dkan_core.model.additive import AdditiveFastKAN
 from dkan_core.model.additive_terms import AdditiveTerms, purified, trained_terms
@@ -51,7 +51,7 @@ def count_codes(model: AdditiveFastKAN, reader: RowReader) -> tuple[Float64, flo
     Rows of weight 0 do not count.
     """
     count_V, rows = np.zeros(model.layout.size), 0
-    for batch in all_batches(FirstRows(reader, COUNTED_ROWS), BATCH_ROWS):
+    for batch in all_batches(SampledRows(reader, COUNTED_ROWS), BATCH_ROWS):
         stored = {name: torch.from_numpy(batch[name]) for name in ("numeric", "categorical") if name in batch}
         indices_NT = model.indices(stored.get("numeric"), stored.get("categorical")).numpy()
         weight_N = batch.get("weight", np.ones(len(indices_NT), np.float32))
@@ -126,7 +126,7 @@ class TableMaker:
 
     def _best(self, candidates: Sequence[AdditiveTerms], config: TrainConfig) -> int:
         """Return the index of the terms with the least log loss on validation."""
-        few = FirstRows(self.valid, COMPARED_ROWS)
+        few = SampledRows(self.valid, COMPARED_ROWS)
         scored = (score_split(each.to_model(), few, torch.device("cpu")) for each in candidates)
         # Without the shift by ``pos_weight``: on validation, positives count like other rows.
         prior = math.log(config.pos_weight)

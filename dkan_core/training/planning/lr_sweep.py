@@ -12,7 +12,7 @@ import numpy as np
 
 from dkan_core.config import ResolvedTrainConfig, TrainConfig, check_config
 from dkan_core.data.format.manifest import PreparedData, open_prepared
-from dkan_core.data.loading.loader import FirstRows, RowReader, open_split
+from dkan_core.data.loading.loader import RowReader, SampledRows, open_split
 from dkan_core.data.loading.order import steps_per_epoch
 from dkan_core.errors import ConfigError, TrainingError
 from dkan_core.training.launcher.run_log import quiet
@@ -118,8 +118,8 @@ def tune_learning_rate(
     """Train briefly with several learning rates, each from the same start, and compare validation AP.
 
     A run is what ``train`` does in as many steps as it gets, warm-up and cosine included, and on the model and batch
-    size that it would choose for the whole data: whole epochs at most, or a part of one, then of the first rows. It
-    runs inside this process, whatever ``config.workers`` says.
+    size that it would choose for the whole data: whole epochs at most, or a part of one, then of a sample of the rows.
+    It runs inside this process, whatever ``config.workers`` says.
 
     The spread over seeds shows which differences are chance: ``noise`` is two standard errors of the difference between
     two rates' mean AP, its variance pooled over the better half of the rates. The best rate is recommended if it beats
@@ -178,8 +178,7 @@ def _shortened(train: RowReader, config: ResolvedTrainConfig, steps: int) -> tup
     """Return rows and settings of a run of at most ``steps`` steps."""
     epochs = steps // steps_per_epoch(train.rows, config.batch_size)
     if epochs == 0:
-        # The rows are shuffled, so that the first ones are a fair sample.
-        return FirstRows(train, steps * config.batch_size), replace(config, epochs=1)
+        return SampledRows(train, steps * config.batch_size), replace(config, epochs=1)
     return train, replace(config, epochs=min(epochs, config.epochs))
 
 

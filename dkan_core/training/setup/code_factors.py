@@ -20,7 +20,7 @@ import numpy.typing as npt
 import torch
 
 from dkan_core.data.format.manifest import PreparedData
-from dkan_core.data.loading.loader import FirstRows, RowReader, all_batches
+from dkan_core.data.loading.loader import RowReader, read_sample
 from dkan_core.model.architecture import MAX_ONE_HOT_CODES, ModelConfig
 from dkan_core.model.base import TabularModel
 from dkan_core.model.encoder import EMBEDDING_STD
@@ -34,8 +34,7 @@ FACTORS = 4
 TRIAL_ROUNDS, ROUNDS = 6, 15
 # First rounds, in which no precision is estimated, as factors are still random.
 FIXED_ROUNDS = 2
-# The first rows of the train split, which are shuffled: labels (rows times labels) and values (rows times columns)
-# at most.
+# A sample of the train split: labels (rows times labels) and values (rows times columns) at most.
 MAX_LABELS, MAX_VALUES = 400_000, 16_000_000
 # Of the columns with the most codes, how many are tried in pairs.
 MAX_COLUMNS = 3
@@ -163,8 +162,7 @@ def start_at_factors(model: TabularModel, reader: RowReader, prepared: PreparedD
         return
     encoding = prepared.preprocessor
     values = len(encoding.numeric) + len(encoding.coded) + encoding.row_codes
-    rows = min(reader.rows, MAX_LABELS // len(config.labels), MAX_VALUES // values)
-    sample = next(all_batches(FirstRows(reader, rows), rows))
+    sample = read_sample(reader, min(MAX_LABELS // len(config.labels), MAX_VALUES // values))
     fold_N = folds_of(sample)
     fold = most_even_fold(fold_N)
     if not can_be_held_out(fold_N, fold):

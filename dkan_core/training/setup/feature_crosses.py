@@ -25,7 +25,7 @@ import torch
 
 from dkan_core.data.encoding.preprocessor import MISSING, SCORE_LIMIT, UNSEEN, Preprocessor
 from dkan_core.data.labels import NOT_MEASURED
-from dkan_core.data.loading.loader import RowReader
+from dkan_core.data.loading.loader import RowReader, read_sample
 from dkan_core.model.architecture import MAX_ONE_HOT_CODES
 from dkan_core.model.decoding import decode_scores
 from dkan_core.training.likelihood import MAX_CODES, LogisticLikelihood
@@ -61,10 +61,8 @@ Group = tuple[int, ...]
 
 
 def search_sample(reader: RowReader, *, columns: int, labels: int) -> Arrays:
-    """Return the first rows of a split, which ``prepare`` has shuffled, as many as the search looks at."""
-    rows = min(reader.rows, SAMPLE_LABELS // labels, SAMPLE_VALUES // columns)
-    extents = [(start, min(stop, rows)) for start, stop in itertools.pairwise(reader.starts.tolist()) if start < rows]
-    return reader.gather(extents)
+    """Return a sample of a split, with as many rows as the search looks at."""
+    return read_sample(reader, min(SAMPLE_LABELS // labels, SAMPLE_VALUES // columns))
 
 
 def choose_missing(preprocessor: Preprocessor, sample: Arrays, one_hot_groups: Sequence[Group]) -> tuple[int, ...]:

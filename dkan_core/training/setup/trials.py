@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from dkan_core.config import ResolvedTrainConfig, TrainConfig
 from dkan_core.data.format.manifest import PreparedData
 from dkan_core.data.loading.in_memory import ArraysReader
-from dkan_core.data.loading.loader import FirstRows, RowReader, SliceBatches, all_batches
+from dkan_core.data.loading.loader import RowReader, SliceBatches, all_batches, read_sample
 from dkan_core.model.architecture import ModelConfig
 from dkan_core.model.base import TabularModel
 from dkan_core.scoring.probabilities import SCORING_ROWS, log_odds
@@ -62,9 +62,9 @@ class MinImprovement:
 
 
 def sample_of(reader: RowReader, columns: int) -> Arrays | None:
-    """Return the first rows of the train split, as many as trials use; None if they are too few to decide anything."""
+    """Return a sample of the train split, as many rows as trials use; None if they are too few to decide anything."""
     rows = min(reader.rows, SAMPLE_ROWS, SAMPLE_VALUES // columns)
-    return next(all_batches(FirstRows(reader, rows), rows)) if rows >= SEARCH_ROWS else None
+    return read_sample(reader, rows) if rows >= SEARCH_ROWS else None
 
 
 def folds_of(sample: Arrays) -> Int64:

@@ -15,7 +15,7 @@ import torch
 
 from dkan_core.config import ResolvedTrainConfig
 from dkan_core.data.format.manifest import PreparedData
-from dkan_core.data.loading.loader import FirstRows, RowReader, all_batches
+from dkan_core.data.loading.loader import RowReader, SampledRows, all_batches
 from dkan_core.evaluation.metrics import macro_average_precision
 from dkan_core.model.additive import AdditiveFastKAN
 from dkan_core.model.additive_shape import AdditiveShape, Blend
@@ -145,9 +145,9 @@ class Blender:
         rows, codes = self._extent(train.rows)
         if not rows:
             return None
-        first = FirstRows(train, rows)
-        ids = fitted_ids(first, FirstRows(self.valid, rows), codes, self.id_penalties) if codes else []
-        terms = fitted_terms(self._untrained(train, ids=bool(ids)), first, self.config, ids)
+        sample = SampledRows(train, rows)
+        ids = fitted_ids(sample, SampledRows(self.valid, rows), codes, self.id_penalties) if codes else []
+        terms = fitted_terms(self._untrained(train, ids=bool(ids)), sample, self.config, ids)
         also = " and of IDs" if ids else ""
         logger.info("an additive model of %d terms%s is fitted to %d rows", len(terms.layout.terms), also, rows)
         model = terms.to_model()
@@ -177,8 +177,8 @@ class Blender:
         groups: tuple[tuple[int, ...], ...] = ()
         shape = AdditiveShape(form="tables")
         if self._columns:
-            first = FirstRows(train, SEARCHED_ROWS)
-            sample = search_sample(first, columns=self._columns, labels=len(self.prepared.labels))
+            searched = SampledRows(train, SEARCHED_ROWS)
+            sample = search_sample(searched, columns=self._columns, labels=len(self.prepared.labels))
             groups, shape = choose_additive(self.prepared.preprocessor, sample, self.config, MAX_FITTED_PAIRS)
         coded, tables = tuple(index for (index,) in groups), shape.model_copy(update=TABLES)
         config = ModelConfig.for_data(self.prepared, self.config)
