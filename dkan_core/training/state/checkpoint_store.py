@@ -13,6 +13,7 @@ from dkan_core.model.model_folder import MODEL_FILES, read_files
 from dkan_core.training.state.checkpoint_file import Checkpoint, decode, encode
 from dkan_core.utils.retry import RetryPolicy, call_with_retries
 from dkan_core.utils.storage.failures import is_disk_full, readable, writable
+from dkan_core.utils.storage.locks import remove_abandoned
 from dkan_core.utils.storage.paths import filesystem, is_remote, local_path
 from dkan_core.utils.storage.staging import staged_file
 from dkan_core.utils.storage.time_limits import time_limit
@@ -38,11 +39,14 @@ logger = logging.getLogger(__name__)
 
 
 def save_checkpoint(folder: str, checkpoint: Checkpoint) -> str:
-    """Write a checkpoint into a folder and remove all but the newest; return its path or URI.
+    """Write a checkpoint into a folder and remove all but the newest, and what killed processes left; return its URI.
 
     Raises:
         OutputError: The folder cannot be written, also when tried again; older checkpoints stay.
     """
+    if not is_remote(folder):
+        # Those of killed processes are of other steps: none of the files to come would have the same name.
+        remove_abandoned(local_path(folder), lambda name: CHECKPOINT_FILE.fullmatch(name) is not None)
     uri = f"{folder}/step-{checkpoint.ledger.step:012d}.safetensors"
     write_checkpoint(uri, checkpoint)
     _prune(folder, uri.rsplit("/", 1)[1])

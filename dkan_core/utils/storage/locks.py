@@ -9,7 +9,7 @@ import os
 import re
 import secrets
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -97,7 +97,7 @@ def held_aside(target: Path) -> Iterator[Path]:
     Raises:
         OSError: It cannot be made; the error names ``target``.
     """
-    _remove_stale(target)
+    remove_abandoned(target.parent, lambda name: name == _kept(target.name))
     while True:
         aside = target.with_name(f".{_kept(target.name)}.{secrets.token_hex(8)}.partial")
         try:
@@ -130,16 +130,21 @@ def _kept(name: str) -> str:
     return os.fsencode(name)[:MAX_KEPT_NAME].decode(errors="ignore")
 
 
-def _remove_stale(target: Path) -> None:
-    """Remove the temporary files that killed processes have left for ``target``."""
+def remove_abandoned(folder: Path, is_ours: Callable[[str], bool]) -> None:
+    """Remove the temporary files that killed processes have left in a folder; what cannot be removed does no harm.
+
+    Args:
+        folder: Local folder, which may be absent.
+        is_ours: Whether the caller may remove those of a target, given as much of its name as they contain.
+    """
     names = []
     with suppress(OSError):  # a folder that may be written but not listed
-        names = [name for name in os.listdir(target.parent) if is_aside(name, target.name)]
+        names = [name for name in os.listdir(folder) if (found := ASIDE.fullmatch(name)) and is_ours(found[1])]
     for name in names:
         with suppress(OSError):  # of another user, or removed meanwhile
-            handle = os.open(target.parent / name, os.O_RDWR | os.O_NOFOLLOW)
+            handle = os.open(folder / name, os.O_RDWR | os.O_NOFOLLOW)
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                (target.parent / name).unlink()
+                (folder / name).unlink()
             finally:
                 os.close(handle)

@@ -51,6 +51,14 @@ def test_what_was_saved_is_found_and_only_the_newest_are_kept(tmp_path: Path) ->
     assert load_checkpoint(str(tmp_path / "none")) is None
 
 
+def test_what_a_killed_process_left_of_another_step_is_removed(tmp_path: Path) -> None:
+    left = [f".{name}.0123456789abcdef.partial" for name in ("step-000000000007.safetensors", "notes.txt")]
+    for name in left:
+        (tmp_path / name).touch()
+    save_checkpoint(str(tmp_path), checkpoint_of(20))
+    assert {path.name for path in tmp_path.iterdir()} == {left[1], "step-000000000020.safetensors"}
+
+
 def test_checkpoint_holds_no_credentials_of_the_uris_that_the_settings_name() -> None:
     config = replace(CONFIG, checkpoint_uri="ftp://key:hidden@host/{run}", resume="ftp://key:hidden@host/other")
     checkpoint = replace(checkpoint_of(25), **run_facts(DATA, {"hidden": [8]}, config))
