@@ -19,6 +19,7 @@ import typer
 from typer.core import TyperCommand
 
 from dkan_core.errors import OutputError
+from dkan_core.utils.signals import disarm_signals
 
 # New objects between two runs of the collector. Python's default of 700 makes it scan imported objects a thousand
 # times, which takes a fifth of the time to import torch.
@@ -52,6 +53,7 @@ def run_process(command: Callable[[], None]) -> None:
         command()
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else None if end.code else 0
+        disarm_signals()
         raise
 
 

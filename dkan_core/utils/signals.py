@@ -77,3 +77,14 @@ def exit_once(number: int, _frame: FrameType | None) -> NoReturn:
     # An impatient second signal would end the process in the middle of its clean-up.
     signal.signal(number, signal.SIG_IGN)
     sys.exit(128 + number)
+
+
+def disarm_signals() -> None:
+    """Keep handlers from raising once the work of this process is done: Python would print that with a traceback.
+
+    Its exit code stays what it is at SIGTERM. Ctrl-C ends it at once, as it may be waiting for a thread.
+    """
+    if signal.getsignal(signal.SIGTERM) is exit_once:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)

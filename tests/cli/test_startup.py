@@ -230,3 +230,28 @@ def test_command_that_is_terminated_while_it_starts_ends_as_at_any_other_time() 
     done = subprocess.run([sys.executable, "-c", TERMINATED], capture_output=True, text=True, check=False)
     assert done.returncode == 143, done.stderr
     assert done.stderr == "error: SIGTERM or SIGHUP: Error building validator: SystemExit(143)\n"
+
+
+# Signals arrive when the work is done: while Python waits for threads, and while handlers run.
+LATE_SIGNALS = """
+import atexit, signal, sys, threading
+from dkan_core.cli.startup import run_process
+from dkan_core.utils.signals import exit_on_hangup, exit_once
+
+def command():
+    signal.signal(signal.SIGTERM, exit_once)
+    exit_on_hangup()
+    for register in (threading._register_atexit, atexit.register):
+        register(signal.raise_signal, signal.{name})
+    sys.exit(0)
+
+run_process(command)
+"""
+
+
+@pytest.mark.parametrize(("name", "code"), [("SIGTERM", 0), ("SIGHUP", 0), ("SIGINT", -2)])
+def test_signal_after_the_end_of_a_command_shows_no_traceback(name: str, code: int) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LATE_SIGNALS.format(name=name)], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (code, "", "")
