@@ -30,7 +30,7 @@ from dkan_core.utils.storage.files import write_atomic, write_json
 from dkan_core.utils.storage.outputs import PARTIAL
 from dkan_core.utils.storage.paths import path_inside
 from dkan_core.utils.storage.remote import local_copy
-from dkan_core.utils.storage.staging import staged_file, staged_folder
+from dkan_core.utils.storage.staging import output_lock, staged_file, staged_folder
 
 NAMES = ("part", "end.json")
 SCORES = pa.schema([("p", pa.float32())])
@@ -232,7 +232,7 @@ def test_two_writers_of_a_file_both_leave_a_whole_one(tmp_path: Path) -> None:
 
 def hold(code: str, path: Path) -> subprocess.Popen[str]:
     """Run code in a process that says when it is ready, and ends when its input does."""
-    imports = "import sys\nfrom dkan_core.utils.storage.staging import staged_file, staged_folder"
+    imports = "import sys\nfrom dkan_core.utils.storage.staging import output_lock, staged_file, staged_folder"
     code = f"{imports}\n{code}\n    print('ready', flush=True)\n    sys.stdin.read()"
     process = subprocess.Popen(
         [sys.executable, "-c", code, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -253,6 +253,19 @@ def test_what_a_killed_writer_left_is_removed_and_a_living_one_is_let_be(tmp_pat
     assert len(os.listdir(tmp_path)) == 2, "what the dead one left is gone, what the living one writes is not"
     living.communicate()
     assert files(tmp_path) == {"out.txt": "half"}
+
+
+def test_lock_that_cannot_be_removed_does_not_hide_why_a_command_failed(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+
+    def fail() -> None:
+        with output_lock(out):
+            out.rename(tmp_path / "moved")
+            out.touch()  # there is no folder any more to remove a file from
+            raise BoomError
+
+    with pytest.raises(BoomError):
+        fail()
 
 
 def test_output_in_use_is_refused_with_its_holder_until_that_dies(tmp_path: Path) -> None:

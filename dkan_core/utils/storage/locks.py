@@ -42,7 +42,8 @@ def folder_lock(folder: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        path.unlink(missing_ok=True)
+        with suppress(OSError):  # the disk may have become read-only; a file that nobody has locked does no harm
+            path.unlink(missing_ok=True)
         os.close(handle)
         if not existed:
             with suppress(OSError):  # the folder is not empty
