@@ -45,7 +45,7 @@ class EndLogger:
     """The stop criterion, one of ``ENDINGS``, which the block sets."""
 
     has_unsaved_best: bool = False
-    """Whether the best model is only in the checkpoint."""
+    """Whether the best model is not in its folder yet; it is in the newest checkpoint, unless that failed as well."""
 
     history: Sequence[Mapping[str, Any]] = ()
     """The evaluations, for the message about early stopping."""
@@ -60,7 +60,7 @@ class EndLogger:
         where = f"{self.run}/{self.model.name}"
         best = f"best model in {where}" if self.model.exists() else "no model yet"
         if self.has_unsaved_best and self.checkpoint:
-            best = f"the best model is in the checkpoint alone, and resuming saves it to {where}"
+            best = f"the best model is not in {where} yet, and resuming saves it there"
         newest = f"newest checkpoint {self.checkpoint}" if self.checkpoint else "no checkpoint"
         logger.info("run ended (%s): %s; %s; %s", why, best, newest, self.next_step())
 

@@ -66,3 +66,16 @@ def test_start_of_a_finished_run_without_a_checkpoint_needs_a_larger_limit(tmp_p
     assert ending.next_step() == "start again with --resume auto or --overwrite"
     ending.reason = "epochs"
     assert ending.next_step() == "start again with --resume auto or --overwrite and a larger --epochs"
+
+
+def test_end_does_not_say_that_a_checkpoint_has_a_model_that_it_may_not_have(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As where the disk has been read-only since an older checkpoint."""
+    caplog.set_level("INFO", logger="dkan_core")
+    ending = EndLogger("run", tmp_path / "model", "run/checkpoints/step-1", "--resume auto", has_unsaved_best=True)
+    ending.__exit__(None, OSError("read-only"), None)
+    assert caplog.messages == [
+        "run ended (error: read-only): the best model is not in run/model yet, and resuming saves it there; "
+        "newest checkpoint run/checkpoints/step-1; continue with --resume auto"
+    ]

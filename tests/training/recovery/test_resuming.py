@@ -57,7 +57,7 @@ def test_terminated_run_goes_on_to_the_same_bits(
     model = f"{background.run}/model"
     ends = (
         f"best model in {model}; ",
-        f"the best model is in the checkpoint alone, and resuming saves it to {model}; ",
+        f"the best model is not in {model} yet, and resuming saves it there; ",
     )
     assert any(f"run ended (SIGTERM or SIGHUP): {end}" in log for end in ends)
     assert f"newest checkpoint {newest}; continue with --resume auto" in log
