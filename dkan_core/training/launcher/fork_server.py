@@ -71,6 +71,8 @@ def serve(link: socket.socket, launcher: int) -> None:
     # Before the imports: they take seconds, and the launcher may die meanwhile.
     die_with_parent(launcher)
     name_process(f"dkan {NAME}")
+    # The launcher ends the run in order; a service manager or a batch system may send Ctrl-C to every process.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     import_ahead()
     # The system reaps the intermediate processes by itself.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)

@@ -30,7 +30,16 @@ from dkan_core.training.state.adamw import ParameterGroups
 from dkan_core.training.state.shared_memory import MemoryShape, create_memory
 from tests.training.faults import inject, slow_steps
 from tests.training.processes import Background, children, wait_for_child, wait_until
-from tests.training.runs import CONFIG, ROWS, STEPS, check_nothing_lost, facts, ledger_of, memory_of
+from tests.training.runs import (
+    CONFIG,
+    ROWS,
+    STEPS,
+    check_nothing_lost,
+    facts,
+    ledger_of,
+    memory_of,
+    wait_for_step,
+)
 
 SPEC: dict[str, Any] = {
     **{"prepared": "", "run": "", "model": {}, "train_rows": 1, "wakeups": {}, "memory": -1},
@@ -218,3 +227,22 @@ def test_advice_is_that_of_the_role_that_died(tmp_path: Path) -> None:
             os.close(spec.memory)
     assert all(text in said[role] for role, text in advice.items()), said
     assert "--batch-size" not in said["evaluator"] + said["server"]
+
+
+@pytest.mark.slow
+def test_ctrl_c_that_reaches_every_process_is_left_to_the_launcher(
+    start: Callable[..., Background], tmp_path: Path, expected: npt.NDArray[np.float32], train_rows: int
+) -> None:
+    """A service manager or a batch system may send SIGINT to all; none of them dies of it, even before any work."""
+    done = tmp_path / "done"
+    background = start(**slow_steps(tmp_path, until=done))
+    with ledger_of(background) as ledger:
+        wait_for_step(ledger, 2)
+        wait_until(lambda: len(background.children()) == 4)
+        for pid in background.children().values():
+            os.kill(pid, signal.SIGINT)
+        done.touch()
+    code, output = background.wait()
+    assert code == 0, output
+    check_nothing_lost(background.run, train_rows, CONFIG, expected)
+    assert not any(facts(background.run)["replaced"].values())
