@@ -13,7 +13,8 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -104,6 +105,16 @@ class Ranks:
         """Tell rank 0, which waits for this rank, why it failed."""
         self.publish_value("failed", f"rank {self.torchrun.rank}: {error}")
 
+    @contextmanager
+    def told_of_failure(self) -> Iterator[None]:
+        """Tell the others, which wait for values of this rank 0, if it ends with an exception, such as by Ctrl-C."""
+        try:
+            yield
+        except BaseException:
+            with suppress(TrainingError):
+                self.publish_value("ended", True)
+            raise
+
     def rendezvous(self, config: ResolvedTrainConfig) -> Rendezvous:
         """Return where the ranks find each other."""
         backend = backend_for_devices(config.devices[: self.torchrun.local_size])
@@ -116,8 +127,14 @@ class Ranks:
         self._ask(lambda: self._store.set(key, json.dumps(value)))
 
     def wait_for_value(self, key: str) -> Any:
-        """Wait for a value that rank 0 publishes."""
+        """Wait for a value that rank 0 publishes.
+
+        Raises:
+            TrainingError: Rank 0 has failed.
+        """
         while not self._has(key):
+            if self._has("ended"):
+                raise TrainingError("rank 0 has ended without a result; its output says why")
             time.sleep(POLL_SECONDS)
         return json.loads(self._ask(lambda: self._store.get(key)))
 

@@ -114,9 +114,19 @@ def train(
     config = config or TrainConfig()
     check_config(TrainConfig, config)
     torchrun = TorchRun.read()
-    ranks = Ranks(torchrun, config.exchange_timeout) if torchrun else None
-    if ranks is not None and ranks.torchrun.rank:
+    if torchrun is None:
+        return _lead(prepared, run, config, None, overwrite=overwrite)
+    ranks = Ranks(torchrun, config.exchange_timeout)
+    if torchrun.rank:
         return _follow_rank_0(prepared, run, config, ranks)
+    with ranks.told_of_failure():
+        return _lead(prepared, run, config, ranks, overwrite=overwrite)
+
+
+def _lead(
+    prepared: str | Path, run: str | Path, config: TrainConfig, ranks: Ranks | None, *, overwrite: bool
+) -> TrainResult:
+    """Train as the only launcher or that of rank 0, which writes the run."""
     check_run_folder(run, config.checkpoint_uri, overwrite=overwrite or config.resume in OWN_CHECKPOINTS)
     check_initial_stays(run, config.init_from)
     with (
@@ -128,7 +138,7 @@ def train(
         for split in ("train", "valid"):
             open_split(data, manifest, split).close()
         asked, initial = take_initial(config, manifest, prepared, f"{run}/{CHECKPOINTS}")
-        resolved = resolve_for(asked, manifest, torchrun)
+        resolved = resolve_for(asked, manifest, ranks.torchrun if ranks else None)
         where, checkpoint, clears = find_starting_point(run, resolved, manifest, overwrite=overwrite)
         log_choices(asked, resolved)
         settled_config = settle_tier(resolved, manifest.splits["train"].bytes)

@@ -126,6 +126,19 @@ def test_first_rank_waits_for_the_data_of_the_others(caplog: pytest.LogCaptureFi
         waiting.result(timeout=UNRESPONSIVE_SECONDS)
 
 
+def test_ranks_do_not_wait_for_values_of_a_rank_0_that_has_failed() -> None:
+    """As after Ctrl-C before training begins, which the others leave to rank 0."""
+    store = serve_loopback_store(60)
+    first, second = (Ranks(replace(TWO, rank=rank, port=store.port), 60) for rank in range(2))
+    second._store = first._store  # runs of one process have keys of their own
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(second.wait_for_value, "plan")
+        with pytest.raises(KeyboardInterrupt), first.told_of_failure():
+            raise KeyboardInterrupt
+        with pytest.raises(TrainingError, match="rank 0 has ended without a result"):
+            waiting.result(timeout=UNRESPONSIVE_SECONDS)
+
+
 def test_store_that_the_first_rank_keeps_on_one_node_listens_on_the_loopback_alone() -> None:
     """As where a launcher other than torchrun has set its variables."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
