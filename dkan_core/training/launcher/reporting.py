@@ -24,6 +24,7 @@ from dkan_core.training.history import HISTORY
 from dkan_core.training.state.ledger import Ledger
 from dkan_core.training.state.schedule import Schedule
 from dkan_core.training.state.shared_memory import SharedMemory, TimeSpent
+from dkan_core.utils.hints import counted
 from dkan_core.utils.progress import LOG_SECONDS, is_wide, make_progress, on_terminal
 from dkan_core.utils.storage.failures import output_error
 from dkan_core.utils.storage.files import write_atomic
@@ -126,6 +127,9 @@ class Reporter:
         self._unsaved_steps: list[float] = []
         """Steps of the best models since the one on disk."""
 
+        self._has_lagged = False
+        """Whether evaluations have been skipped."""
+
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
@@ -199,6 +203,7 @@ class Reporter:
         if any(entry["step"] == earlier["step"] for earlier in self.history):
             return
         entry["time"] = self.times.since_last()
+        self._warn_of_skipped(entry["step"])
         self._write(entry)
         last = entry["average_precision"]
         best = entry["best_average_precision"]
@@ -208,6 +213,18 @@ class Reporter:
         self._log(entry["step"], entry, f"  AP {last:.4f}  best {best:.4f}" if self.shows_scores else "")
         if not on_terminal():
             logger.info("time: %s", breakdown.describe(entry["time"]))
+
+    def _warn_of_skipped(self, step: int) -> None:
+        """Warn once if evaluations before that of a step were skipped; a refit has none but the last."""
+        before = self.history[-1]["step"] if self.history else 0
+        skipped = self.schedule.evaluations_due(step) - self.schedule.evaluations_due(before) - 1
+        if skipped > 0 and self.shows_scores and not self._has_lagged:
+            self._has_lagged = True
+            logger.warning(
+                "evaluation lags behind training: %s skipped, so which one is the best depends on timing; "
+                "lower --evaluations-per-epoch, or let the evaluator compute elsewhere (--eval-device)",
+                counted(skipped, "evaluation"),
+            )
 
     def _log(self, step: int, facts: Mapping[str, Any], scores: str = "") -> None:
         """Write a line to the log; on a terminal, the progress bar shows it."""

@@ -17,7 +17,7 @@ from dkan_core.training.state.ledger import Ledger
 from dkan_core.training.state.parameter_store import UpdateRules
 from dkan_core.training.state.shared_memory import MemoryShape, create_memory
 from dkan_core.utils.progress import LOG_SECONDS
-from tests.training.launcher.made_checkpoints import CONFIG, ROWS
+from tests.training.launcher.made_checkpoints import CONFIG, ROWS, evaluation
 
 
 class Listener(Trackers):
@@ -31,11 +31,16 @@ class Listener(Trackers):
         self.told.append(progress)
 
 
-def told_of(folder: Path, ledgers: Iterable[Ledger]) -> list[Progress]:
+def reporter_of(folder: Path, listener: Listener, **options: Any) -> Reporter:
     memory = create_memory(MemoryShape(parameters=1, workers=1))
     os.close(memory.handle)
-    listener, schedule = Listener(), UpdateRules.from_config(CONFIG, ROWS, ParameterGroups()).schedule
-    with Reporter(folder, CONFIG, schedule, TimeReader(memory, has_server=False), listener) as reporter:
+    schedule = UpdateRules.from_config(CONFIG, ROWS, ParameterGroups()).schedule
+    return Reporter(folder, CONFIG, schedule, TimeReader(memory, has_server=False), listener, **options)
+
+
+def told_of(folder: Path, ledgers: Iterable[Ledger]) -> list[Progress]:
+    listener = Listener()
+    with reporter_of(folder, listener) as reporter:
         for ledger in ledgers:
             reporter.progress(ledger)
     return listener.told
@@ -72,3 +77,28 @@ def test_log_shows_progress_between_evaluations_at_most_every_half_minute(
     lines = [each.getMessage() for each in caplog.records]
     assert [line.split("  ")[1] for line in lines] == ["step 3", "step 5", "step 7"]
     assert all(line.startswith("epoch ") and line.endswith("loss 0.5000") for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("steps", "options", "skipped"),
+    [
+        ([10, 20, 25, 30], {}, None),
+        ([50, 60], {"earlier": [evaluation(40)]}, None),
+        ([10, 40, 50, 90], {}, "2 evaluations skipped"),
+        ([20], {}, "1 evaluation skipped"),
+        ([100], {"shows_scores": False}, None),
+    ],
+)
+def test_evaluations_that_were_skipped_are_warned_of_once(
+    steps: list[int],
+    options: dict[str, Any],
+    skipped: str | None,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Which of the others is the best then depends on timing. One is due every ten steps."""
+    with caplog.at_level("WARNING", "dkan_core"), reporter_of(tmp_path, Listener(), **options) as reporter:
+        for step in steps:
+            reporter.take({"kind": "evaluation", "saved": True, **evaluation(step)})
+    lines = [each.getMessage() for each in caplog.records]
+    assert len(lines) == (skipped is not None) and all(f": {skipped}, so" in line for line in lines)
