@@ -26,7 +26,7 @@ from dkan_core.config.train import Kernel
 from dkan_core.data.format.manifest import read_manifest
 from dkan_core.data.loading.loader import open_split, train_batches
 from dkan_core.model.kernels import use_kernel
-from dkan_core.utils.hints import counted
+from dkan_core.utils.messages import counted
 
 TURNS = 7
 

@@ -10,7 +10,7 @@ import typer
 
 from dkan_core.data.source.files import split_sources
 from dkan_core.utils.file_names import METRICS
-from dkan_core.utils.hints import counted
+from dkan_core.utils.messages import counted
 from pipelines.arguments import (
     ArgumentError,
     GivenParameters,

@@ -20,7 +20,7 @@ PACKAGE = ROOT / "dkan_core"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 LAYERS = [
-    {"errors", "utils.resources", "utils.hints", "native"},
+    {"errors", "utils.resources", "utils.messages", "native"},
     {"config", "utils"},
     {"training.breakdown"},
     {"data", "training.history"},

@@ -6,7 +6,7 @@ from typing import Any
 from benchmarks.quality.runner import OK
 from benchmarks.quality.scores import CALIBRATION_BINS
 from benchmarks.quality.summary import CPU_REFERENCE, REFERENCE, Row
-from dkan_core.utils.hints import counted
+from dkan_core.utils.messages import counted
 
 NONE = "-"
 HOW_TO_READ = """\

@@ -16,7 +16,7 @@ from dkan_core.explanation.reasons import ReasonFinder
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.scoring.output_columns import check_no_clash, probability_fields
 from dkan_core.scoring.probabilities import SCORING_ROWS, check_probabilities, score
-from dkan_core.utils.hints import hint
+from dkan_core.utils.messages import hint
 from dkan_core.utils.torch_resources import best_device
 
 # The name of the frame in messages.

@@ -22,7 +22,7 @@ from dkan_core.evaluation.drift.counting import DriftCountsSchema
 from dkan_core.evaluation.drift.scored_files import ScoredRows, counted_batches
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.scoring.output_columns import copied_folder_types, output_batch
-from dkan_core.utils.hints import counted
+from dkan_core.utils.messages import counted
 from dkan_core.utils.progress import progress
 from dkan_core.utils.schemas import Schema
 from dkan_core.utils.storage.remote import local_copy

@@ -21,7 +21,7 @@ from dkan_core.errors import ConfigError, DataError, OutputError
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.scoring.output_columns import check_sources, copied_folder_types
 from dkan_core.utils.file_names import MODEL_FOLDER
-from dkan_core.utils.hints import counted
+from dkan_core.utils.messages import counted
 from dkan_core.utils.schemas import Schema
 from dkan_core.utils.storage.outputs import entries, foreign_contents
 from dkan_core.utils.storage.remote import local_copy

@@ -19,7 +19,7 @@ from dkan_core.model.model_folder import naming_swapped
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.scoring.output_columns import check_no_clash, check_sources, copied_folder_types, output_batch
 from dkan_core.scoring.raw import scored_batches
-from dkan_core.utils.hints import counted
+from dkan_core.utils.messages import counted
 from dkan_core.utils.progress import progress
 from dkan_core.utils.storage.outputs import check_file_name
 from dkan_core.utils.storage.paths import filesystem, is_remote, local_path

@@ -16,7 +16,7 @@ from dkan_core.evaluation.drift.measures import Drift, check_max_psi, measure_si
 from dkan_core.evaluation.drift.summary import ScoringSummary, render_drift
 from dkan_core.evaluation.metrics import compute_metrics
 from dkan_core.model.saved_model import SavedModel
-from dkan_core.utils.hints import counted, some_of
+from dkan_core.utils.messages import counted, some_of
 from dkan_core.utils.storage.remote import local_copy
 from dkan_core.utils.storage.shared_folder import WORK, SharedFolder
 

@@ -11,7 +11,7 @@ import dkan_core
 from dkan_core.cli.app import app
 from dkan_core.cli.results import fail
 from dkan_core.errors import DkanError
-from dkan_core.utils.hints import first_line
+from dkan_core.utils.messages import first_line
 from dkan_core.utils.signals import exit_on_hangup, exit_once
 
 # The help lists the commands in this order.

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from dkan_core.utils.hints import counted, one_line, some_of
+from dkan_core.utils.messages import counted, one_line, some_of
 
 if TYPE_CHECKING:
     from dkan_core.config import PrepareConfig, ResolvedTrainConfig, TrainConfig

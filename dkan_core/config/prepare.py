@@ -7,7 +7,7 @@ from pydantic.dataclasses import dataclass
 
 from dkan_core.config.schema import INITIAL_MODEL, STRICT, reports_config_errors, setting
 from dkan_core.errors import ConfigError
-from dkan_core.utils.hints import hint
+from dkan_core.utils.messages import hint
 
 # In the order of the shares in ``split``; arrays of the preparation have an entry for each in this order, too.
 SPLITS = ("train", "valid", "test")

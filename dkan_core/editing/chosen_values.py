@@ -22,7 +22,7 @@ from dkan_core.explanation.scales import WEEKDAYS
 from dkan_core.explanation.term_cells import TermCells, codes_of_values, score_rows
 from dkan_core.explanation.term_tables import bin_starts
 from dkan_core.model.additive_terms import AdditiveTerms
-from dkan_core.utils.hints import hint
+from dkan_core.utils.messages import hint
 
 logger = logging.getLogger(__name__)
 

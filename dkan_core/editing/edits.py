@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import BeforeValidator, Field, model_validator
 
 from dkan_core.errors import ConfigError
-from dkan_core.utils.hints import shown
+from dkan_core.utils.messages import shown
 from dkan_core.utils.schemas import Schema, read_json
 
 Action = Literal["monotone", "clip", "flatten", "set", "remove", "scale", "center"]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from dkan_core.errors import ConfigError
 from dkan_core.explanation.additive import CROSS, TermGroup
-from dkan_core.utils.hints import hint
+from dkan_core.utils.messages import hint
 
 SIGN = " × "
 """The cross as the pages write it."""

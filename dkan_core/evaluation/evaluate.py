@@ -33,7 +33,7 @@ from dkan_core.scoring.prepared import known_split
 from dkan_core.tracking.mlflow.evaluation import log_evaluation
 from dkan_core.utils.arrays import Arrays
 from dkan_core.utils.file_names import METRICS
-from dkan_core.utils.hints import few_rows
+from dkan_core.utils.messages import few_rows
 from dkan_core.utils.storage.files import write_atomic, write_json
 from dkan_core.utils.storage.outputs import check_file_is_ours
 from dkan_core.utils.storage.remote import local_copy

@@ -38,7 +38,7 @@ from dkan_core.model.saved_model import SavedModel
 from dkan_core.scoring.prepared import check_match, score_batches
 from dkan_core.scoring.probabilities import SCORING_ROWS, check_probabilities, to_probability
 from dkan_core.utils.arrays import Arrays, Int64, joined_rows
-from dkan_core.utils.hints import listed_names
+from dkan_core.utils.messages import listed_names
 from dkan_core.utils.progress import progress
 from dkan_core.utils.torch_resources import best_device
 

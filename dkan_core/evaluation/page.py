@@ -21,7 +21,7 @@ from dkan_core.model.saved_model import SavedModel, are_current
 from dkan_core.report.evaluation import render_report
 from dkan_core.report.templating import score
 from dkan_core.training.history import HISTORY, read_history
-from dkan_core.utils.hints import some_of
+from dkan_core.utils.messages import some_of
 from dkan_core.utils.storage.files import read_if_there
 
 

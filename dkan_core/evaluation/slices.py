@@ -18,7 +18,7 @@ from dkan_core.explanation.columns import Column, read_codes, read_values, sourc
 from dkan_core.explanation.grid import written_value
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.utils.arrays import Array, Arrays
-from dkan_core.utils.hints import hint
+from dkan_core.utils.messages import hint
 
 # A category has its most frequent levels; a number has its values, if there are no more than that, or ranges of equal
 # count.

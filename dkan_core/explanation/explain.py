@@ -24,7 +24,7 @@ from dkan_core.explanation.page import LabelDrawings, render_explanation, render
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.scoring.prepared import check_match, known_split
 from dkan_core.utils.arrays import Arrays
-from dkan_core.utils.hints import counted
+from dkan_core.utils.messages import counted
 from dkan_core.utils.storage.files import write_atomic, write_json
 from dkan_core.utils.storage.remote import local_copy
 from dkan_core.utils.storage.staging import staged_folder

@@ -19,7 +19,7 @@ from dkan_core.explanation.term_tables import TermTable
 from dkan_core.report.figures.canvas import HINT_LENGTH
 from dkan_core.report.figures.svg import page_element
 from dkan_core.report.templating import Card, inline_script, render_html
-from dkan_core.utils.hints import some_of
+from dkan_core.utils.messages import some_of
 
 # Rows of the searchable table, over all labels: with more, a browser takes seconds to search. ``explanation.json`` has
 # them all.

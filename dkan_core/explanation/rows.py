@@ -20,7 +20,7 @@ from dkan_core.report.figures.svg import page_element
 from dkan_core.report.templating import Card, render_html
 from dkan_core.scoring.output_columns import check_sources
 from dkan_core.scoring.raw import scored_batches
-from dkan_core.utils.hints import counted
+from dkan_core.utils.messages import counted
 from dkan_core.utils.storage.files import write_atomic
 from dkan_core.utils.storage.remote import local_copy
 from dkan_core.utils.storage.staging import staged_folder

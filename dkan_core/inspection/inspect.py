@@ -17,7 +17,7 @@ from dkan_core.inspection.integer_codes import find_codes
 from dkan_core.inspection.rows import UNLABELLED, InspectedRows, read_prepared, read_raw
 from dkan_core.report.inline import inline_page
 from dkan_core.report.templating import render_html
-from dkan_core.utils.hints import brief, counted, one_line
+from dkan_core.utils.messages import brief, counted, one_line
 from dkan_core.utils.storage.outputs import check_page_free
 from dkan_core.utils.storage.staging import staged_file
 

@@ -22,7 +22,7 @@ from dkan_core.report.figures import evaluation as figures
 from dkan_core.report.history import History, training_section
 from dkan_core.report.templating import Card, digits_of, inline_script, render_html, score
 from dkan_core.utils.arrays import Array
-from dkan_core.utils.hints import counted
+from dkan_core.utils.messages import counted
 
 # Labels with a section: each has six figures of some 100 KB in all, and browsers scroll a larger page slowly. The table
 # lists every label.

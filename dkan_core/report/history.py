@@ -6,7 +6,7 @@ from typing import Any
 from dkan_core.report.figures import evaluation as figures
 from dkan_core.report.templating import Card
 from dkan_core.training import breakdown
-from dkan_core.utils.hints import counted
+from dkan_core.utils.messages import counted
 
 History = Sequence[Mapping[str, Any]]
 

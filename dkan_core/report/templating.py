@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
-from dkan_core.utils.hints import brief
+from dkan_core.utils.messages import brief
 
 if TYPE_CHECKING:
     from jinja2 import Environment

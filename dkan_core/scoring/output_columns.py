@@ -13,7 +13,7 @@ from dkan_core.data.source.folders import FOLDER_TEXT, with_whole_numbers
 from dkan_core.data.source.parquet_files import open_in_order, open_parquet
 from dkan_core.errors import DataError
 from dkan_core.model.saved_model import SavedModel
-from dkan_core.utils.hints import first_line, hint
+from dkan_core.utils.messages import first_line, hint
 
 
 def probability_column(label: str) -> str:

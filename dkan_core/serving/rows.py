@@ -19,7 +19,7 @@ from dkan_core.data.encoding.sparse import SparseFeature
 from dkan_core.data.source.column_types import column_types, is_number, is_text
 from dkan_core.data.source.times import parsed_times
 from dkan_core.errors import DataError
-from dkan_core.utils.hints import counted, first_line, shown
+from dkan_core.utils.messages import counted, first_line, shown
 
 # The name of the rows in messages, where ``predict`` names a file.
 REQUEST = "request"

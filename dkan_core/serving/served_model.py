@@ -19,7 +19,7 @@ from dkan_core.serving.batching import MicroBatcher, Probabilities
 from dkan_core.serving.facts import current_request
 from dkan_core.serving.rows import NO_TEXTS, REQUEST, Tensor, rows_of_instances, rows_of_tensors, tensor_types
 from dkan_core.serving.scorer import RequestScorer
-from dkan_core.utils.hints import shown
+from dkan_core.utils.messages import shown
 from dkan_core.utils.schemas import parse_json
 
 # Rows whose reasons are found at a time; a row takes a millisecond or less.

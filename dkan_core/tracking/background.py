@@ -13,7 +13,7 @@ from typing import Any
 
 from dkan_core.errors import redact
 from dkan_core.tracking.tracker import Progress, RunEnd, TrackedRun, Tracker
-from dkan_core.utils.hints import first_line
+from dkan_core.utils.messages import first_line
 
 # Evaluations to keep while a server does not answer: a day of one every ten seconds. The oldest are dropped first.
 MAX_WAITING = 8640

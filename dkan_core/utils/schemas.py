@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from dkan_core.errors import DataError, UserError
-from dkan_core.utils.hints import shown
+from dkan_core.utils.messages import shown
 
 
 class Schema(BaseModel):

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dkan_core.data.source.column_types import is_text
-from dkan_core.utils.hints import listed_names
+from dkan_core.utils.messages import listed_names
 
 NUMBER = r"^\s*[-+]?(\d+([.,]\d*)?|[.,]\d+)([eE][-+]?\d+)?\s*$"
 FRACTION = r"[.,]\d"

@@ -7,7 +7,7 @@ import pyarrow as pa
 from dkan_core.data.encoding.histograms import count_values
 from dkan_core.data.encoding.preprocessor import CategoryFeature, NumericFeature, Preprocessor, ValueFeature
 from dkan_core.data.encoding.sparse import SparseFeature
-from dkan_core.utils.hints import listed_names
+from dkan_core.utils.messages import listed_names
 
 Key = tuple[str, str]
 """A feature's kind, and its name: a column of numbers may be a numeric feature and also have value codes."""

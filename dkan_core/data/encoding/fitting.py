@@ -33,7 +33,7 @@ from dkan_core.data.encoding.value_counts import count_texts
 from dkan_core.data.source.times import TimePart, time_parts
 from dkan_core.errors import DataError
 from dkan_core.utils.arrays import Float64, Int64
-from dkan_core.utils.hints import SHOWN, Advice, counted, drop_advice
+from dkan_core.utils.messages import SHOWN, Advice, counted, drop_advice
 
 # A knot at each level that uint8 can store: more knots would tell apart what storage rounds together.
 LEVELS = np.linspace(-SCORE_LIMIT, SCORE_LIMIT, STEPS + 1)

@@ -7,7 +7,7 @@ from dkan_core.data.source.column_types import is_number, is_text, is_whole
 from dkan_core.data.source.folders import FOLDER_TEXT
 from dkan_core.data.source.times import expected, fits_zone, is_duration
 from dkan_core.errors import DataError
-from dkan_core.utils.hints import listed_names, spelt_alike
+from dkan_core.utils.messages import listed_names, spelt_alike
 
 
 def check_features(

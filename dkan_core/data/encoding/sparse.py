@@ -21,7 +21,7 @@ from dkan_core.data.hashing import splitmix64
 from dkan_core.data.source.column_types import is_id_list
 from dkan_core.errors import DataError
 from dkan_core.utils.arrays import Int32, Int64
-from dkan_core.utils.hints import Advice, drop_advice
+from dkan_core.utils.messages import Advice, drop_advice
 
 EMPTY = 0
 # Per column. The manifest lists the ids, and the model has a weight vector for each.

@@ -18,7 +18,7 @@ from dkan_core.config.prepare import MAX_WEIGHT
 from dkan_core.data.encoding.preprocessor import SCORE_LIMIT
 from dkan_core.data.labels import NOT_MEASURED
 from dkan_core.errors import DataError
-from dkan_core.utils.hints import counted
+from dkan_core.utils.messages import counted
 
 # Part of format version 2. Smaller blocks would mean a larger manifest (67 bytes a block), larger ones a slower start:
 # the first batch touches as many blocks as it has pieces.

@@ -24,7 +24,7 @@ from dkan_core.data.loading.order import (
 from dkan_core.data.loading.prefetching import PREFETCH, BatchRing, prefetched
 from dkan_core.errors import DataError
 from dkan_core.utils.arrays import Arrays, Int64
-from dkan_core.utils.hints import hint
+from dkan_core.utils.messages import hint
 
 TakeBuffers = Callable[[int], Arrays]
 """Returns arrays with a number of rows, to gather a batch into."""

@@ -17,7 +17,7 @@ from dkan_core.data.format.block_cache import read_source
 from dkan_core.data.format.manifest import PreparedData, open_prepared
 from dkan_core.data.loading.loader import RowReader
 from dkan_core.errors import ConfigError
-from dkan_core.utils.hints import counted
+from dkan_core.utils.messages import counted
 from dkan_core.utils.resources import available_memory
 
 MEMORY_SHARE = 0.25

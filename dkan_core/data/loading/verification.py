@@ -8,7 +8,7 @@ from pathlib import Path
 from dkan_core.data.format.manifest import open_prepared
 from dkan_core.data.loading.loader import open_split
 from dkan_core.errors import DataError
-from dkan_core.utils.hints import counted
+from dkan_core.utils.messages import counted
 
 logger = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from dkan_core.data.preparation.statistics import check_binary
 from dkan_core.data.source.column_types import is_number, is_text
 from dkan_core.data.source.positive import with_nulls, with_positive
 from dkan_core.errors import ConfigError, DataError
-from dkan_core.utils.hints import counted, listed_names, spelt_alike
+from dkan_core.utils.messages import counted, listed_names, spelt_alike
 
 
 def label_columns(labels: Sequence[str], columns: Sequence[str]) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from dkan_core.errors import DataError
-from dkan_core.utils.hints import counted, flag, listed_counts, some_of
+from dkan_core.utils.messages import counted, flag, listed_counts, some_of
 
 # Spellings of the same answer, in small letters.
 SPELLINGS = (frozenset({"1", "t", "true", "y", "yes"}), frozenset({"0", "f", "false", "n", "no"}))

@@ -22,7 +22,7 @@ from dkan_core.data.source.roles import ColumnRoles
 from dkan_core.data.source.sources import SourceFile
 from dkan_core.data.source.time_split import TimeBounds
 from dkan_core.errors import DataError, OutputError
-from dkan_core.utils.hints import some_of
+from dkan_core.utils.messages import some_of
 from dkan_core.utils.schemas import parse_json
 from dkan_core.utils.storage.outputs import PARTIAL, check_free, entries, foreign_contents
 from dkan_core.utils.storage.shared_folder import WORK, SharedFolder

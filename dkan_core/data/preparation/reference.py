@@ -27,7 +27,7 @@ from dkan_core.data.source.roles import (
 )
 from dkan_core.errors import ConfigError, DataError
 from dkan_core.utils.file_names import CONFIG, MODEL_FOLDER, PREPROCESSOR
-from dkan_core.utils.hints import listed_names
+from dkan_core.utils.messages import listed_names
 from dkan_core.utils.schemas import read_json
 from dkan_core.utils.storage.files import read_if_there
 

@@ -29,7 +29,7 @@ from dkan_core.data.source.roles import ColumnRoles
 from dkan_core.data.source.splits import SplitBatch, read_split_batches, split_of_keys
 from dkan_core.data.source.time_split import TimeBounds
 from dkan_core.errors import DataError
-from dkan_core.utils.hints import counted
+from dkan_core.utils.messages import counted
 
 # Measured: the ranks of such a sample are off by some 0.3%, a third of what one step of a uint8 score spans in the
 # middle. Four times the rows would halve that, and cost four times the memory.

@@ -37,7 +37,7 @@ from dkan_core.data.source.split_hints import split_warnings
 from dkan_core.data.source.splits import SplitBatch, read_split_batches
 from dkan_core.errors import DataError, redact
 from dkan_core.utils.arrays import UInt64
-from dkan_core.utils.hints import counted, few_rows, listed_counts
+from dkan_core.utils.messages import counted, few_rows, listed_counts
 
 logger = logging.getLogger(__name__)
 

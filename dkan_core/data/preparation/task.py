@@ -21,7 +21,7 @@ from dkan_core.data.source.split_hints import find_split_hints
 from dkan_core.data.source.split_rule import rule_of_settings
 from dkan_core.data.source.time_split import TimeBounds, find_time_bounds
 from dkan_core.errors import ConfigError, DataError
-from dkan_core.utils.hints import counted
+from dkan_core.utils.messages import counted
 from dkan_core.utils.progress import progress
 
 logger = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from dkan_core.data.source.folders import FOLDER_TEXT, folder_values
 from dkan_core.errors import DataError
-from dkan_core.utils.hints import flag
+from dkan_core.utils.messages import flag
 
 # What lists of integers are read as.
 ID_LIST = pa.large_list(pa.int64())

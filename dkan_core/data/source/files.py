@@ -18,7 +18,7 @@ from dkan_core.data.source.folders import folder_values
 from dkan_core.data.source.frames import is_frame
 from dkan_core.data.source.text_files import TEXTS, csv_hint, text_error
 from dkan_core.errors import DataError
-from dkan_core.utils.hints import counted
+from dkan_core.utils.messages import counted
 from dkan_core.utils.storage.failures import readable
 from dkan_core.utils.storage.paths import check_name, filesystem, is_remote
 

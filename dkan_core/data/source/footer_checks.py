@@ -12,7 +12,7 @@ from dkan_core.config.prepare import MAX_WEIGHT
 from dkan_core.data.source.column_types import flat_columns
 from dkan_core.data.source.folders import folder_values
 from dkan_core.errors import DataError
-from dkan_core.utils.hints import counted
+from dkan_core.utils.messages import counted
 
 # Messages by role, the same as where rows are read.
 MISSING = {

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from dkan_core.data.source.files import AT_ONCE, MAGIC, stamp
 from dkan_core.errors import DataError
-from dkan_core.utils.hints import first_line, shown
+from dkan_core.utils.messages import first_line, shown
 from dkan_core.utils.storage.failures import readable
 from dkan_core.utils.storage.files import check_regular
 from dkan_core.utils.storage.paths import filesystem, is_remote

@@ -14,7 +14,7 @@ from dkan_core.data.source.parquet_files import footer_digest, open_parquet
 from dkan_core.data.source.row_groups import has_large_groups, runs_to_fetch, small_runs, whole_groups
 from dkan_core.data.whole_floats import integer_texts
 from dkan_core.errors import DataError, UnreadableError
-from dkan_core.utils.hints import first_line
+from dkan_core.utils.messages import first_line
 from dkan_core.utils.storage.failures import readable
 
 # Bytes of decoded numbers. Encoding holds several copies of a batch, and larger batches are no faster.

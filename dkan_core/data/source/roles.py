@@ -11,7 +11,7 @@ from dkan_core.data.source.column_requirements import ColumnRequirements
 from dkan_core.data.source.column_types import is_bytes, is_number, is_sparse, is_text, is_uuid
 from dkan_core.data.source.times import is_duration, is_time, time_parts
 from dkan_core.errors import DataError
-from dkan_core.utils.hints import SHOWN, Advice, drop_advice, hint, listed_names
+from dkan_core.utils.messages import SHOWN, Advice, drop_advice, hint, listed_names
 
 # Settings that name a column which is neither label nor feature.
 ROLES = ("group", "split_column", "split_by_time", "weight")

@@ -27,7 +27,7 @@ from dkan_core.data.source.footer_checks import check_footer
 from dkan_core.data.source.parquet_files import footer_digest, open_in_order, open_parquet, open_stamped
 from dkan_core.errors import DataError
 from dkan_core.utils import schemas
-from dkan_core.utils.hints import drop_advice
+from dkan_core.utils.messages import drop_advice
 
 # pandas writes an unnamed index under this name: row numbers, which say nothing about other rows.
 UNNAMED_INDEX = re.compile(r"__index_level_\d+__")

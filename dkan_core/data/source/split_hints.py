@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from dkan_core.data.source.column_types import is_number, is_text
 from dkan_core.data.source.reading import open_file, read_batches
 from dkan_core.data.source.times import is_time
-from dkan_core.utils.hints import flag, listed_names
+from dkan_core.utils.messages import flag, listed_names
 
 TIMES = re.compile(
     r"date|datetime|timestamp|time|ts|year|month|year_?month|quarter"

@@ -22,7 +22,7 @@ from dkan_core.data.source.roles import ColumnRoles
 from dkan_core.data.source.time_split import TimeBounds, time_keys
 from dkan_core.errors import DataError
 from dkan_core.utils.arrays import UInt64
-from dkan_core.utils.hints import counted
+from dkan_core.utils.messages import counted
 
 
 @dataclass(frozen=True)

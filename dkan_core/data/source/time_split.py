@@ -19,7 +19,7 @@ from dkan_core.data.source.reading import read_batches
 from dkan_core.data.source.roles import ColumnRoles
 from dkan_core.errors import DataError
 from dkan_core.utils.arrays import UInt64
-from dkan_core.utils.hints import counted
+from dkan_core.utils.messages import counted
 
 # Distinct values that are counted: 16 MB with their counts. Dates and hours have fewer; milliseconds have more, and a
 # bound is then off by a millionth of the range.

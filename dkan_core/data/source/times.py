@@ -9,7 +9,7 @@ from pydantic import Field
 
 from dkan_core.data.source.column_types import is_text
 from dkan_core.errors import DataError
-from dkan_core.utils.hints import shown
+from dkan_core.utils.messages import shown
 from dkan_core.utils.schemas import Schema
 
 Part = Literal["seconds", "month", "day", "weekday", "hour"]

@@ -18,7 +18,7 @@ from dkan_core.data.encoding.preprocessor import FIRST_CODE, MISSING, UNSEEN, Ca
 from dkan_core.errors import ConfigError, GateError
 from dkan_core.evaluation.drift.counting import EXAMPLES, DriftCounts, TrainingDistribution, expected_counts
 from dkan_core.utils.arrays import Float64, Int64
-from dkan_core.utils.hints import one_line, some_of
+from dkan_core.utils.messages import one_line, some_of
 
 # The limits below are meant for tenths: more bins give a larger index for the same difference.
 PSI_BINS = 10

@@ -12,7 +12,7 @@ from dkan_core.evaluation.drift.scored_files import find_files, measure_files
 from dkan_core.evaluation.metrics import METRIC_NAMES
 from dkan_core.report.inline import inline_page
 from dkan_core.report.templating import render_html
-from dkan_core.utils.hints import counted
+from dkan_core.utils.messages import counted
 from dkan_core.utils.storage.files import write_atomic, write_json
 
 # The metrics at the top of the page.

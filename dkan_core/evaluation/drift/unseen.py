@@ -14,7 +14,7 @@ from dkan_core.data.encoding.preprocessor import MISSING, UNSEEN, Preprocessor
 from dkan_core.data.encoding.sparse import EMPTY
 from dkan_core.evaluation.drift.counting import expected_counts
 from dkan_core.utils.arrays import Array, Arrays
-from dkan_core.utils.hints import counted, listed_names
+from dkan_core.utils.messages import counted, listed_names
 
 # Warn of shares that are this many standard errors above the share expected from training.
 MIN_ERRORS = 3.0

@@ -11,7 +11,7 @@ from dkan_core.report.figures.axes import Axis, Panel, even_ticks, widened
 from dkan_core.report.figures.canvas import DASHED, POINTS_PER_INCH, QUIET, Canvas
 from dkan_core.report.figures.png import to_png
 from dkan_core.report.figures.svg import to_svg
-from dkan_core.utils.hints import brief
+from dkan_core.utils.messages import brief
 
 # The size of the report's figures: two cards fit side by side on a laptop's screen.
 WIDTH, HEIGHT = 5.4 * POINTS_PER_INCH, 3.7 * POINTS_PER_INCH

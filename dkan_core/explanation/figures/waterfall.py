@@ -6,7 +6,7 @@ from dkan_core.explanation.figures.drawing import BAR_HEIGHT, BAR_SHARE, WIDE, D
 from dkan_core.explanation.reasons import Reason
 from dkan_core.report.figures.axes import Panel, even_axis, fit
 from dkan_core.report.figures.canvas import ACCENT, DASHED, MUTED, QUIET, SMALL_SIZE, WARM, Canvas
-from dkan_core.utils.hints import counted
+from dkan_core.utils.messages import counted
 
 # Characters beside the axis; values are shortened before names of columns are.
 TEXT_LENGTH = 44

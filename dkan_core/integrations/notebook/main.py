@@ -27,7 +27,7 @@ from dkan_core.integrations.notebook.rows import LabelledRows, read_labelled_row
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.training.launcher.train import train
 from dkan_core.utils.file_names import MODEL_FOLDER
-from dkan_core.utils.hints import counted
+from dkan_core.utils.messages import counted
 from dkan_core.utils.storage.paths import is_remote, local_path
 from dkan_core.utils.storage.remote import local_copy
 from dkan_core.utils.storage.scratch import scratch_folder

@@ -17,7 +17,7 @@ from dkan_core.data.labels import NOT_MEASURED
 from dkan_core.data.source.frames import column_names, is_frame, nulls_as_numbers, to_table, without_empty_types
 from dkan_core.errors import DataError
 from dkan_core.utils.arrays import Array
-from dkan_core.utils.hints import counted, some_of
+from dkan_core.utils.messages import counted, some_of
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from dkan_core.data.source.column_types import is_whole
 from dkan_core.data.whole_floats import integer_texts
-from dkan_core.utils.hints import hint
+from dkan_core.utils.messages import hint
 
 
 def with_categories(table: pa.Table, chosen: Any) -> pa.Table:

@@ -20,7 +20,7 @@ from dkan_core.model.base import TabularModel
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.report.inline import Page
 from dkan_core.utils.arrays import Arrays
-from dkan_core.utils.hints import counted
+from dkan_core.utils.messages import counted
 from dkan_core.utils.storage.scratch import scratch_folder
 from dkan_core.utils.torch_resources import torch_threads
 

@@ -26,7 +26,7 @@ from dkan_core.data.source.column_types import column_types
 from dkan_core.data.source.frames import column_names, is_frame, nulls_as_numbers, to_table, without_empty_types
 from dkan_core.data.source.roles import check_kinds, feature_columns
 from dkan_core.integrations.sklearn.categorical import chosen_columns, with_categories
-from dkan_core.utils.hints import Advice, drop_advice, listed_names
+from dkan_core.utils.messages import Advice, drop_advice, listed_names
 
 SPARSE_COLUMN = "columns"
 """Column name of a sparse matrix in a model's encoding."""

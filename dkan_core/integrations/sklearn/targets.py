@@ -23,7 +23,7 @@ from dkan_core.data.source.column_types import is_text
 from dkan_core.data.source.frames import column_names, is_frame
 from dkan_core.data.source.groups import group_bytes
 from dkan_core.utils.arrays import Array, Arrays, UInt64
-from dkan_core.utils.hints import counted
+from dkan_core.utils.messages import counted
 
 
 def find_classes(y: Any) -> tuple[Array, list[str]]:

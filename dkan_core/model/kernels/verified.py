@@ -13,7 +13,7 @@ from torch import Tensor
 
 from dkan_core.model.kernels import eager, recompute
 from dkan_core.utils import gpu
-from dkan_core.utils.hints import first_line
+from dkan_core.utils.messages import first_line
 
 CHECK_ROWS = 300
 """Several tiles of rows, the last one not full."""

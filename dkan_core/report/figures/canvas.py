@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dkan_core.utils.arrays import Array
-from dkan_core.utils.hints import brief
+from dkan_core.utils.messages import brief
 
 # Colors of the figures; in a page, each is replaced by a variable of report.css.
 MUTED, GRID, ACCENT, WARM, QUIET, PAPER = "#64707f", "#e4e8ed", "#2460a7", "#c8692b", "#9aa6b4", "#fefefe"

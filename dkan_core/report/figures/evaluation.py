@@ -32,7 +32,7 @@ from dkan_core.report.figures.canvas import (
 )
 from dkan_core.report.figures.svg import page_element, to_svg
 from dkan_core.utils.arrays import Array
-from dkan_core.utils.hints import counted
+from dkan_core.utils.messages import counted
 
 # Two cards fit side by side on a laptop's screen.
 WIDTH, HEIGHT = 5.4 * POINTS_PER_INCH, 3.7 * POINTS_PER_INCH

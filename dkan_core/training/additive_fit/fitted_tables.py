@@ -32,7 +32,7 @@ from dkan_core.training.likelihood import target_of
 from dkan_core.training.setup.additive_architecture import quantile_cuts
 from dkan_core.training.setup.feature_crosses import Group
 from dkan_core.utils.arrays import Float64, UInt16
-from dkan_core.utils.hints import counted
+from dkan_core.utils.messages import counted
 from dkan_core.utils.torch_resources import torch_threads
 
 logger = logging.getLogger(__name__)

@@ -26,7 +26,7 @@ from dkan_core.training.state.checkpoint_file import Checkpoint
 from dkan_core.training.state.checkpoint_store import OWN_CHECKPOINTS, clear_checkpoints
 from dkan_core.training.state.refit_choices import RefitChoices
 from dkan_core.utils.file_names import MODEL_FOLDER
-from dkan_core.utils.hints import counted
+from dkan_core.utils.messages import counted
 from dkan_core.utils.storage.files import remove
 from dkan_core.utils.storage.outputs import entries
 

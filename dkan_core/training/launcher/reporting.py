@@ -24,7 +24,7 @@ from dkan_core.training.history import HISTORY
 from dkan_core.training.state.ledger import Ledger
 from dkan_core.training.state.schedule import Schedule
 from dkan_core.training.state.shared_memory import SharedMemory, TimeSpent
-from dkan_core.utils.hints import counted
+from dkan_core.utils.messages import counted
 from dkan_core.utils.progress import LOG_SECONDS, is_wide, make_progress, on_terminal
 from dkan_core.utils.storage.failures import output_error
 from dkan_core.utils.storage.files import write_atomic

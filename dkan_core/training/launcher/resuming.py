@@ -23,7 +23,7 @@ from dkan_core.training.launcher.run_folder import replaces_checkpoints
 from dkan_core.training.state.checkpoint_file import Checkpoint
 from dkan_core.training.state.checkpoint_store import CHECKPOINTS, OWN_CHECKPOINTS, load_source, source_of
 from dkan_core.utils.file_names import METRICS
-from dkan_core.utils.hints import flag
+from dkan_core.utils.messages import flag
 from dkan_core.utils.storage.files import read_if_there
 
 logger = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from dkan_core.errors import redact
 from dkan_core.training.state.endings import STOP_CRITERIA
-from dkan_core.utils.hints import counted
+from dkan_core.utils.messages import counted
 
 LOG = "train.log"
 # The advice for a model whose tables are fitted after gradient training: on no data set tried did gradients alone reach

@@ -9,7 +9,7 @@ from dkan_core.training.planning.device_memory import MemoryNeed, parts_that_fit
 from dkan_core.training.planning.formulas import Machine, Prediction, Scheme, predict
 from dkan_core.training.planning.sizes import show_duration, show_size
 from dkan_core.training.setup.sizing import MAX_BATCH, MIN_BATCH, STEPS_TO_TAKE
-from dkan_core.utils.hints import counted
+from dkan_core.utils.messages import counted
 
 # Something simpler is taken if it reaches this share of the highest speed: predictions are off by about as much.
 NEAR = 0.9

@@ -15,7 +15,7 @@ from dkan_core.training.launcher.fork_server_client import ForkServer
 from dkan_core.training.planning.exchanges import EXCHANGES, SERVER_SYNC, exchange_seconds
 from dkan_core.training.planning.sizes import parse_size, show_size
 from dkan_core.training.setup.placement import visible_gpus, worker_devices
-from dkan_core.utils.hints import counted
+from dkan_core.utils.messages import counted
 from dkan_core.utils.progress import progress
 from dkan_core.utils.resources import available_cores
 from dkan_core.utils.storage.scratch import scratch_folder

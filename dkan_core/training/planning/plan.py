@@ -33,7 +33,7 @@ from dkan_core.training.setup.defaults import DEFAULT_INTERVAL, resolve_for
 from dkan_core.training.setup.initial_model import with_architecture
 from dkan_core.training.setup.model_parallel_checks import undivided
 from dkan_core.training.setup.placement import visible_gpus
-from dkan_core.utils.hints import counted
+from dkan_core.utils.messages import counted
 from dkan_core.utils.resources import available_cores
 
 # The usual sizes of a node, and the ten GPUs that the predecessor of dkan was run on.

@@ -16,7 +16,7 @@ from dkan_core.training.setup.parameter_groups import learning_rate_factors
 from dkan_core.training.setup.placement import threads_per_worker
 from dkan_core.training.setup.search_space import SEARCHED_SETTINGS, possible_findings
 from dkan_core.training.setup.untrained_model import untrained_model
-from dkan_core.utils.hints import some_of
+from dkan_core.utils.messages import some_of
 from dkan_core.utils.torch_resources import torch_threads
 
 # Most pairs in a line of the log, as there may be a hundred.

@@ -32,7 +32,7 @@ from dkan_core.training.setup.sizing import (
     rarer_class_rows,
 )
 from dkan_core.utils.extras import require
-from dkan_core.utils.hints import counted, flag
+from dkan_core.utils.messages import counted, flag
 
 BASE_BATCH = 512
 # Without it, AP was 0.001 lower, the mean over ten data sets. Additive models gained nothing.

@@ -14,7 +14,7 @@ from dkan_core.data.source.times import is_duration, is_time, time_parts
 from dkan_core.errors import ConfigError
 from dkan_core.training.setup.model_parallel_checks import check_model_parallel_settings
 from dkan_core.training.setup.monotone import parse_monotone
-from dkan_core.utils.hints import counted
+from dkan_core.utils.messages import counted
 
 
 def check_training(

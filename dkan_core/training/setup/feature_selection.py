@@ -43,7 +43,7 @@ from dkan_core.training.setup.trials import (
     trained,
 )
 from dkan_core.utils.arrays import Arrays, Float64
-from dkan_core.utils.hints import some_of
+from dkan_core.utils.messages import some_of
 from dkan_core.utils.torch_resources import torch_threads
 
 # With more rows, a network learns by itself to ignore useless columns; with more values, trials take too long.

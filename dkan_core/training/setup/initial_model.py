@@ -39,7 +39,7 @@ from dkan_core.training.state.checkpoint_store import (
 )
 from dkan_core.training.state.refit_choices import RefitChoices
 from dkan_core.utils.arrays import Float32
-from dkan_core.utils.hints import counted, flag, listed_names
+from dkan_core.utils.messages import counted, flag, listed_names
 from dkan_core.utils.storage.remote import local_copy
 
 # Settings that a saved model fixes.

@@ -6,7 +6,7 @@ from typing import Literal
 
 from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.errors import ConfigError
-from dkan_core.utils.hints import hint
+from dkan_core.utils.messages import hint
 
 logger = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ import torch
 from dkan_core.config import ResolvedTrainConfig, TrainConfig
 from dkan_core.errors import ConfigError
 from dkan_core.training.communication.rendezvous import TorchRun
-from dkan_core.utils.hints import counted
+from dkan_core.utils.messages import counted
 from dkan_core.utils.resources import available_cores
 
 NVIDIA_DRIVER = Path("/dev/nvidiactl")

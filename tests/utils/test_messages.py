@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-HELPER = ROOT / "dkan_core" / "utils" / "hints.py"
+HELPER = ROOT / "dkan_core" / "utils" / "messages.py"
 FOLDERS = ("dkan_core", "pipelines", "benchmarks", "examples")
 
 
