@@ -23,9 +23,10 @@ from dkan_core.data.format.manifest import open_prepared
 from dkan_core.data.hashing import salted
 from dkan_core.data.labels import NOT_MEASURED
 from dkan_core.data.loading.loader import open_split, read_sample
+from dkan_core.data.preparation.label_checks import check_binary
 from dkan_core.data.preparation.label_columns import stored_labels
 from dkan_core.data.preparation.sampling import BottomK
-from dkan_core.data.preparation.statistics import check_binary, count_others
+from dkan_core.data.preparation.statistics import count_others
 from dkan_core.data.preparation.task import PreparationTask, describe_files, with_time_bounds
 from dkan_core.data.source.blocks import side_by_side
 from dkan_core.data.source.column_types import is_number

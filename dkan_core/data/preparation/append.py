@@ -20,10 +20,11 @@ from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.data.format.manifest import MANIFEST, OUTPUTS, PreparedData, no_manifest
 from dkan_core.data.format.shard_writer import Shard, ShardWriter, write_shard
 from dkan_core.data.format.split_info import SplitInfo
+from dkan_core.data.preparation.label_checks import check_values
 from dkan_core.data.preparation.plan import PLAN
 from dkan_core.data.preparation.reference import read_reference
 from dkan_core.data.preparation.reuse import earlier_result, identity
-from dkan_core.data.preparation.statistics import Counts, check_values, collect_statistics, merge_counts
+from dkan_core.data.preparation.statistics import Counts, collect_statistics, merge_counts
 from dkan_core.data.preparation.steps import (
     check_unchanged,
     log_invalid,

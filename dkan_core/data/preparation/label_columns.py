@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.data.labels import NOT_MEASURED
-from dkan_core.data.preparation.statistics import check_binary
+from dkan_core.data.preparation.label_checks import check_binary
 from dkan_core.data.source.column_types import is_number, is_text
 from dkan_core.data.source.positive import with_nulls, with_positive
 from dkan_core.errors import ConfigError, DataError

@@ -17,9 +17,10 @@ from dkan_core.config.prepare import SPLITS
 from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.data.encoding.value_counts import ValueCounts
 from dkan_core.data.format.shard_writer import record_type, shard_count, shard_name, write_shard
+from dkan_core.data.preparation.label_checks import check_values
 from dkan_core.data.preparation.plan import PreparationPlan, read_records, unchanged_fragments
 from dkan_core.data.preparation.sampling import save_row_sample
-from dkan_core.data.preparation.statistics import Counts, check_values, collect_statistics, sample_limit
+from dkan_core.data.preparation.statistics import Counts, collect_statistics, sample_limit
 from dkan_core.data.preparation.steps import check_unchanged, layout_of, present_splits, spill_rows
 from dkan_core.data.preparation.task import describe_files
 from dkan_core.errors import DataError

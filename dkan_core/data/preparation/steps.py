@@ -26,9 +26,10 @@ from dkan_core.data.format.manifest import FORMAT_VERSION, SPARSE_VERSION, Prepa
 from dkan_core.data.format.shard_writer import KEY, Shard, ShardWriter, array_layout, record_type
 from dkan_core.data.format.split_info import SplitInfo
 from dkan_core.data.hashing import salted, splitmix64
+from dkan_core.data.preparation.label_checks import check_counts
 from dkan_core.data.preparation.label_columns import stored_labels
 from dkan_core.data.preparation.label_values import log_positive
-from dkan_core.data.preparation.statistics import Counts, Statistics, check_counts
+from dkan_core.data.preparation.statistics import Counts, Statistics
 from dkan_core.data.preparation.task import PreparationTask
 from dkan_core.data.source.groups import group_numbers
 from dkan_core.data.source.partition import Fragment
