@@ -3,6 +3,7 @@
 Shape suffixes: N rows, L labels.
 """
 
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -110,16 +111,25 @@ def _rates(bins: Sequence[Bins], labels_N: npt.NDArray[np.uint8]) -> npt.NDArray
 
 
 def suspicions(
-    column: pa.ChunkedArray, *, distinct: int, auc: float | None, psi: float | None, is_code: bool = False
+    name: str,
+    column: pa.ChunkedArray,
+    *,
+    distinct: int,
+    auc: float | None,
+    psi: float | None,
+    is_code: bool = False,
+    looks_like_code: bool = False,
 ) -> list[str]:
     """Return warnings about a column.
 
     Args:
+        name: Its name.
         column: Its values in the sample of train.
         distinct: How many different ones.
         auc: Its ROC AUC alone on valid.
         psi: Between train and valid, beyond chance.
         is_code: Whether its values, though they are numbers, are known to be categories.
+        looks_like_code: Whether its values are integers that ``find_codes`` has found.
     """
     present = len(column) - column.null_count
     found = []
@@ -137,6 +147,8 @@ def suspicions(
         found.append(f"leakage: alone it separates the label (ROC AUC {auc:.3f} on valid)")
     if psi is not None and psi >= LARGE:
         found.append(f"valid differs from train (PSI {psi:.2f})")
+    if looks_like_code:
+        found.append(f"integers that look like codes: try --categorical {shlex.quote(name)}")
     return found
 
 

@@ -1,7 +1,6 @@
 """``inspect`` shows, before hours of training, the values, encoding and suspicious properties of each column."""
 
 import functools
-import shlex
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -191,10 +190,15 @@ def _column(
     distinct = 0 if column is None else count_distinct(column)
     found = []
     if column is not None:
-        is_code = name in rows.codes
-        found = suspicions(column, distinct=distinct, auc=largest_auc, psi=largest_psi, is_code=is_code)
-        if name in codes:
-            found.append(f"integers that look like codes: try --categorical {shlex.quote(name)}")
+        found = suspicions(
+            name,
+            column,
+            distinct=distinct,
+            auc=largest_auc,
+            psi=largest_psi,
+            is_code=name in rows.codes,
+            looks_like_code=name in codes,
+        )
     if name in rows.labels:
         classes = {split: of[name] for split, of in rows.classes.items()}
         found = label_suspicions(classes, rows.positive.get(name), rows.others.get(name, {}))
