@@ -4,13 +4,14 @@ import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-# As it writes an amount: 500m, 16Gi, 1e3.
-QUANTITY = re.compile(r"([0-9]+(?:\.[0-9]+)?)([numkMGTPE]|[KMGTPE]i|e[0-9]{1,2})?")
+# Of the units of an amount.
 FACTORS = {
-    **{"n": 1e-9, "u": 1e-6, "m": 1e-3, "": 1.0},
+    **{"n": 1e-9, "u": 1e-6, "m": 1e-3},
     **{unit: 1000.0**power for power, unit in enumerate("kMGTPE", 1)},
     **{f"{unit}i": 1024.0**power for power, unit in enumerate("KMGTPE", 1)},
 }
+# As it writes an amount: 500m, 16Gi, 1e3.
+QUANTITY = re.compile(rf"([0-9]+(?:\.[0-9]+)?)({'|'.join(FACTORS)}|e[0-9]{{1,2}})?")
 CORES = re.compile(r"([0-9]+(?:\.[0-9]+)?)m?")
 
 DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -72,8 +73,8 @@ def _bytes(value: str) -> float:
     found = QUANTITY.fullmatch(value)
     if found is None:
         return 0.0
-    number, unit = found[1], found[2] or ""
-    return float(value) if unit.startswith("e") else float(number) * FACTORS[unit]
+    number, unit = found[1], found[2]
+    return float(number) * FACTORS[unit] if unit in FACTORS else float(value)
 
 
 def _are_labels(value: dict[str, Any]) -> bool:
