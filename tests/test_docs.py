@@ -183,6 +183,14 @@ def test_file_tree_names_what_is_there() -> None:
     assert here["dkan_core"] <= listed <= here["dkan_core"] | here["pipelines"]
 
 
+def test_files_that_the_architecture_names_are_there() -> None:
+    """Paths start at the root, at the package, or in the sections about them at the training or native part."""
+    named = re.findall(r"`(\w+/[\w./-]*)`", (ROOT / "docs/concepts/architecture.md").read_text())
+    parts = [ROOT / part for part in (".", "dkan_core", "dkan_core/training", "dkan_core/native")]
+    assert len(named) > 200
+    assert not [name for name in named if not any((part / name).exists() for part in parts)]
+
+
 @pytest.mark.parametrize("name", ["cluster.md", "kubeflow.md"])
 def test_kubernetes_objects_are_valid(name: str) -> None:
     """Everything that a reader may apply to a cluster passes the schemas of Kubernetes."""
