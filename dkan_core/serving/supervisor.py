@@ -16,15 +16,16 @@ from uvicorn import _subprocess
 from uvicorn.supervisors import multiprocess
 
 from dkan_core.config import ServeConfig
-from dkan_core.utils.logs import set_up_logging
+from dkan_core.utils.logs import log_levels, set_up_logging
 from dkan_core.utils.signals import handle_signal
 
 # Seconds between checks of a process that does not answer.
 POLL_SECONDS = 1.0
 
 IMPORTED_AHEAD = "dkan_core.serving.worker"
-# Environment variables that tell the serving processes what to serve: uvicorn starts them by a function's name.
-MODEL, CONFIG = "DKAN_SERVE_MODEL", "DKAN_SERVE_CONFIG"
+# Environment variables that tell the serving processes what to serve and which messages to show: uvicorn starts them by
+# a function's name.
+MODEL, CONFIG, LOG_LEVELS = "DKAN_SERVE_MODEL", "DKAN_SERVE_CONFIG", "DKAN_SERVE_LOG_LEVELS"
 
 
 class ServingProcess(multiprocess.Process):
@@ -66,7 +67,7 @@ def start_fork_server(model: Path, config: ServeConfig) -> None:
 
     The serving processes inherit its environment, which is that of this moment. It imports in the background.
     """
-    os.environ |= {MODEL: str(model), CONFIG: json.dumps(asdict(config))}
+    os.environ |= {MODEL: str(model), CONFIG: json.dumps(asdict(config)), LOG_LEVELS: json.dumps(log_levels())}
     multiprocessing.set_forkserver_preload([IMPORTED_AHEAD])
     # A SIGTERM to all processes, as from systemd, must not end the fork server while the others finish their requests.
     # The resource tracker is started first, as it would unblock the signal when it starts.
@@ -83,7 +84,7 @@ def application_from_environment() -> Any:
     from dkan_core.serving.scorer import load_scorer
     from dkan_core.serving.worker import application, show_start_and_end
 
-    set_up_logging()
+    set_up_logging(*json.loads(os.environ[LOG_LEVELS]))
     show_start_and_end()
     config = ServeConfig(**json.loads(os.environ[CONFIG]))
     return application(load_scorer(Path(os.environ[MODEL]), config), config)

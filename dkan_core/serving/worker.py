@@ -67,8 +67,8 @@ def application(scorer: RequestScorer, config: ServeConfig) -> Any:
 
 
 def show_start_and_end() -> None:
-    """Enable the server's own messages: its start, its address and its end."""
-    logging.getLogger("uvicorn.error").setLevel(logging.INFO)
+    """Show the server's own messages, its start, its address and its end, unless only warnings are to be shown."""
+    logging.getLogger("uvicorn.error").setLevel(max(logging.INFO, logger.getEffectiveLevel()))
 
 
 async def _start_grpc(dataplane: ModelDataPlane, config: ServeConfig) -> Any:

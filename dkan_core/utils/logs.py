@@ -6,18 +6,23 @@ from dkan_core.errors import ConfigError, redact
 from dkan_core.utils.progress import console, on_terminal, show_progress
 
 
-def set_up_logging() -> None:
-    """Show dkan's messages, but only the warnings of its libraries."""
+def set_up_logging(level: int = logging.INFO, libraries: int = logging.WARNING) -> None:
+    """Show dkan's messages from a level on, and those of its libraries from another one on."""
     if on_terminal():
         from rich.logging import RichHandler
 
         handler: logging.Handler = RichHandler(console=console, show_path=False, show_level=False, show_time=False)
-        logging.basicConfig(level=logging.WARNING, handlers=[handler], format="%(message)s")
+        logging.basicConfig(level=libraries, handlers=[handler], format="%(message)s")
     else:
-        logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
+        logging.basicConfig(level=libraries, format="%(asctime)s %(levelname)s %(message)s")
     for shown in logging.getLogger().handlers:
         shown.addFilter(_hide_credentials)
-    logging.getLogger("dkan_core").setLevel(logging.INFO)
+    logging.getLogger("dkan_core").setLevel(level)
+
+
+def log_levels() -> tuple[int, int]:
+    """Return the levels of this process, which ``set_up_logging`` takes in another one."""
+    return logging.getLogger("dkan_core").getEffectiveLevel(), logging.getLogger().level
 
 
 def set_verbosity(*, quiet: bool, verbose: bool) -> None:

@@ -1,12 +1,15 @@
 """``dkan serve``: the probabilities of ``dkan predict`` over every protocol, its errors, and an end in order."""
 
 import json
+import os
 import re
 import shutil
 import signal
 import socket
 import struct
-from collections.abc import Iterable, Iterator
+import urllib.request
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +21,10 @@ import pytest
 
 from dkan_core import ConfigError, TrainResult, predict
 from dkan_core.config import ServeConfig
+from tests import warm
 from tests.command import check, dkan
 from tests.serving.requests import INFER, PREDICT, grpc_request, tensors
-from tests.serving.server import OPTIONS, Server, serving
+from tests.serving.server import IMPORTED, OPTIONS, Server, serving
 from tests.training.processes import wait_until
 
 
@@ -254,6 +258,29 @@ def test_request_of_the_guide_is_answered(
 
 def test_no_rows_are_answered_with_none(server: Server) -> None:
     assert server.ask(PREDICT, {"instances": []}).content == {"predictions": []}
+
+
+@pytest.mark.parametrize("options", [(), ("--workers", "2")], ids=["one process", "processes"])
+def test_quiet_server_says_nothing_of_what_goes_well(
+    trained: TrainResult, table: pa.Table, tmp_path: Path, options: Sequence[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    log = tmp_path / "log"
+    words = ["serve", trained.model, "--host", "127.0.0.1", "--port", str(port), "--quiet", *options]
+    with log.open("w") as out:
+        process = warm.server(*IMPORTED).start(words, dict(os.environ), out)
+
+    def answers() -> bool:
+        with suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/v2/health/ready") as answer:
+            return bool(answer.status == 200)
+        return False
+
+    try:
+        wait_until(answers)
+    finally:
+        process.send_signal(signal.SIGTERM)
+    assert process.wait() == 0 and log.read_text() == ""
 
 
 def test_two_processes_count_together_and_answer_what_has_begun_when_they_are_told_to_end(
