@@ -106,6 +106,7 @@ class Reporter:
         times: Knows where the processes' time goes.
         tracker: Told of progress and evaluations.
         earlier: Evaluations before a resumption.
+        first_step: The step that the run begins or is resumed at.
         shows_scores: Whether to show average precisions; those on rows that the model trains on mean nothing.
     """
 
@@ -116,6 +117,7 @@ class Reporter:
     tracker: Tracker
     earlier: Sequence[dict[str, Any]] = ()
     _: KW_ONLY
+    first_step: int = 0
     shows_scores: bool = True
 
     def __post_init__(self) -> None:
@@ -216,9 +218,12 @@ class Reporter:
 
     def _warn_of_skipped(self, step: int) -> None:
         """Warn once if evaluations before that of a step were skipped; a refit has none but the last."""
-        before = self.history[-1]["step"] if self.history else 0
+        # Before a resumption, fewer may have been due: ``evaluations_per_epoch`` may have been raised.
+        before = max([self.first_step, *(entry["step"] for entry in self.history[-1:])])
         skipped = self.schedule.evaluations_due(step) - self.schedule.evaluations_due(before) - 1
-        if skipped > 0 and self.shows_scores and not self._has_lagged:
+        # Longer rounds of local steps leave evaluations out, however fast the evaluator is.
+        is_timing = self.config.sync_interval <= self.schedule.steps_per_epoch // self.schedule.evaluations_per_epoch
+        if skipped > 0 and is_timing and self.shows_scores and not self._has_lagged:
             self._has_lagged = True
             logger.warning(
                 "evaluation lags behind training: %s skipped, so which one is the best depends on timing; "

@@ -213,7 +213,10 @@ class Run:
         schedule = Schedule.from_config(config, self.template.train_rows)
         times = TimeReader(self.memory, has_server=config.has_server)
         is_refit = self.template.choices is not None
-        with Reporter(folder, config, schedule, times, tracker, self.history, shows_scores=not is_refit) as reporter:
+        first_step = self.memory.ledger.read().step
+        with Reporter(
+            folder, config, schedule, times, tracker, self.history, first_step=first_step, shows_scores=not is_refit
+        ) as reporter:
             checkpoint_writer = CheckpointWriter(
                 self.memory,
                 reporter,

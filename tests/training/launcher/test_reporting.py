@@ -31,11 +31,12 @@ class Listener(Trackers):
         self.told.append(progress)
 
 
-def reporter_of(folder: Path, listener: Listener, **options: Any) -> Reporter:
+def reporter_of(folder: Path, listener: Listener, *, sync_interval: int = 1, **options: Any) -> Reporter:
     memory = create_memory(MemoryShape(parameters=1, workers=1))
     os.close(memory.handle)
-    schedule = UpdateRules.from_config(CONFIG, ROWS, ParameterGroups()).schedule
-    return Reporter(folder, CONFIG, schedule, TimeReader(memory, has_server=False), listener, **options)
+    config = replace(CONFIG, sync_interval=sync_interval)
+    schedule = UpdateRules.from_config(config, ROWS, ParameterGroups()).schedule
+    return Reporter(folder, config, schedule, TimeReader(memory, has_server=False), listener, **options)
 
 
 def told_of(folder: Path, ledgers: Iterable[Ledger]) -> list[Progress]:
@@ -84,8 +85,12 @@ def test_log_shows_progress_between_evaluations_at_most_every_half_minute(
     [
         ([10, 20, 25, 30], {}, None),
         ([50, 60], {"earlier": [evaluation(40)]}, None),
+        ([45, 50], {"earlier": [evaluation(10)], "first_step": 45}, None),
+        ([60], {"earlier": [evaluation(10)], "first_step": 45}, "1 evaluation skipped"),
         ([10, 40, 50, 90], {}, "2 evaluations skipped"),
         ([20], {}, "1 evaluation skipped"),
+        ([20], {"sync_interval": 10}, "1 evaluation skipped"),
+        ([20, 40], {"sync_interval": 20}, None),
         ([100], {"shows_scores": False}, None),
     ],
 )
