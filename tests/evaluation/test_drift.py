@@ -135,6 +135,16 @@ def test_columns_that_lost_all_values_are_named() -> None:
     assert unseen_warnings(encoding, encoding.transform(old, "rows")) == []
 
 
+def test_columns_that_lost_all_values_are_named_before_many_that_have_other_ones() -> None:
+    names = [f"city {number}" for number in range(12)]
+    old = pa.table({name: ["Oslo", "Rome"] * 100 for name in names})
+    new = pa.table({**{name: ["Bern"] * 200 for name in names}, names[-1]: pa.nulls(200, pa.string())})
+    encoding = fit_preprocessor(old, [], names, "uint8", "rows")
+    first, *others = unseen_warnings(encoding, encoding.transform(new, "rows"))
+    assert first == "no value in any of 200 rows, although training has some: 'city 11'"
+    assert len(others) == 10 and others[-1] == "such values are in 2 more columns"
+
+
 @pytest.mark.parametrize(("values", "rows"), [(3_000, 4_000), (3_000, 8_000), (2_000, 20_000)])
 def test_values_beyond_the_most_codes_are_expected_in_new_rows(
     values: int, rows: int, monkeypatch: pytest.MonkeyPatch

@@ -78,10 +78,13 @@ class UnseenValues:
         return {each.name: count for each, count in zip(self._categories, counts, strict=True) if count}
 
     def warnings(self) -> list[str]:
-        """Return a sentence for each column that holds more unknown values than in training, the worst first."""
+        """Return a sentence for each column with more unknown values than in training, the worst first.
+
+        Where columns have lost all values, a sentence that names these precedes them.
+        """
         if not self.rows:
             return []
-        found = []
+        found = [(self.rows, text) for text in self._empty_columns()]
         for category, unseen in zip(self._categories, self._unseen.tolist(), strict=True):
             if not unseen:
                 continue
@@ -100,7 +103,6 @@ class UnseenValues:
             if ones < few * feature.ones:
                 text = f"column {feature.name!r}: rows have {ones:.2g} IDs that the model knows, on average"
                 found.append((self.rows, f"{text}; {feature.ones:.2g} in training"))
-        found += [(self.rows, text) for text in self._empty_columns()]
         texts = [text for _, text in sorted(found, key=lambda pair: -pair[0])]
         more = len(texts) - MAX_NAMED
         return texts[:MAX_NAMED] + [f"such values are in {counted(more, 'more column')}"] * (more > 0)
