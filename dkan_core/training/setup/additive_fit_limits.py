@@ -18,8 +18,7 @@ MIN_FITTED_PAIRS, MAX_FITTED_PAIRS = 48, 96
 MIN_ROWS_PER_TERM = 70
 
 # Rows times terms times labels up to which the additive model of a blend is fitted: three seconds on one core, and
-# 150 MB, in addition to the memory of the sharpest pairs. If there are more rows, it is fitted to the first ones, as
-# they are shuffled.
+# 150 MB, in addition to the memory of the sharpest pairs. If there are more rows, it is fitted to a sample of them.
 MAX_BLEND_CELLS = 30_000_000
 # Fewest rows of such a sample, and fewest train rows of a blend: with fewer, neither its terms nor its weight in the
 # blend can be estimated.
