@@ -78,7 +78,7 @@ def explain(
         out: Folder or URI for the results.
         split: "train", "valid" or "test".
         top: How many columns to shuffle, and to draw curves of.
-        rows: How many rows of the split to read: the first ones, as ``prepare`` has shuffled them.
+        rows: How many rows of the split to read: a sample with rows of every shard.
         label: Label to explain. Default: all.
         seed: Decides the shuffles; the same seed gives the same files.
         against: An earlier model, as a folder or URI, to compare with: curves and importances side by side, and the

@@ -32,8 +32,7 @@ pairs, ``pair_penalty``."""
 
 TABLE_CHOICES = ("tables", "curve_penalty", "pair_penalty")
 
-# Rows that tell how the training data are distributed: the first ones, which ``prepare`` has shuffled. A share of one
-# in a thousand is then known to 3%.
+# Rows of a sample that tells how the training data are distributed: a share of one in a thousand is then known to 3%.
 COUNTED_ROWS = 1_000_000
 BATCH_ROWS = 65_536
 # Rows of validation on which penalties are compared.

@@ -35,7 +35,7 @@ from dkan_core.training.state.adamw import AdamState
 from dkan_core.training.state.parameter_store import UpdateRules
 from dkan_core.utils.arrays import Arrays, Float64, Int64
 
-# Most rows of a sample, the first ones of the shuffled train split, and most values (rows times columns).
+# Most rows of a sample of the train split, and most values (rows times columns).
 SAMPLE_ROWS, SAMPLE_VALUES = 100_000, 8_000_000
 # One row, or group of rows, in so many is held out. As groups may be large, a fold must have a share of the rows within
 # these bounds.
