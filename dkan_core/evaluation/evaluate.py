@@ -172,7 +172,14 @@ def _score(saved: SavedModel, data: EvaluationData, kept: int) -> tuple[Evaluati
         weights=weight_N,
         thresholds=saved.thresholds,
     )
-    return evaluation, collector.rows(), larger.rows()
+    return evaluation, _in_random_order(collector.rows()), larger.rows()
+
+
+def _in_random_order(sample: Arrays) -> Arrays:
+    """Return rows so that the first ones are a sample, too: in stored order, they are those that were there first."""
+    # A fixed seed: the same rows give the same report.
+    order_N = np.random.default_rng(0).permutation(len(sample.get("labels", ())))
+    return {name: array[order_N] for name, array in sample.items()}
 
 
 def _warnings(saved: SavedModel, data: EvaluationData, evaluation: Evaluation, sample: Arrays) -> list[str]:

@@ -1,12 +1,13 @@
 """``evaluate`` on raw Parquet: the metrics of the prepared rows, and what is refused."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import fsspec
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -14,9 +15,14 @@ import torch
 
 from dkan_core import ConfigError, DataError, PrepareConfig, TrainResult, evaluate, predict, prepare
 from dkan_core.data.format.manifest import read_manifest
+from dkan_core.data.preparation.append import append_rows
 from dkan_core.data.source import reading
 from dkan_core.evaluation import labelled_rows
 from dkan_core.evaluation.labelled_rows import PreparedRows, RowCollector
+from dkan_core.explanation.explain import quick_explanation
+from dkan_core.explanation.explanation import Explanation
+from dkan_core.model.saved_model import SavedModel
+from dkan_core.utils.arrays import Arrays
 from tests.command import check, dkan
 
 
@@ -222,6 +228,35 @@ def test_rows_are_kept_as_they_pass() -> None:
     assert [*map(len, (batch["labels"] for batch in collector.watch(iter(batches))))] == [10] * 5
     assert collector.rows()["labels"].tolist() == [0, 9, 10, 33, 49]
     assert RowCollector(np.array([], dtype=np.int64)).rows() == {}
+
+
+@pytest.mark.parametrize("is_raw", [True, False])
+def test_first_rows_of_the_explained_sample_are_a_sample_too(
+    is_raw: bool, trained: TrainResult, table: pa.Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Curves are the mean over its first rows only, which in stored order are the oldest ones of data that grew."""
+    explained: list[npt.NDArray[np.uint8]] = []
+
+    def explain(saved: SavedModel, sample: Arrays, labels: Sequence[str], split: str) -> Explanation:
+        explained.append(sample["labels"][:, 0])
+        return quick_explanation(saved, sample, labels, split)
+
+    monkeypatch.setattr("dkan_core.evaluation.evaluate.quick_explanation", explain)
+    rows = table.drop_columns("part").sort_by("label")
+    old = len(rows) - pa.compute.sum(rows["label"]).as_py() + 2  # one row of 1 for each split, which needs both classes
+    parts = ["train"] * len(rows)
+    parts[0] = parts[old - 1] = "valid"
+    rows = rows.append_column("part", pa.array(parts))
+    files = [tmp_path / "old.parquet", tmp_path / "new.parquet"]
+    pq.write_table(rows.slice(0, old), files[0])
+    pq.write_table(rows.slice(old), files[1])
+    if not is_raw:
+        prepare(files[0], tmp_path / "data", PrepareConfig(like=trained.model, split_column="part"))
+        append_rows(files[1], tmp_path / "data")
+    data, split = (files, None) if is_raw else (tmp_path / "data", "train")
+    evaluate(trained.model, data, tmp_path / "eval", split=split)
+    (labels_N,) = explained
+    assert labels_N[:150].mean() == pytest.approx(labels_N.mean(), abs=0.2) and 0.05 < labels_N.mean() < 0.95
 
 
 def test_nothing_to_evaluate_on_is_refused(trained: TrainResult, tmp_path: Path) -> None:
