@@ -1,5 +1,6 @@
 """New rows join prepared data whole or not at all, and are encoded as what is there."""
 
+import re
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -169,6 +170,15 @@ def test_infinite_values_among_new_rows_are_named(tmp_path: Path, caplog: pytest
     infinite = rows.set_column(rows.column_names.index("x"), "x", pa.array([np.inf] * NEW))
     append_rows(write(infinite, tmp_path / "new"), tmp_path / "out")
     assert "infinite values treated as missing in 1 column: 'x' (300 rows)" in caplog.text
+
+
+def test_file_that_was_written_anew_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Its rows may be those that are there, corrected."""
+    prepare(write(make_rows(OLD), tmp_path / "night"), tmp_path / "out", CONFIG)
+    append_rows(write(make_rows(NEW), tmp_path / "other"), tmp_path / "out")
+    assert "and stay" not in caplog.text
+    append_rows(write(make_rows(NEW), tmp_path / "night"), tmp_path / "out")
+    assert re.search(r"/night\S*': rows of an earlier version are there already, and stay", caplog.text)
 
 
 def test_what_does_not_fit_is_refused_and_changes_nothing(raw: tuple[list[Path], list[Path]], tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ New shards are written first, under names of their own. The manifest that lists 
 the process is killed, the data are the old or the new ones, and the next call removes shards that are not listed.
 """
 
+import logging
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -39,12 +40,15 @@ from dkan_core.data.source.partition import whole_files
 from dkan_core.data.source.split_rule import settings_of_rule
 from dkan_core.errors import ConfigError, DataError, OutputError, redact
 from dkan_core.utils.arrays import Int64
+from dkan_core.utils.messages import listed_names
 from dkan_core.utils.progress import progress
 from dkan_core.utils.storage.scratch import scratch_folder
 from dkan_core.utils.storage.shared_folder import WORK, SharedFolder
 from dkan_core.utils.storage.staging import finish_interrupted, output_lock
 
 NAME = re.compile(r"append-(\d+)-")
+
+logger = logging.getLogger(__name__)
 
 
 def append_rows(
@@ -124,7 +128,10 @@ def _settings(earlier: PreparedData, folder: str, drop: Sequence[str]) -> Prepar
 
 
 def _check_new(task: PreparationTask, earlier: PreparedData) -> None:
-    """Raise DataError if the data already hold a source file, or its rows may be split by another rule."""
+    """Raise DataError if the data already hold a source file, or its rows may be split by another rule.
+
+    A file that was written anew may hold other rows or corrected ones, so it is only warned of.
+    """
     here, there, group = task.roles.keys, earlier.split_rule.get("keys", ""), task.config.group
     if group is not None and here and there and here != there:
         raise DataError(f"{task.where}: group column {group!r} holds {here}; that of the rows there holds {there}")
@@ -139,6 +146,13 @@ def _check_new(task: PreparationTask, earlier: PreparedData) -> None:
             raise DataError(
                 f"{file.path}: its rows are already there; adding them again could put a row in both train and test"
             )
+    paths = {path for path, *_ in known}
+    if again := [path for path in (redact(file.path) for file in task.files) if path in paths]:
+        logger.warning(
+            "%s: rows of an earlier version are there already, and stay; if these are the same rows, corrected, "
+            "prepare all rows again, as a row may now be in both train and test",
+            listed_names(again),
+        )
 
 
 def _remove_leftovers(folder: SharedFolder, earlier: PreparedData) -> None:
