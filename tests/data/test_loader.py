@@ -19,6 +19,7 @@ from dkan_core.data.format.shard_reader import ShardReader
 from dkan_core.data.format.shard_writer import Shard, ShardWriter
 from dkan_core.data.hashing import splitmix64
 from dkan_core.data.loading import order, prefetching
+from dkan_core.data.loading.in_memory import ArraysReader
 from dkan_core.data.loading.loader import SampledRows, all_batches, read_sample, train_batches
 from dkan_core.data.loading.order import slice_of, steps_per_epoch
 from dkan_core.data.loading.prefetching import prefetched
@@ -240,3 +241,15 @@ def test_first_rows_of_a_sample_are_a_sample_too(readers: Readers, shape: tuple[
     half, counts = shards[: len(shards) // 2], np.bincount(shards, minlength=shape[1])
     np.testing.assert_allclose(np.bincount(half, minlength=shape[1]), counts / 2, atol=1)
     assert shape[1] > 1 or numbers == stored[:rows]
+
+
+@pytest.mark.parametrize("shards", [2, 5])
+def test_alternate_rows_of_a_sample_are_of_every_shard(shards: int) -> None:
+    """The search for crosses fits on every second row, and trials hold out every fifth; shards may be equally large."""
+    rows = 400 * shards
+    reader = ArraysReader({"labels": np.arange(rows)[:, None]})
+    reader.starts = np.arange(0, rows + 1, 400)
+    shard_N = read_sample(reader, rows // 2)["labels"][:, 0] // 400
+    for step in range(shards):
+        counts = np.bincount(shard_N[step::shards], minlength=shards)
+        assert counts.min() > 0.5 * counts.mean(), (step, counts)
