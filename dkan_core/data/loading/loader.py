@@ -301,6 +301,6 @@ def read_sample(reader: RowReader, rows: int) -> Arrays:
     # How far from the start of its shard's rows a row is, as a share of them. Random within a step, as every second or
     # fifth row, which callers hold out, would be those of one shard where shards are of equal size.
     random = np.random.default_rng(0)
-    places_N = np.concatenate([(np.arange(rows) + random.random(rows)) / rows for rows in np.diff(sample.starts)])
+    places_N = np.concatenate([(np.arange(n) + random.random(n)) / n for n in np.diff(sample.starts)])
     order_N = np.argsort(places_N, kind="stable")
     return {name: array[order_N] for name, array in arrays.items()}
