@@ -175,10 +175,23 @@ def test_infinite_values_among_new_rows_are_named(tmp_path: Path, caplog: pytest
 def test_file_that_was_written_anew_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Its rows may be those that are there, corrected."""
     prepare(write(make_rows(OLD), tmp_path / "night"), tmp_path / "out", CONFIG)
-    append_rows(write(make_rows(NEW), tmp_path / "other"), tmp_path / "out")
+    append_rows(write(make_rows(NEW, seed=1), tmp_path / "other"), tmp_path / "out")
     assert "and stay" not in caplog.text
     append_rows(write(make_rows(NEW), tmp_path / "night"), tmp_path / "out")
     assert re.search(r"/night\S*': rows of an earlier version are there already, and stay", caplog.text)
+
+
+def test_copy_of_an_earlier_file_is_refused(tmp_path: Path) -> None:
+    [old] = write(make_rows(OLD), tmp_path / "old", files=1)
+    prepare(old, tmp_path / "out", CONFIG)
+    copy = tmp_path / "copy.parquet"
+    copy.write_bytes(old.read_bytes())
+    with pytest.raises(DataError, match=r"copy\.parquet: its rows are already there \(it is a copy of .*old"):
+        append_rows(copy, tmp_path / "out")
+    # What the earlier file holds now is not what is there.
+    copy.write_bytes(write(make_rows(OLD, seed=1), tmp_path / "old", files=1)[0].read_bytes())
+    append_rows(copy, tmp_path / "out")
+    assert sum(split.rows for split in read_manifest(tmp_path / "out").splits.values()) == 2 * OLD
 
 
 def test_what_does_not_fit_is_refused_and_changes_nothing(raw: tuple[list[Path], list[Path]], tmp_path: Path) -> None:

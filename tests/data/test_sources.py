@@ -47,6 +47,24 @@ def test_same_bytes_in_whatever_order_files_are_given(tmp_path: Path) -> None:
     assert all(output == outputs[0] for output in outputs)
 
 
+def test_copies_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Files of equal size and footer, which holds no statistics, may still differ."""
+    folder = tmp_path / "raw"
+    folder.mkdir()
+    for name, seed in (("a", 0), ("b", 1), ("c", 0)):
+        pq.write_table(
+            make_rows(seed=seed).select(["x", "y", "row"]),
+            folder / f"{name}.parquet",
+            compression="none",
+            use_dictionary=False,
+            write_statistics=False,
+        )
+    assert len({path.stat().st_size for path in folder.iterdir()}) == 1
+    prepare(folder, tmp_path / "out", CONFIG)
+    warnings = [record.getMessage() for record in caplog.records if "copies among" in record.getMessage()]
+    assert len(warnings) == 1 and warnings[0].endswith(f": {folder}/c.parquet (of {folder}/a.parquet)")
+
+
 def test_name_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
     write(make_rows(), tmp_path, files=1)[0].rename(tmp_path / "caf\udce9.parquet")
     with pytest.raises(DataError, match=r"caf\udce9\.parquet: cannot be read \('utf-8' codec"):

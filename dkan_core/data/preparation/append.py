@@ -36,6 +36,7 @@ from dkan_core.data.preparation.steps import (
     with_room,
 )
 from dkan_core.data.preparation.task import PreparationTask, find_task
+from dkan_core.data.source.copies import find_original
 from dkan_core.data.source.partition import whole_files
 from dkan_core.data.source.split_rule import settings_of_rule
 from dkan_core.errors import ConfigError, DataError, OutputError, redact
@@ -142,9 +143,12 @@ def _check_new(task: PreparationTask, earlier: PreparedData) -> None:
         )
     known = {identity(file) for file in earlier.sources}
     for file in task.files:
-        if identity(file) in known:
+        original = file.path if identity(file) in known else find_original(file, earlier.sources)
+        if original is not None:
+            copy = f" (it is a copy of {original})" if original != file.path else ""
             raise DataError(
-                f"{file.path}: its rows are already there; adding them again could put a row in both train and test"
+                f"{file.path}: its rows are already there{copy}; adding them again could put a row in both train and "
+                "test"
             )
     paths = {path for path, *_ in known}
     if again := [path for path in (redact(file.path) for file in task.files) if path in paths]:

@@ -12,6 +12,7 @@ from dkan_core.config import PrepareConfig, check_config
 from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.data.preparation.reference import read_reference
 from dkan_core.data.preparation.statistics import sample_rows
+from dkan_core.data.source.copies import warn_of_copies
 from dkan_core.data.source.files import source_paths
 from dkan_core.data.source.folders import FOLDER_TEXT, folder_values
 from dkan_core.data.source.partition import Fragment
@@ -102,6 +103,7 @@ def find_task(
     found = read_sources(chosen, reference.column_requirements(config) if reference else column_requirements(config))
     files, types, footers = found.files, found.types, found.footers
     where = describe_files(files)
+    warn_of_copies(files, footers)
     hints = {}
     if config.splits_at_random:
         taken = {*config.label, *filter(None, [config.weight]), *found.partial}

@@ -1,0 +1,56 @@
+"""Source files that are copies of others: their rows count twice, and may be in both train and test."""
+
+import logging
+from collections.abc import Sequence
+
+from dkan_core.data.source.files import stamp, whole_second
+from dkan_core.data.source.sources import Footer, SourceFile
+from dkan_core.errors import UnreadableError, redact
+from dkan_core.utils.messages import some_of
+from dkan_core.utils.storage.failures import readable
+from dkan_core.utils.storage.paths import filesystem
+
+# Bytes of two files that are compared at once.
+CHUNK = 1 << 22
+
+logger = logging.getLogger(__name__)
+
+
+def warn_of_copies(files: Sequence[SourceFile], footers: Sequence[Footer]) -> None:
+    """Warn of files that are copies of each other; only files of one size and footer are read to find out."""
+    first: dict[tuple[int, str], str] = {}
+    copies = []
+    for file, footer in zip(files, footers, strict=True):
+        original = first.setdefault((file.bytes, footer.digest), file.path)
+        if original != file.path and file.rows and _hold_same_bytes(original, file.path):
+            copies.append(f"{file.path} (of {original})")
+    if copies:
+        logger.warning(
+            "copies among the source files, whose rows count twice and may be in both train and test: %s",
+            some_of(copies),
+        )
+
+
+def find_original(file: SourceFile, earlier: Sequence[SourceFile]) -> str | None:
+    """Return which of the files that were prepared earlier a file is a copy of, if that one is still there."""
+    alike = [each for each in earlier if (each.rows, each.bytes) == (file.rows, file.bytes) and file.rows]
+    for each in alike:
+        if each.path == redact(file.path):
+            continue
+        try:
+            is_there = whole_second(stamp(each.path)[1]) == whole_second(each.modified)
+            if is_there and _hold_same_bytes(each.path, file.path):
+                return each.path
+        except UnreadableError:
+            continue
+    return None
+
+
+def _hold_same_bytes(path: str, other: str) -> bool:
+    """Return whether two files of one size are equal; they are read up to the first difference."""
+    (fs, name), (other_fs, other_name) = filesystem(path), filesystem(other)
+    with readable(path), fs.open(name, "rb") as ours, readable(other), other_fs.open(other_name, "rb") as theirs:
+        while chunk := ours.read(CHUNK):
+            if chunk != theirs.read(CHUNK):
+                return False
+    return True
