@@ -21,7 +21,7 @@ from dkan_core.model.saved_model import SavedModel, are_current
 from dkan_core.report.evaluation import render_report
 from dkan_core.report.templating import score
 from dkan_core.training.history import HISTORY, read_history
-from dkan_core.utils.messages import some_of
+from dkan_core.utils.messages import counted, some_of
 from dkan_core.utils.storage.files import read_if_there
 
 
@@ -116,7 +116,7 @@ def _blend(saved: SavedModel) -> dict[str, Any]:
     if blend is None:
         return {}
     weight = f"which has weight {blend.weight:g} in the log-odds"
-    terms = f"{len(blend.additive.pairs)} pairs{' and IDs' if blend.ids else ''}"
+    terms = f"{counted(len(blend.additive.pairs), 'pair')}{' and IDs' if blend.ids else ''}"
     return {"blended with": f"an additive model of {terms}, {weight}"}
 
 

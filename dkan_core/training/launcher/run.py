@@ -42,6 +42,7 @@ from dkan_core.training.state.schedule import Schedule, plan_work
 from dkan_core.training.state.shared_memory import MemoryShape, SharedMemory, create_memory
 from dkan_core.training.state.snapshots import newest_snapshot, republish_snapshot
 from dkan_core.utils.file_names import METRICS, MODEL_FOLDER
+from dkan_core.utils.messages import counted
 from dkan_core.utils.resources import available_memory
 from dkan_core.utils.torch_resources import torch_threads
 
@@ -255,9 +256,10 @@ def check_shared_memory(shape: MemoryShape) -> None:
     # A container that runs out of memory kills a process without a message, so check beforehand.
     free = available_memory()
     if shape.needed_bytes > free:
+        workers = counted(shape.workers, "worker")
         raise ConfigError(
-            f"{shape.parameters:,} parameters and {shape.workers} workers need {shape.needed_bytes / 1e9:.1f} GB of "
-            f"shared memory, and {free / 1e9:.1f} GB are free; lower members, hidden or workers, or give more memory"
+            f"{shape.parameters:,} parameters and {workers} need {shape.needed_bytes / 1e9:.1f} GB of shared memory, "
+            f"and {free / 1e9:.1f} GB are free; lower members, hidden or workers, or give more memory"
         )
 
 

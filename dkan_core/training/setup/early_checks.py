@@ -83,14 +83,16 @@ def check_workers(config: TrainConfig, strategy: ResolvedStrategy, workers: int 
         )
     check_model_parallel_settings(config, strategy, workers)
     if workers is not None and len(config.slice_weights) not in (0, workers):
-        raise ConfigError(f"slice_weights: {len(config.slice_weights)} numbers; there are {workers} workers")
+        given = counted(len(config.slice_weights), "number")
+        raise ConfigError(f"slice_weights: {given} for {counted(workers, 'worker')}; expected one for each")
 
 
 def check_label_weights(config: TrainConfig, labels: int) -> None:
     """Raise ConfigError if the number of label weights is not that of the labels."""
     if config.label_weights and len(config.label_weights) != labels:
         raise ConfigError(
-            f"label_weights: {len(config.label_weights)} numbers; the data has {counted(labels, 'label')}"
+            f"label_weights: {counted(len(config.label_weights), 'number')} for {counted(labels, 'label')}; "
+            "expected one for each"
         )
 
 

@@ -84,13 +84,15 @@ def rank_devices(config: TrainConfig, torchrun: TorchRun) -> list[str]:
         ConfigError: There are too few GPUs, or settings do not fit what torchrun has started.
     """
     if config.workers not in (None, torchrun.size):
-        raise ConfigError(f"workers {config.workers}: torchrun has started {torchrun.size} ranks, one per worker")
+        ranks = counted(torchrun.size, "rank")
+        raise ConfigError(f"workers {config.workers}: torchrun has started {ranks}, one per worker")
     gpus = visible_gpus()
     kind = _device_kind(config, gpus)
     if kind not in ("cpu", "cuda"):
         raise ConfigError(f"device {kind}: under torchrun a rank's device follows from its number; choose cpu or cuda")
     if kind == "cuda" and (1 if torchrun.has_own_gpu else torchrun.local_size) > gpus:
-        raise ConfigError(f"device cuda: torchrun started {torchrun.local_size} ranks here, and there are {gpus} GPUs")
+        ranks = counted(torchrun.local_size, "rank")
+        raise ConfigError(f"device cuda: torchrun started {ranks} on this machine, which has {counted(gpus, 'GPU')}")
     return [kind if kind == "cpu" else f"cuda:{rank % torchrun.local_size}" for rank in range(torchrun.size)]
 
 
@@ -145,5 +147,5 @@ def _visible_device(name: str, device: str, gpus: int) -> str:
         return device
     number = int(device.partition(":")[2] or 0)
     if number >= gpus:
-        raise ConfigError(f"{name} {device}: {gpus} GPUs are visible to torch")
+        raise ConfigError(f"{name} {device}: {counted(gpus, 'GPU')} visible to torch")
     return f"cuda:{number}"

@@ -124,8 +124,8 @@ def test_plain_network_has_one_member_at_any_quality(quality: Literal["fast", "b
         ({"strategy": "allreduce", "mode": "async"}, "mode async: only strategy parameter-server has modes"),
         ({"sync_interval": 4}, "sync_interval 4: gradients are aggregated every step; choose mode average"),
         ({"device": "cpu,cpu", "workers": 3}, "workers 3: device names 2 devices, one per worker"),
-        ({"eval_device": "cuda:7"}, "eval_device cuda:7: 0 GPUs are visible"),
-        ({"device": "cpu,cuda:3"}, "device cuda:3: 0 GPUs are visible"),
+        ({"eval_device": "cuda:7"}, "eval_device cuda:7: 0 GPUs visible"),
+        ({"device": "cpu,cuda:3"}, "device cuda:3: 0 GPUs visible"),
     ],
 )
 def test_settings_that_exclude_each_other_are_named(
@@ -185,7 +185,7 @@ def test_more_workers_than_one_launcher_can_start_are_refused() -> None:
 @pytest.mark.parametrize(
     ("weights", "message"),
     [
-        ((1.0, 2.0, 3.0), "slice_weights: 3 numbers; there are 2 workers"),
+        ((1.0, 2.0, 3.0), "slice_weights: 3 numbers for 2 workers; expected one for each"),
         ((1.0, 1000.0), "slice_weights: worker 0 has no row of a batch of 64"),
     ],
 )
@@ -195,7 +195,7 @@ def test_slice_weights_must_give_every_worker_rows(weights: tuple[float, ...], m
 
 
 def test_label_weights_must_be_as_many_as_labels() -> None:
-    with pytest.raises(ConfigError, match="label_weights: 3 numbers; the data has 2 labels"):
+    with pytest.raises(ConfigError, match="label_weights: 3 numbers for 2 labels; expected one for each"):
         resolve(TrainConfig(device="cpu", label_weights=(1, 1, 1)), 100, labels=2)
 
 
@@ -247,7 +247,7 @@ def test_rank_that_is_shown_its_own_gpu_alone_takes_it(rank: int, monkeypatch: p
     """As by torchrun --virtual-local-rank, which tells each process that it is the first, too."""
     said = {"MASTER_ADDR": "node", "MASTER_PORT": "1", "WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4", "RANK": str(rank)}
     monkeypatch.setattr(placement, "visible_gpus", lambda: 1)
-    with pytest.raises(ConfigError, match="torchrun started 4 ranks here, and there are 1 GPUs"):
+    with pytest.raises(ConfigError, match="torchrun started 4 ranks on this machine, which has 1 GPU"):
         resolve(TrainConfig(), 10_000, torchrun=TorchRun.read(said))
     shown = TorchRun.read({**said, "LOCAL_RANK": "0", "CUDA_VISIBLE_DEVICES": str(rank)})
     config = resolve(TrainConfig(), 10_000, torchrun=shown)
