@@ -2,7 +2,8 @@
 
 import os
 import posixpath
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,6 +17,9 @@ WRITTEN = ("prepared_uri", "checkpoint_uri", "run_uri", "publish_uri", "output_u
 DATE = "{date}"
 # Parameters that may contain {date}.
 DATED = ("data_uri", "output_uri", "publish_uri", "registered_version", "serving_uri")
+# Training fills in {run} in these.
+OF_RUN = ("checkpoint_uri", "run_uri")
+PLACEHOLDER = re.compile(r"\{+[^{}]*\}+")
 
 # Kubeflow Pipelines sets this variable in every step on a cluster.
 POD = "KFP_POD_NAME"
@@ -37,8 +41,7 @@ def find_unshared_uri(form: Mapping[str, Any], volume_path: str = "") -> str:
     """
     for name in (*READ, *WRITTEN):
         root = "/" if name in READ else volume_path
-        given = form.get(name) or ""
-        for uri in split_sources(given) if name == "data_uri" else filter(None, [given]):
+        for uri in _uris(form, name):
             if not is_shared(uri, root):
                 path = f", or a path below {root.rstrip('/')}/" if root else ""
                 return f"parameter {name!r} must be a URI such as s3://bucket/folder{path}, got {uri!r}"
@@ -46,8 +49,8 @@ def find_unshared_uri(form: Mapping[str, Any], volume_path: str = "") -> str:
 
 
 def find_invalid_uri(form: Mapping[str, Any]) -> str:
-    """Return an error for the first URI that cannot be written, equals another one, or may not contain {date}."""
-    return _misplaced_date(form) or _read_only_uri(form) or _duplicate_uri(form)
+    """Return an error for the first URI that is not filled in, is read-only or equals another one."""
+    return _unknown_placeholder(form) or _read_only_uri(form) or _duplicate_uri(form)
 
 
 def resolve_uris(form: Mapping[str, Any], volume_path: str = "") -> tuple[str, ...]:
@@ -72,16 +75,25 @@ def resolve_uris(form: Mapping[str, Any], volume_path: str = "") -> tuple[str, .
     return tuple(form[name].replace(DATE, today) for name in DATED)
 
 
-def _misplaced_date(form: Mapping[str, Any]) -> str:
-    """Return an error if {date} is where a run would not replace it.
+def _uris(form: Mapping[str, Any], name: str) -> Iterator[str]:
+    """Yield the paths and URIs of a parameter."""
+    given = form.get(name) or ""
+    yield from split_sources(given) if name == "data_uri" else filter(None, [given])
 
-    >>> _misplaced_date({"model_uri": "s3://b/late/{date}"})
+
+def _unknown_placeholder(form: Mapping[str, Any]) -> str:
+    """Return an error for a placeholder that a run would not replace there.
+
+    >>> _unknown_placeholder({"model_uri": "s3://b/late/{date}"})
     "parameter 'model_uri' cannot have a date; {date} may be in data_uri, output_uri, publish_uri, registered_version, \
 serving_uri"
     """
-    for name in (*READ, *WRITTEN, "registered_name"):
-        if name not in DATED and DATE in (form.get(name) or ""):
-            return f"parameter {name!r} cannot have a date; {DATE} may be in {', '.join(DATED)}"
+    for name in (*READ, *WRITTEN, *DATED, "registered_name"):
+        known = {DATE} if name in DATED else {"{run}"} if name in OF_RUN else {}
+        for found in PLACEHOLDER.findall(form.get(name) or ""):
+            if found not in known:
+                what = "a date" if found == DATE else found
+                return f"parameter {name!r} cannot have {what}; {DATE} may be in {', '.join(DATED)}"
     return ""
 
 
@@ -109,7 +121,7 @@ def _duplicate_uri(form: Mapping[str, Any]) -> str:
     """
     taken: dict[str, str] = {}
     for name in ("data_uri", "model_uri"):
-        taken |= {folder: name for uri in split_sources(form.get(name) or "") if (folder := _folder(uri))}
+        taken |= {folder: name for uri in _uris(form, name) if (folder := _folder(uri))}
     for name in WRITTEN:
         uri = _normalized(str(form.get(name) or ""))
         if uri and uri in taken:

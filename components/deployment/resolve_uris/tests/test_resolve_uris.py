@@ -59,6 +59,7 @@ def test_path_that_is_lost_with_its_pod_is_refused_on_a_cluster(
         {"data_uri": "/opt/sample.parquet", "publish_uri": "s3://b/a,b", "serving_uri": "pvc://claim/late"},
         {"data_uri": "gs://b/new/*.parquet\nhttps://host/f.parquet", "output_uri": "abfs://b/scores"},
         {"run_uri": "/mnt/dkan/runs", "prepared_uri": "file:///mnt/dkan/p", "volume_path": "/mnt/dkan"},
+        {"checkpoint_uri": "s3://b/{run}", "run_uri": "gs://b/{run}"},
     ],
     ids=str,
 )
@@ -84,6 +85,10 @@ def test_uri_that_pods_share_is_let_through(monkeypatch: pytest.MonkeyPatch, for
         ({"min_average_precision": 0.5, "model_uri": "s3://b/m"}, "'min_average_precision' needs 'label'"),
         ({"max_psi": -1.0}, "'max_psi' must be at least 0, got -1.0"),
         ({"checkpoint_uri": "s3://b/{date}"}, "'checkpoint_uri' cannot have a date"),
+        ({"publish_uri": "s3://b/late/{Date}"}, "'publish_uri' cannot have {Date}; {date} may be in data_uri, output"),
+        ({"data_uri": "s3://b/{date}/*, s3://b/{{date}}"}, "'data_uri' cannot have {{date}}"),
+        ({"previous_model_uri": "s3://b/{today}"}, "'previous_model_uri' cannot have {today}"),
+        ({"registered_version": "{DATE}"}, "'registered_version' cannot have {DATE}"),
         ({"data_uri": "s3://b/rows", "publish_uri": "s3://b/rows/"}, "'publish_uri' must differ from 'data_uri'"),
         ({"checkpoint_uri": "https://b.s3.example/c"}, "'checkpoint_uri' is written, but http and https can only"),
     ],
