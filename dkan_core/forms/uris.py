@@ -21,6 +21,9 @@ DATED = ("data_uri", "output_uri", "publish_uri", "registered_version", "serving
 OF_RUN = ("checkpoint_uri", "run_uri")
 PLACEHOLDER = re.compile(r"\{+[^{}]*\}+")
 
+# Schemes of URIs that need no bucket or host.
+WITHOUT_BUCKET = ("file", "local", "memory", "hdfs", "webhdfs")
+
 # Kubeflow Pipelines sets this variable in every step on a cluster.
 POD = "KFP_POD_NAME"
 
@@ -49,8 +52,8 @@ def find_unshared_uri(form: Mapping[str, Any], volume_path: str = "") -> str:
 
 
 def find_invalid_uri(form: Mapping[str, Any]) -> str:
-    """Return an error for the first URI that is not filled in, is read-only or equals another one."""
-    return _unknown_placeholder(form) or _read_only_uri(form) or _duplicate_uri(form)
+    """Return an error for the first URI that is not filled in, has no bucket, is read-only or equals another one."""
+    return _unknown_placeholder(form) or _incomplete_uri(form) or _read_only_uri(form) or _duplicate_uri(form)
 
 
 def resolve_uris(form: Mapping[str, Any], volume_path: str = "") -> tuple[str, ...]:
@@ -94,6 +97,20 @@ serving_uri"
             if found not in known:
                 what = "a date" if found == DATE else found
                 return f"parameter {name!r} cannot have {what}; {DATE} may be in {', '.join(DATED)}"
+    return ""
+
+
+def _incomplete_uri(form: Mapping[str, Any]) -> str:
+    """Return an error for a URI that names no bucket.
+
+    >>> _incomplete_uri({"data_uri": "s3://b/flights", "publish_uri": "s3:///late"})
+    "parameter 'publish_uri' must name a bucket, such as s3://bucket/folder, got 's3:///late'"
+    """
+    for name in (*READ, *WRITTEN, "serving_uri"):
+        for uri in _uris(form, name):
+            scheme, separator, rest = uri.partition("://")
+            if separator and scheme not in WITHOUT_BUCKET and not rest.partition("/")[0].strip():
+                return f"parameter {name!r} must name a bucket, such as s3://bucket/folder, got {uri!r}"
     return ""
 
 
