@@ -1,4 +1,4 @@
-"""An approved model to where others fetch it."""
+"""A published model, served by KServe."""
 
 from components.deployment.deploy_model.component import deploy_model
 
