@@ -1,7 +1,6 @@
 """The compiled pipelines: which there are, how they are written and loaded."""
 
 import tempfile
-from importlib import import_module
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -10,11 +9,12 @@ import yaml
 from kfp import compiler, components
 from kfp.dsl.base_component import BaseComponent
 
+from pipelines.assets import load_asset
 from pipelines.lint.documents import LOADER
 from pipelines.versions import LATEST, leave_out_unknown, read_version
 
 ROOT = Path(__file__).parent
-# Folder of each pipeline; its pipeline.py has a pipeline of the folder's name.
+# Folder of each pipeline.
 PIPELINES = {
     "single-node": "training/fastkan_training",
     "single-node-pvc": "training/fastkan_single_node_pvc",
@@ -44,11 +44,9 @@ def compile_pipeline(name: str, path: Path, version: str = LATEST) -> None:
     Raises:
         VersionError: Such a server cannot run it.
     """
-    group, folder = PIPELINES[name].split("/")
-    module = import_module(f"pipelines.{group}.{folder}")
     with tempfile.TemporaryDirectory() as aside:
         fresh = Path(aside) / "pipeline.yaml"
-        compiler.Compiler().compile(getattr(module, folder), str(fresh))
+        compiler.Compiler().compile(load_asset(f"pipelines/{PIPELINES[name]}"), str(fresh))
         if version != LATEST:
             adapt_to(fresh, version)
         path.write_text(fresh.read_text(encoding="utf-8"), encoding="utf-8")
