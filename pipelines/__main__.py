@@ -20,7 +20,7 @@ from pipelines.arguments import (
     with_defaults,
 )
 from pipelines.compiled import DEFAULT, PIPELINES, compile_pipeline, inputs_of, is_current, package_of
-from pipelines.lint import committed_files, lint
+from pipelines.lint import lint
 from pipelines.local import PipelineFailedError, find_docker_fault, run_locally
 from pipelines.readmes import write_tables
 from pipelines.signatures import write_signatures
@@ -147,7 +147,7 @@ def lint_command(
         version = read_version(kfp)
     except VersionError as error:
         _fail(str(error), code=2)
-    checked = files or committed_files()
+    checked = files or [package_of(name) for name in PIPELINES]
     findings = [finding for path in checked for finding in lint(path, version)]
     for line in findings or [f"{counted(len(checked), 'file')}: no mistakes found"]:
         typer.echo(line)

@@ -10,7 +10,7 @@ from kfp import compiler, components
 from kfp.dsl.base_component import BaseComponent
 
 from pipelines.assets import load_asset
-from pipelines.lint.documents import LOADER
+from pipelines.lint.documents import read_documents
 from pipelines.versions import LATEST, leave_out_unknown, read_version
 
 ROOT = Path(__file__).parent
@@ -72,11 +72,6 @@ def is_current(name: str, path: Path, version: str = LATEST) -> bool:
         fresh = Path(folder) / "pipeline.yaml"
         compile_pipeline(name, fresh, version)
         return path.exists() and read_documents(path) == read_documents(fresh)
-
-
-def read_documents(path: Path) -> list[Any]:
-    """Return the documents of a compiled file: the pipeline, and its settings for Kubernetes."""
-    return list(yaml.load_all(path.read_text(encoding="utf-8"), Loader=LOADER))
 
 
 def inputs_of(path: Path) -> dict[str, Any]:

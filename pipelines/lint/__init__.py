@@ -4,21 +4,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pipelines.lint.documents import Compiled, DocumentError, load, parse
+from pipelines.lint.documents import Compiled, DocumentError, parse, read_documents
 from pipelines.lint.executors import check_executors
 from pipelines.lint.graphs import check_component, check_dag
 from pipelines.lint.kubernetes import check_kubernetes
 from pipelines.lint.scopes import scopes_of
 from pipelines.versions import LATEST, find_unknown
 
-__all__ = ["committed_files", "lint", "lint_documents"]
-
-PIPELINES = Path(__file__).parents[1]
-
-
-def committed_files() -> list[Path]:
-    """Return the compiled pipelines of this repository."""
-    return sorted(PIPELINES.glob("*/*/pipeline.yaml"))
+__all__ = ["lint", "lint_documents"]
 
 
 def lint(path: Path, version: str = LATEST) -> list[str]:
@@ -31,7 +24,7 @@ def lint(path: Path, version: str = LATEST) -> list[str]:
         version: Version of the server that is to run it.
     """
     try:
-        findings = lint_documents(load(path), version)
+        findings = lint_documents(read_documents(path), version)
     except DocumentError as error:
         findings = [str(error)]
     return [f"{path}: {finding}" for finding in findings]

@@ -37,7 +37,7 @@ class DocumentError(ValueError):
     """A file holds no compiled pipeline; the message says why."""
 
 
-def load(path: Path) -> list[dict[str, Any]]:
+def read_documents(path: Path) -> list[dict[str, Any]]:
     """Return the documents of the file at ``path``: the pipeline, and its platforms where it has any.
 
     Raises:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-import yaml
 
 from dkan_core.errors import UserError
 from dkan_core.forms.uris import find_unshared_uri
@@ -23,7 +22,7 @@ from pipelines.arguments import (
 )
 from pipelines.compiled import DEFAULT
 from pipelines.form_checks import OPTIONAL_NAME_RULE
-from pipelines.lint.documents import LOADER
+from pipelines.lint.documents import read_documents
 from pipelines.pods import VOLUME_PATH
 from pipelines.submission.credentials import Credentials, RefusedError, service_account_token
 from pipelines.submission.results import Submission, write_junit, write_summary
@@ -127,15 +126,13 @@ def prepare(submission: Submission, params: Sequence[str]) -> Request:
     if not OPTIONAL_NAME_RULE.holds(submission.service_account):
         raise RefusedError(f"--run-as must be {OPTIONAL_NAME_RULE.expected}, got {submission.service_account!r}")
     package = package_named(submission.pipeline)
-    content = package.read_bytes()
-    # The first document is the pipeline; a second one has settings for Kubernetes.
-    spec = next(yaml.load_all(content, Loader=LOADER))
+    spec = read_documents(package)[0]
     inputs = spec["root"].get("inputDefinitions", {}).get("parameters", {})
     parameters = read_parameters(inputs, params)
     if fault := find_unshared_uri(with_defaults(inputs, parameters), VOLUME_PATH if "pvc_name" in inputs else ""):
         raise ArgumentError(fault)
     # A hash of the file, so that submitting the same file again uploads nothing.
-    submission.version = submission.version or hashlib.sha256(content).hexdigest()[:12]
+    submission.version = submission.version or hashlib.sha256(package.read_bytes()).hexdigest()[:12]
     stamp = time.strftime("%Y-%m-%d %H-%M-%S")
     submission.run_name = submission.run_name or f"{submission.pipeline} {submission.version[:12]} {stamp}"
     return Request(package=package, spec=spec, parameters=parameters, submission=submission)

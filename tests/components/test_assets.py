@@ -11,7 +11,7 @@ from kfp.pipeline_spec.pipeline_spec_pb2 import ParameterType
 
 from pipelines.assets import ROOT, asset_folders, load_asset
 from pipelines.lint import lint
-from pipelines.lint.documents import load
+from pipelines.lint.documents import read_documents
 from pipelines.pods import STEP
 from pipelines.readmes import updated
 from pipelines.versions import VERSIONS
@@ -84,7 +84,7 @@ def test_asset_compiles_without_fault(folder: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("folder", COMPONENTS)
 def test_component_runs_in_an_allowed_image(folder: str, tmp_path: Path) -> None:
     compiler.Compiler().compile(load_asset(folder), str(tmp_path / "compiled.yaml"))
-    executors = load(tmp_path / "compiled.yaml")[0]["deploymentSpec"]["executors"]
+    executors = read_documents(tmp_path / "compiled.yaml")[0]["deploymentSpec"]["executors"]
     assert {executor["container"]["image"] for executor in executors.values()} <= IMAGES
 
 

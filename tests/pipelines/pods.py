@@ -13,7 +13,7 @@ from google.protobuf import json_format
 from google.protobuf.message import Message
 
 from dkan_core.config.kubernetes import QUANTITY
-from pipelines.lint.documents import ROOT, Compiled, load, parse
+from pipelines.lint.documents import ROOT, Compiled, parse, read_documents
 from pipelines.lint.scopes import PLACEHOLDER, type_name
 
 EXAMPLES: dict[str, Any] = {
@@ -49,7 +49,7 @@ def pods_of(path: Path, **values: Any) -> dict[str, dict[str, Any]]:
     Raises:
         PodError: One cannot be made.
     """
-    compiled, findings = parse(load(path))
+    compiled, findings = parse(read_documents(path))
     assert compiled is not None and not findings, findings
     given = _with_defaults(compiled.components[ROOT], values, required=True)
     return dict(_walk(compiled, ROOT, given, ""))

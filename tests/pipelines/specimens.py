@@ -7,7 +7,7 @@ from typing import Any
 from kfp import compiler, dsl, kubernetes
 from kfp.dsl.base_component import BaseComponent
 
-from pipelines.lint.documents import load
+from pipelines.lint.documents import read_documents
 
 IMAGE = "dkan:0.2.0"
 
@@ -17,7 +17,7 @@ def compiled(pipeline: BaseComponent, path: Path) -> list[dict[str, Any]]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the SDK has opinions on images; they do not matter here
         compiler.Compiler().compile(pipeline, str(path))
-    return load(path)
+    return read_documents(path)
 
 
 @dsl.component(base_image=IMAGE, install_kfp_package=False)

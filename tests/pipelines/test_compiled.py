@@ -17,7 +17,8 @@ from dkan_core.forms.uris import READ, WRITTEN
 from dkan_core.utils.storage.credentials import CONFIG_KEYS, SECRET_KEYS, VARIABLES, own_name
 from pipelines.__main__ import app, describe_publication
 from pipelines.arguments import TYPES
-from pipelines.compiled import DEFAULT, PIPELINES, ROOT, load_pipeline, package_of, read_documents
+from pipelines.compiled import DEFAULT, PIPELINES, ROOT, load_pipeline, package_of
+from pipelines.lint.documents import read_documents
 from pipelines.pods import VOLUME_PATH
 
 REQUIRED = ["data_uri=flights", "label=late"]

@@ -10,7 +10,8 @@ import fsspec
 import pytest
 
 from dkan_core.utils.storage.credentials import OWN_PREFIX
-from pipelines.compiled import DEFAULT, package_of, read_documents
+from pipelines.compiled import DEFAULT, package_of
+from pipelines.lint.documents import read_documents
 from tests import warm_python
 
 pytestmark = pytest.mark.s3

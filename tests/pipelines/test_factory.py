@@ -9,9 +9,10 @@ from kfp import compiler, dsl
 
 from components.data_processing.prepare_parquet import prepare_parquet
 from components.training.train_fastkan import train_fastkan
-from pipelines.compiled import ROOT, read_documents
+from pipelines.compiled import ROOT
 from pipelines.factory import build_pipeline
 from pipelines.lint import lint
+from pipelines.lint.documents import read_documents
 from pipelines.pods import STEP, TRAINING_STEP, VOLUME_PATH, Settings, configure_pod, place_training
 from pipelines.steps import prepare, train
 from tests.pipelines.pods import pods_of

@@ -11,8 +11,9 @@ import yaml
 from typer.testing import CliRunner
 
 from pipelines.__main__ import app
-from pipelines.compiled import package_of, read_documents
-from pipelines.lint import committed_files, lint, lint_documents
+from pipelines.compiled import PIPELINES, package_of
+from pipelines.lint import lint, lint_documents
+from pipelines.lint.documents import read_documents
 from tests.pipelines.faults import DELETE, FAULTS
 from tests.pipelines.specimens import compiled, everything
 
@@ -118,7 +119,7 @@ def test_file_that_is_no_pipeline(text: str, finding: str, tmp_path: Path) -> No
 def test_command_lints_the_committed_files() -> None:
     result = CliRunner().invoke(app, ["lint"])
     assert result.exit_code == 0, result.output
-    assert result.output == f"{len(committed_files())} files: no mistakes found\n"
+    assert result.output == f"{len(PIPELINES)} files: no mistakes found\n"
 
 
 def test_command_prints_findings_and_fails(good: Documents, tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from dkan_core.data.preparation.parallel import MAX_PARTS
-from pipelines.compiled import PIPELINES, package_of, read_documents
+from pipelines.compiled import PIPELINES, package_of
+from pipelines.lint.documents import read_documents
 from pipelines.versions import VERSIONS
 
 

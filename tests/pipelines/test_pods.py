@@ -10,9 +10,8 @@ import kubernetes_validate
 import pytest
 from kfp import dsl, kubernetes
 
-from pipelines.compiled import package_of
-from pipelines.lint import committed_files
-from pipelines.lint.documents import load
+from pipelines.compiled import PIPELINES, package_of
+from pipelines.lint.documents import read_documents
 from tests.pipelines.pods import PodError, pods_of
 from tests.pipelines.specimens import IMAGE, compiled, everything, say
 
@@ -21,7 +20,7 @@ VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["versi
 ALLOWED_IMAGES = {f"dkan:{VERSION}"}
 """Base image policy: every step runs in the image of this version."""
 
-COMMITTED = pytest.mark.parametrize("path", committed_files(), ids=lambda path: path.parent.name)
+COMMITTED = pytest.mark.parametrize("path", [*map(package_of, PIPELINES)], ids=lambda path: path.parent.name)
 
 
 def refuse(pod: dict[str, Any]) -> None:
@@ -30,7 +29,7 @@ def refuse(pod: dict[str, Any]) -> None:
 
 
 def parameters(path: Path) -> dict[str, Any]:
-    form: dict[str, Any] = load(path)[0]["root"]["inputDefinitions"]["parameters"]
+    form: dict[str, Any] = read_documents(path)[0]["root"]["inputDefinitions"]["parameters"]
     return form
 
 

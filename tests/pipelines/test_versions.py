@@ -13,8 +13,9 @@ from kfp.pipeline_spec import pipeline_spec_pb2
 from typer.testing import CliRunner
 
 from pipelines.__main__ import app
-from pipelines.compiled import DEFAULT, PIPELINES, ROOT, adapt_to, package_of, read_documents
+from pipelines.compiled import DEFAULT, PIPELINES, ROOT, adapt_to, package_of
 from pipelines.lint import lint, lint_documents
+from pipelines.lint.documents import read_documents
 from pipelines.versions import (
     LATEST,
     NEW_FIELDS,

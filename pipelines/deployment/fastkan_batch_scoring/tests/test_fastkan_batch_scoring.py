@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 from kfp import compiler
 
-from pipelines.compiled import inputs_of, package_of, read_documents
+from pipelines.compiled import inputs_of, package_of
 from pipelines.factory import build_scoring_pipeline
+from pipelines.lint.documents import read_documents
 from pipelines.pods import Settings
 
 PACKAGE = package_of("batch-scoring")

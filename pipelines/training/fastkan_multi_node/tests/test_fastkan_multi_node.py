@@ -1,6 +1,7 @@
 """The launcher's pod asks for no GPU: the nodes of the TrainJob do. The job itself is tested in tests/trainjob."""
 
-from pipelines.compiled import inputs_of, package_of, read_documents
+from pipelines.compiled import inputs_of, package_of
+from pipelines.lint.documents import read_documents
 
 PACKAGE = package_of("multi-node")
 

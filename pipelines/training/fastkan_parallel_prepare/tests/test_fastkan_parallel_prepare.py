@@ -6,7 +6,8 @@ in tests/components/test_parallel_preparation.py.
 
 from typing import Any
 
-from pipelines.compiled import inputs_of, package_of, read_documents
+from pipelines.compiled import inputs_of, package_of
+from pipelines.lint.documents import read_documents
 
 PACKAGE = package_of("parallel-prepare")
 

@@ -1,6 +1,7 @@
 """Every step mounts the claim that the form names, and what is shared lies on it."""
 
-from pipelines.compiled import inputs_of, package_of, read_documents
+from pipelines.compiled import inputs_of, package_of
+from pipelines.lint.documents import read_documents
 
 PACKAGE = package_of("single-node-pvc")
 

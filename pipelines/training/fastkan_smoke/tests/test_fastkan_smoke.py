@@ -1,6 +1,7 @@
 """The smoke test needs nothing; ``make test-image`` runs it in containers, where it passes its own gate."""
 
-from pipelines.compiled import inputs_of, package_of, read_documents
+from pipelines.compiled import inputs_of, package_of
+from pipelines.lint.documents import read_documents
 
 PACKAGE = package_of("smoke")
 

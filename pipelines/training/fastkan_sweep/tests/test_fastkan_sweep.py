@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from pipelines.compiled import inputs_of, package_of, read_documents
+from pipelines.compiled import inputs_of, package_of
+from pipelines.lint.documents import read_documents
 
 PACKAGE = package_of("sweep")
 
