@@ -130,7 +130,10 @@ def _checked(inputs: dict[str, Any], name: str, value: Any, where: str) -> Any:
     if isinstance(value, bool) != (parameter_type == "BOOLEAN") or not isinstance(value, types):
         hint = _as_text(value) if parameter_type == "STRING" else ""
         raise ArgumentError(f"{where}parameter {name!r} must be {kind}, got {value!r}{hint}")
-    return _finite(name, value, where)
+    # Parameters are sent as JSON, which has no infinity and no NaN.
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ArgumentError(f"{where}parameter {name!r} must be finite, got {value!r}")
+    return value
 
 
 def _as_text(value: Any) -> str:
@@ -138,10 +141,3 @@ def _as_text(value: Any) -> str:
     if isinstance(value, list):
         return f'; separate several by commas: "{",".join(map(str, value))}"'
     return f'; write "{value}"' if isinstance(value, int | float) else ""
-
-
-def _finite(name: str, value: Any, where: str) -> Any:
-    # Parameters are sent as JSON, which has no infinity and no NaN.
-    if isinstance(value, float) and not math.isfinite(value):
-        raise ArgumentError(f"{where}parameter {name!r} must be finite, got {value!r}")
-    return value
