@@ -20,7 +20,7 @@ import time
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -172,30 +172,24 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
                 os.environ[name] = value
 
 
-@contextmanager
-def _mlflow(out: Path) -> Iterator[Server]:
+def _mlflow(out: Path) -> AbstractContextManager[Server]:
     if importlib.util.find_spec("flask") is None:
         raise ExampleError("the server of MLflow is not installed; install it with: pip install mlflow")
     command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(free_port())]
     command += ["--workers", "1", "--backend-store-uri", f"sqlite:///{out}/mlflow.db"]
     command += ["--artifacts-destination", str(out / "artifacts")]
     quiet = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
-    with running("mlflow", command, out, quiet) as server:
-        yield server
+    return running("mlflow", command, out, quiet)
 
 
-@contextmanager
-def _registry(out: Path) -> Iterator[Server]:
+def _registry(out: Path) -> AbstractContextManager[Server]:
     script = Path(__file__).with_name("registry_server.py")
-    with running("registry", [sys.executable, str(script), "--database", str(out / "registry.sqlite")], out) as server:
-        yield server
+    return running("registry", [sys.executable, str(script), "--database", str(out / "registry.sqlite")], out)
 
 
-@contextmanager
-def _serving(uri: str, out: Path) -> Iterator[Server]:
+def _serving(uri: str, out: Path) -> AbstractContextManager[Server]:
     command = [sys.executable, "-m", "dkan_core", "serve", uri, "--name", NAME, "--host", "127.0.0.1", "--port", "0"]
-    with running("serve", command, out, {"NO_COLOR": "1"}) as server:
-        yield server
+    return running("serve", command, out, {"NO_COLOR": "1"})
 
 
 def _logged(address: str, out: Path) -> str:
