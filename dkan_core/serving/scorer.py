@@ -86,12 +86,7 @@ def load_scorer(folder: Path, config: ServeConfig) -> RequestScorer:
     Raises:
         DataError: It is no model, or damaged.
     """
-    set_threads(config.threads)
+    torch.set_num_threads(config.threads)
     scorer = RequestScorer(SavedModel(folder))
     scorer.warm_up()
     return scorer
-
-
-def set_threads(count: int) -> None:
-    """Set the number of torch's threads permanently, for the calling thread."""
-    torch.set_num_threads(count)

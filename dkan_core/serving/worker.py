@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager, suppress
 from types import FrameType
 from typing import Any
 
+import torch
 from fastapi import FastAPI
 from kserve import ModelRepository
 
@@ -20,7 +21,7 @@ from dkan_core.serving.app import ModelDataPlane, build_app
 from dkan_core.serving.batching import MicroBatcher
 from dkan_core.serving.grpc_server import grpc_server
 from dkan_core.serving.metrics import BATCH_REQUESTS, BATCH_ROWS, UNSEEN_ROWS
-from dkan_core.serving.scorer import RequestScorer, set_threads
+from dkan_core.serving.scorer import RequestScorer
 from dkan_core.serving.served_model import ServedModel
 from dkan_core.utils.arrays import Arrays
 
@@ -37,7 +38,7 @@ def application(scorer: RequestScorer, config: ServeConfig) -> Any:
     # A warning about KServe's routes that concerns only KServe's developers.
     warnings.filterwarnings("ignore", "ORJSONResponse is deprecated")
     # Some of torch's backends keep the number of threads per thread.
-    start_thread = functools.partial(set_threads, config.threads)
+    start_thread = functools.partial(torch.set_num_threads, config.threads)
     scorer.on_scored = functools.partial(_count_unseen, config.name, UnseenWatch(scorer.preprocessor))
     batcher = MicroBatcher(
         scorer.score,
