@@ -14,7 +14,7 @@ from dkan_core.errors import DataError
 from dkan_core.explanation.explain import explanation_page, quick_explanation
 from dkan_core.integrations.sklearn.contributions import contributions_frame, mean_contributions
 from dkan_core.integrations.sklearn.parameters import thread_count
-from dkan_core.integrations.sklearn.rows import read_features
+from dkan_core.integrations.sklearn.rows import feature_names, read_features
 from dkan_core.integrations.sklearn.targets import encode_labels
 from dkan_core.model.base import TabularModel
 from dkan_core.model.saved_model import SavedModel
@@ -31,7 +31,6 @@ class ExplainingMixin:
     if TYPE_CHECKING:
         module_: TabularModel
         preprocessor_: Preprocessor
-        n_features_in_: int
         n_jobs: int | None
 
         @property
@@ -55,8 +54,7 @@ class ExplainingMixin:
         check_is_fitted(self)
         with torch_threads(thread_count(self.n_jobs)):
             found = mean_contributions(self.module_, self.preprocessor_, self._device)
-        names = getattr(self, "feature_names_in_", [f"x{index}" for index in range(self.n_features_in_)])
-        importances_F = np.array([found.get(name, 0.0) for name in names], dtype=np.float64)
+        importances_F = np.array([found.get(name, 0.0) for name in feature_names(self)], dtype=np.float64)
         total = importances_F.sum()
         return importances_F / total if total > 0 else importances_F
 

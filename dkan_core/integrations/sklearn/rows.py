@@ -90,14 +90,17 @@ def read_features(estimator: BaseEstimator, X: Any, *, fitting: bool, as_ids: bo
     else:
         # NaN and infinity are missing values here.
         X = validate_data(estimator, X, reset=fitting, dtype=None, ensure_all_finite=False)
-    numbered = [f"x{index}" for index in range(estimator.n_features_in_)]
-    table = to_table(X, getattr(estimator, "feature_names_in_", numbered))
-    table = with_categories(table, estimator.categorical_features)
+    table = with_categories(to_table(X, feature_names(estimator)), estimator.categorical_features)
     if not fitting:
         return without_empty_types(table)
     table = nulls_as_numbers(table)
     check_kinds(column_types("X", table.schema), "X", OUT_OF_X)
     return table
+
+
+def feature_names(estimator: Any) -> list[str]:
+    """Return the names of the columns of ``X``; x0, x1 and so on where they have none."""
+    return [*getattr(estimator, "feature_names_in_", [f"x{index}" for index in range(estimator.n_features_in_)])]
 
 
 def _check_names(X: Any) -> None:
@@ -221,8 +224,7 @@ def _fit_columns(estimator: BaseEstimator, table: pa.Table) -> Preprocessor:
         warnings.warn(
             f"columns {left_out} of X hold no value, or none that repeats: left out", stacklevel=OF_CALLER_OF_FIT
         )
-    numbered = [f"x{index}" for index in range(estimator.n_features_in_)]
-    codes = chosen_columns(estimator.categorical_features, [*getattr(estimator, "feature_names_in_", numbered)])
+    codes = chosen_columns(estimator.categorical_features, feature_names(estimator))
     for text in column_warnings(sample, [*features.numeric, *features.categorical], codes):
         warnings.warn(f"X: {text}", stacklevel=OF_CALLER_OF_FIT)
     return preprocessor
