@@ -59,7 +59,7 @@ class LabelSample:
 
     weight_N: npt.NDArray[np.float32] | None
     train_rows: int
-    """Rows of the training split."""
+    """Rows of the training split, whether the label is measured in them or not."""
 
 
 def standard_errors(curves: Sequence[ReadCurve], measured: LabelSample) -> list[Float64]:
@@ -72,7 +72,10 @@ def standard_errors(curves: Sequence[ReadCurve], measured: LabelSample) -> list[
     Shape:
         - Output: ``(P,)`` each
     """
-    kept_N = np.flatnonzero(measured.labels_N != NOT_MEASURED)
+    counted_N = measured.labels_N != NOT_MEASURED
+    if measured.weight_N is not None:
+        counted_N &= measured.weight_N > 0
+    kept_N = np.flatnonzero(counted_N)
     if not 0 < np.count_nonzero(measured.labels_N[kept_N] == 1) < len(kept_N):
         return []
     return [error_P for group in _grouped(curves) for error_P in _group_errors(group, measured, kept_N)]
@@ -107,7 +110,8 @@ def _group_errors(group: Sequence[ReadCurve], measured: LabelSample, kept_N: npt
     information_KK, score_K = _information(group, measured, kept_N)
     starts = np.cumsum([0, *(len(curve.mean_P) for curve in group)]).tolist()
     smoothers = [each for curve, start in zip(group, starts, strict=False) for each in _smoothers(curve, start)]
-    growth = measured.train_rows / len(kept_N)
+    # The label is measured in as large a share of the training rows as of these.
+    growth = measured.train_rows / len(measured.labels_N)
     roughness = [smoother.roughness for smoother in smoothers]
     sampling_KK = np.linalg.inv(_posterior(growth * information_KK, smoothers, roughness))
     error_KK, error_K = _fit_error(information_KK, score_K, smoothers)
@@ -128,8 +132,9 @@ def _information(
 ) -> tuple[Float64, Float64]:
     """Return the Fisher information of the rows about each point, and the slope of their likelihood."""
     probability_N = sigmoid(measured.log_odds_N[kept_N])
-    weight_N = np.ones(len(kept_N)) if measured.weight_N is None else measured.weight_N[kept_N] / 1.0
-    weight_N = weight_N * (len(weight_N) / (weight_N.sum() or 1.0))
+    weight_N = np.ones(len(kept_N)) if measured.weight_N is None else measured.weight_N[kept_N].astype(np.float64)
+    # Scaled to the effective number of rows of equal weight (Kish).
+    weight_N = weight_N * (weight_N.sum() / np.square(weight_N).sum())
     residual_N = weight_N * ((measured.labels_N[kept_N] == 1) - probability_N)
     information_N = weight_N * probability_N * (1 - probability_N)
     starts = np.cumsum([0, *(len(curve.mean_P) for curve in group)])

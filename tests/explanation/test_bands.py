@@ -85,13 +85,28 @@ def test_rows_that_were_not_measured_do_not_count(known_sum: Known) -> None:
     hidden = np.arange(len(labels)) % 3 == 0
     weighed = standard_errors(curves, LabelSample(labels, answered, (~hidden).astype(np.float32), 10**4))
     masked = standard_errors(curves, LabelSample(np.where(hidden, 255, labels), answered, None, 10**4))
-    # Weights keep the number of rows, which is what training rows are counted against.
-    assert all(np.isfinite(each).all() and (each > 0).all() for each in weighed + masked)
+    assert all(np.isfinite(each).all() and (each > 0).all() for each in masked)
     garbage = np.where(hidden, 1e3, answered)
     again = standard_errors(curves, LabelSample(np.where(hidden, 255, labels), garbage, None, 10**4))
-    for one, other in zip(masked, again, strict=True):
+    # As many further rows, here and in training, without the label.
+    longer = [replace(each, grid=replace(each.grid, point_N=np.tile(each.grid.point_N, 2))) for each in curves]
+    twice = LabelSample(np.append(labels, np.full_like(labels, 255)), np.tile(answered, 2), None, 2 * 10**4)
+    whole = standard_errors(curves, LabelSample(labels, answered, None, 10**4))
+    for one, other in zip([*masked, *masked, *whole], [*weighed, *again, *standard_errors(longer, twice)], strict=True):
         np.testing.assert_array_equal(one, other)
     assert standard_errors(curves, LabelSample(np.zeros_like(labels), answered, None, 10**4)) == []
+
+
+def test_unequal_weights_count_as_fewer_rows(known_sum: Known) -> None:
+    curves, labels = read(known_sum, 1.0), draw_labels(known_sum, 0)
+    answered = log_odds(known_sum, known_sum[1], 1.0)
+    weights = np.where(np.arange(len(labels)) % 2, 1.9, 0.1).astype(np.float32)
+    weighed = standard_errors(curves, LabelSample(labels, answered, weights, 10**3))
+    whole = standard_errors(curves, LabelSample(labels, answered, None, 10**3))
+    assert all(one.mean() > 1.1 * other.mean() for one, other in zip(weighed, whole, strict=True))
+    scaled = standard_errors(curves, LabelSample(labels, answered, 8 * weights, 10**3))
+    for one, other in zip(weighed, scaled, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-9)
 
 
 def test_many_columns_are_solved_a_few_at_a_time(known_sum: Known, monkeypatch: pytest.MonkeyPatch) -> None:
