@@ -16,6 +16,7 @@ from dkan_core.evaluation.labelled_rows import EvaluationData
 from dkan_core.evaluation.metrics import compute_metrics
 from dkan_core.explanation.columns import Column, read_codes, read_values, source_columns
 from dkan_core.explanation.grid import written_value
+from dkan_core.explanation.inverse_transform import RARE
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.utils.arrays import Array, Arrays
 from dkan_core.utils.messages import hint
@@ -25,7 +26,7 @@ from dkan_core.utils.messages import hint
 MAX_LEVELS, RANGES = 12, 5
 # How many of the most important columns are taken by default.
 TOP_COLUMNS = 3
-MISSING_LEVEL, RARE_LEVEL, OTHERS = "missing", "rare or unseen", "others"
+MISSING_LEVEL, OTHERS = "missing", "others"
 
 Levels = list[tuple[str, Array]]
 """Name of each level, and a mask of its rows (N,)."""
@@ -108,7 +109,7 @@ def _levels(column: Column, values_N: Array) -> Levels:
 def _categories(column: Column, codes_N: Array) -> Levels:
     """Return the most frequent categories, and the rest as one level."""
     assert column.coded is not None
-    names = [RARE_LEVEL, MISSING_LEVEL, *map(_category, column.coded.vocabulary)]
+    names = [RARE, MISSING_LEVEL, *map(_category, column.coded.vocabulary)]
     assert names.index(MISSING_LEVEL) + 1 == FIRST_CODE
     # Codes beyond the vocabulary are hash buckets, which rare values share.
     codes_N = np.where(codes_N < len(names), codes_N, 0)
@@ -124,7 +125,7 @@ def _category(value: object) -> str:
     ('north', "'missing'", "''")
     """
     name = str(value)
-    return repr(name) if name in ("", MISSING_LEVEL, RARE_LEVEL, OTHERS) else name
+    return repr(name) if name in ("", MISSING_LEVEL, RARE, OTHERS) else name
 
 
 def _ranges(column: Column, values_N: Array) -> Levels:

@@ -3,8 +3,7 @@
 Shape suffixes: N rows, L labels, E errors.
 """
 
-from collections.abc import Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,9 +12,7 @@ import pyarrow as pa
 from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.data.source.reading import open_file, read_batches
 from dkan_core.evaluation.labelled_rows import EvaluationData, RawRows, RowCollector
-from dkan_core.evaluation.slices import RARE_LEVEL
-from dkan_core.explanation.additive import CROSS
-from dkan_core.explanation.inverse_transform import UNKNOWN, inverse_transform
+from dkan_core.explanation.inverse_transform import inverse_transform, written_values
 from dkan_core.explanation.reasons import Reason, ReasonFinder
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.utils.arrays import Array, Int64
@@ -65,6 +62,25 @@ class WorstErrors:
         }
 
 
+@dataclass(frozen=True)
+class _Rows:
+    """Rows to explain: those of a file, or of a prepared split."""
+
+    numbers_K: Int64
+    rows: pa.Table
+    """The columns that the model reads."""
+
+    written: pa.Table | None = None
+    """Their values as text, where they are read back from the encoding."""
+
+    def of(self, numbers: Int64) -> "_Rows":
+        """Return those with some of the numbers."""
+        wanted_K = np.isin(self.numbers_K, numbers)
+        mask = pa.array(wanted_K)
+        written = None if self.written is None else self.written.filter(mask)
+        return _Rows(self.numbers_K[wanted_K], self.rows.filter(mask), written)
+
+
 def find_worst_errors(
     saved: SavedModel, data: EvaluationData, labels_NL: Array, probabilities_NL: Array, count: int
 ) -> dict[str, WorstErrors]:
@@ -89,17 +105,18 @@ def find_worst_errors(
     if not len(numbers_E):
         return {}
     parts = _rows(data, numbers_E, saved.preprocessor)
-    is_decoded = not isinstance(data, RawRows)
     source = data.name if isinstance(data, RawRows) else f"the {data.name} split as it is stored"
 
     def explained(finder: ReasonFinder, index: int, high: Int64, low: Int64) -> WorstErrors:
         numbers = np.concatenate([high, low])
         of_label = finder.of_label(data.labels[index])
         reasons: dict[int, list[Reason]] = {}
-        for numbers_K, rows in parts:
-            wanted_K = np.isin(numbers_K, numbers)
-            found = _reasons(of_label, rows.filter(pa.array(wanted_K)), decoded=is_decoded)
-            reasons |= zip(numbers_K[wanted_K].tolist(), found, strict=True)
+        for part in parts:
+            wanted = part.of(numbers)
+            if len(wanted.numbers_K):
+                (found,) = of_label.find(wanted.rows, REASONS, "rows to explain", wanted.written)
+                each = ([Reason(**reason) for reason in row] for row in found.to_pylist())
+                reasons |= zip(wanted.numbers_K.tolist(), each, strict=True)
         scores = probabilities_NL[numbers, index].tolist()
         errors = [
             WorstError(number=number, probability=probability, reasons=reasons[number])
@@ -123,8 +140,8 @@ def _worst(labels_N: Array, scores_N: Array, count: int) -> tuple[Int64, Int64]:
     )
 
 
-def _rows(data: EvaluationData, numbers_E: Int64, encoding: Preprocessor) -> list[tuple[Int64, pa.Table]]:
-    """Return some rows with the columns that a model reads, and their numbers; those of a file together.
+def _rows(data: EvaluationData, numbers_E: Int64, encoding: Preprocessor) -> list[_Rows]:
+    """Return the rows of some numbers, those of a file together.
 
     One table per file, as files may store a column as different types, such as times of two zones.
     """
@@ -132,7 +149,8 @@ def _rows(data: EvaluationData, numbers_E: Int64, encoding: Preprocessor) -> lis
         collector = RowCollector(numbers_E)
         for _ in collector.watch(data.batches(encoding)):
             pass
-        return [(numbers_E, inverse_transform(collector.rows(), encoding))]
+        decoded = inverse_transform(collector.rows(), encoding)
+        return [_Rows(numbers_E, decoded, written_values(decoded, encoding))]
     first, parts = 0, []
     for path in data.paths:
         begin, found = first, []
@@ -142,48 +160,5 @@ def _rows(data: EvaluationData, numbers_E: Int64, encoding: Preprocessor) -> lis
             first += len(batch)
         start, stop = np.searchsorted(numbers_E, [begin, first])
         if start < stop:
-            parts.append((numbers_E[start:stop], pa.concat_tables(found)))
+            parts.append(_Rows(numbers_E[start:stop], pa.concat_tables(found)))
     return parts
-
-
-def _reasons(finder: ReasonFinder, rows: pa.Table, *, decoded: bool) -> list[list[Reason]]:
-    """Return the reasons for each row's score, the strongest first."""
-    if not len(rows):
-        return []
-    (found,) = finder.find(rows, REASONS, "rows to explain")
-    plain = [[Reason(**reason) for reason in row] for row in found.to_pylist()]
-    if not decoded:
-        return plain
-    numbers = {name for name in rows.column_names if pa.types.is_floating(rows.schema.field(name).type)}
-    return [[replace(each, value=_shown_of(each, numbers)) for each in row] for row in plain]
-
-
-def _shown_of(reason: Reason, numbers: Set[str]) -> str | None:
-    """Write the value of a column, or those of a pair, that were read back from the encoding.
-
-    >>> _shown_of(Reason(column="age x kind", value="0.12345 x 0.12345", log_odds=0.5), {"age"})
-    '0.1235 x 0.12345'
-    """
-    if reason.value is None:
-        return None
-    columns, values = reason.column.split(CROSS), reason.value.split(CROSS)
-    if len(columns) != len(values):
-        return reason.value
-    return CROSS.join(_shown(value, column in numbers) for column, value in zip(columns, values, strict=True))
-
-
-def _shown(value: str, is_number: bool) -> str:
-    """Write a value that was read back from the encoding, a number only as exactly as it is known.
-
-    >>> _shown("21", True), _shown("0.123456789", True), _shown("Sun", True), _shown("0.123456789", False)
-    ('21', '0.1235', 'Sun', '0.123456789')
-    """
-    if value.startswith(UNKNOWN):
-        return RARE_LEVEL
-    if not is_number:
-        return value
-    try:
-        number = float(value)
-    except ValueError:  # a weekday, or the missing part of a pair
-        return value
-    return value if number.is_integer() and abs(number) < 1e15 else f"{number:.4g}"

@@ -21,9 +21,8 @@ from dkan_core.errors import DataError
 from dkan_core.explanation.columns import Column, refuse_sparse, source_columns
 from dkan_core.explanation.contributions import explainer_of
 from dkan_core.explanation.explanation import Explanation
-from dkan_core.explanation.grid import written_value
 from dkan_core.explanation.importance import Importance
-from dkan_core.explanation.inverse_transform import inverse_transform
+from dkan_core.explanation.inverse_transform import inverse_transform, written_values
 from dkan_core.explanation.label_explanation import Effort, LabelExplanation, read_label
 from dkan_core.explanation.model_response import LARGEST
 from dkan_core.explanation.shifts import LEAST_CHANGE, ColumnShift, ContributionShift, ExplanationComparison, RowShift
@@ -147,7 +146,8 @@ def _row_shifts(saved: SavedModel, earlier: SavedModel, label: str, arrays: Arra
     )
     change_N = after_N.clip(-LARGEST, LARGEST) - before_N.clip(-LARGEST, LARGEST)
     chosen = np.argsort(-np.abs(change_N), kind="stable")[:CHANGED_ROWS]
-    values = inverse_transform({name: array[chosen] for name, array in arrays.items()}, saved.preprocessor)
+    decoded = inverse_transform({name: array[chosen] for name, array in arrays.items()}, saved.preprocessor)
+    values = written_values(decoded, saved.preprocessor)
     reasons = _reasons(both, label, change_N[chosen], chosen, values, device)
     probability_N, earlier_N = sigmoid(after_N[chosen]), sigmoid(before_N[chosen])
     rows = [
@@ -175,7 +175,6 @@ def _reasons(
     """Return for each row its largest changes: of the columns' contributions, and of the baseline."""
     if any(saved.preprocessor.counts is None for saved, _ in both):
         return []
-    columns = {column.name: column for column in source_columns(both[0][0].preprocessor)}
     added: list[dict[str, float]] = [{} for _ in chosen]
     for sign, (saved, arrays) in zip((1, -1), both, strict=True):
         index = [saved.config.labels.index(label)]
@@ -192,7 +191,7 @@ def _reasons(
         row[BASELINE] = total - sum(row.values())
     return [
         [
-            ContributionShift(column=name, value=_written(values, columns.get(name), index), log_odds=change)
+            ContributionShift(column=name, value=_value_of(values, name, index), log_odds=change)
             for name, change in sorted(row.items(), key=lambda item: -abs(item[1]))[:CHANGED_REASONS]
             if abs(change) >= LEAST_CHANGE
         ]
@@ -200,13 +199,9 @@ def _reasons(
     ]
 
 
-def _written(values: pa.Table, column: Column | None, index: int) -> str:
-    """Return a row's value as a person would write it; nothing for pairs and for columns that the rows lack."""
-    if column is None:
+def _value_of(values: pa.Table, name: str, index: int) -> str:
+    """Return a row's value; nothing for the baseline, for pairs and for columns that the rows lack."""
+    if name not in values.column_names:
         return ""
-    value = values[column.name][index].as_py()
-    if value is None:
-        return "missing"
-    if column.is_calendar:
-        return written_value(column, value)
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+    value: str | None = values[name][index].as_py()
+    return "missing" if value is None else value

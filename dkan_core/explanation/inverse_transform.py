@@ -3,11 +3,14 @@
 import pyarrow as pa
 
 from dkan_core.data.encoding.preprocessor import FIRST_CODE, Preprocessor
-from dkan_core.explanation.columns import read_codes, read_values, source_columns
+from dkan_core.explanation.columns import Column, read_codes, read_values, source_columns
+from dkan_core.explanation.grid import written_value
 from dkan_core.utils.arrays import Arrays
 
 # Text for categories that were rare or unseen; no vocabulary contains it.
 UNKNOWN = "\N{REPLACEMENT CHARACTER}dkan: not in the vocabulary"
+# What a person calls them.
+RARE = "rare or unseen"
 
 
 def inverse_transform(arrays: Arrays, encoding: Preprocessor) -> pa.Table:
@@ -29,3 +32,28 @@ def inverse_transform(arrays: Arrays, encoding: Preprocessor) -> pa.Table:
             assert names.index(None) + 1 == FIRST_CODE
             columns[column.name] = pa.array(names, pa.string()).take(pa.array(read_codes(column, arrays)))
     return pa.table(columns)
+
+
+def written_values(rows: pa.Table, encoding: Preprocessor) -> pa.Table:
+    """Return what ``inverse_transform`` returned as a person would write it, null where missing.
+
+    Shape:
+        - Input and output: N rows
+    """
+    return pa.table(
+        {
+            column.name: pa.array([_written(column, value) for value in rows[column.name].to_pylist()], pa.string())
+            for column in source_columns(encoding)
+        }
+    )
+
+
+def _written(column: Column, value: float | str | None) -> str | None:
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return RARE if value.startswith(UNKNOWN) else value
+    if column.is_calendar:
+        return written_value(column, value)
+    # Only as exactly as it is known.
+    return f"{value + 0.0:.0f}" if value.is_integer() and abs(value) < 1e15 else f"{value:.4g}"

@@ -111,30 +111,30 @@ class ReasonFinder:
         """Description in a file of reasons."""
         return {BASELINE: json.dumps(self.baseline).encode()}
 
-    def find(self, rows: pa.RecordBatch | pa.Table, count: int, where: str) -> list[pa.ListArray]:
+    def find(
+        self, rows: pa.RecordBatch | pa.Table, count: int, where: str, written: pa.Table | None = None
+    ) -> list[pa.ListArray]:
         """Return each label's reasons, the strongest of a row first.
 
         Args:
             rows: At least the columns that the model reads.
             count: K, reasons per row; all columns where there are no more.
             where: The rows, as messages should call them.
+            written: The texts to show for their values, by feature. Default: the values as text.
         """
         arrays = self._preprocessor.transform(rows, where)
         found_NFL, added_NSL = self._explainer.explain_ids(arrays)
         shared = self._explainer.sources[: len(self._explainer.sources) - len(self._listed)]
-        texts = [self._texts(rows, columns, where) for columns in shared]
+
+        def text_of(name: str) -> pa.Array:
+            return self._text_of(rows, name, where) if written is None else written[name].combine_chunks()
+
+        texts = [_joined([text_of(name) for name in columns]) for columns in shared]
         strongest = []
         for found_NF, added_NS in zip(np.moveaxis(found_NFL, 2, 0), np.moveaxis(added_NSL, 2, 0), strict=True):
             of_ids = [pa.array(row_texts(column, arrays["sparse"], added_NS), pa.string()) for column in self._listed]
             strongest.append(self._strongest(found_NF, [*texts, *of_ids], count))
         return strongest
-
-    def _texts(self, rows: pa.RecordBatch | pa.Table, columns: Sequence[str], where: str) -> pa.Array:
-        """Return the values of a column as text, or those of a pair with a cross between them."""
-        texts = [self._text_of(rows, name, where) for name in columns]
-        if len(texts) == 1:
-            return texts[0]
-        return pc.binary_join_element_wise(*(text.fill_null("missing") for text in texts), CROSS)
 
     def _text_of(self, rows: pa.RecordBatch | pa.Table, name: str, where: str) -> pa.Array:
         """Return a column's values as text: weekdays by their names, and times, which prepared rows have in seconds."""
@@ -159,6 +159,13 @@ class ReasonFinder:
             fields=[*REASON],
         )
         return pa.ListArray.from_arrays(pa.array(np.arange(rows + 1) * reasons_per_row, pa.int32()), reasons)
+
+
+def _joined(texts: Sequence[pa.Array]) -> pa.Array:
+    """Return the values of a column, or those of a pair with a cross between them."""
+    if len(texts) == 1:
+        return texts[0]
+    return pc.binary_join_element_wise(*(text.fill_null("missing") for text in texts), CROSS)
 
 
 def value_texts(column: pa.Array | pa.ChunkedArray) -> pa.Array:

@@ -12,7 +12,7 @@ from dkan_core.data.encoding.histograms import count_values
 from dkan_core.data.encoding.preprocessor import FIRST_CODE, MISSING, CategoryFeature
 from dkan_core.data.format.manifest import read_manifest
 from dkan_core.explanation.explain import explain
-from dkan_core.explanation.inverse_transform import inverse_transform
+from dkan_core.explanation.inverse_transform import inverse_transform, written_values
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.onnx_export.export import onnx_bytes
 from tests.data.tables import contents, read, write
@@ -88,7 +88,9 @@ def test_models_score_explain_and_name_them(tmp_path: Path) -> None:
     explain(model, tmp_path / "out", tmp_path / "learned", rows=100, top=1)
     assert "(others, 1 of 2)" in (tmp_path / "learned" / "explanation.json").read_text()
     stored = read(tmp_path / "out", "train")
-    back = inverse_transform(stored, encoding)["city"].to_pylist()
-    assert {name for name in back if name and not name.startswith("c")} == {
+    back = inverse_transform(stored, encoding)
+    assert {name for name in back["city"].to_pylist() if name and not name.startswith("c")} == {
         f"\N{REPLACEMENT CHARACTER}dkan: not in the vocabulary (others, {n} of 2)" for n in (1, 2)
     }
+    written = written_values(back, encoding)["city"].to_pylist()
+    assert {name for name in written if name and not name.startswith("c")} == {"rare or unseen"}

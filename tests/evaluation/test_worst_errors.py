@@ -97,6 +97,23 @@ def test_rows_of_a_prepared_split_show_values_read_back(
         evaluate(trained.model, prepared, tmp_path / "none", worst_errors=-1)
 
 
+def test_values_that_the_encoding_does_not_keep_are_called_so(tmp_path: Path) -> None:
+    """A column may be called as a pair of columns would be."""
+    rows = 300
+    x = np.random.default_rng(0).normal(size=rows)
+    kinds = [f"kind {row}" if row % 3 else "a x b" for row in range(rows)]
+    table = pa.table({"x": x, "size x kind": kinds, "label": (x > 0).astype(np.int8)})
+    pq.write_table(table, tmp_path / "rows.parquet")
+    prepare(tmp_path / "rows.parquet", tmp_path / "data", PrepareConfig(label=("label",)))
+    model = train(tmp_path / "data", tmp_path / "run", replace(QUICK, epochs=1, members=1)).model
+    evaluation = evaluate(model, tmp_path / "data", tmp_path / "eval", explain=False)
+    with open_evaluation_data(SavedModel(Path(model)), [str(tmp_path / "data")], None, []) as data:
+        found = find_worst_errors(SavedModel(Path(model)), data, evaluation.labels, evaluation.probabilities, 40)
+    errors = [*found["label"].false_positives, *found["label"].false_negatives]
+    values = {reason.value for error in errors for reason in error.reasons if reason.column == "size x kind"}
+    assert values == {"a x b", "rare or unseen"}
+
+
 def test_columns_that_moved_come_first(saved: SavedModel, prepared: Path, source: Path, tmp_path: Path) -> None:
     with open_evaluation_data(saved, [str(prepared)], "train", []) as data:
         arrays = next(data.batches(saved.preprocessor))
