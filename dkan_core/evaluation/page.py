@@ -54,7 +54,7 @@ def render_page(
         learned={name: explanation_section(found, learned.rows) for name, found in learned.labels.items()}
         if learned
         else {},
-        errors={name: found.to_dict() for name, found in errors.items()},
+        errors=errors,
         columns=columns,
     )
 

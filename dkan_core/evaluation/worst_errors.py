@@ -4,7 +4,6 @@ Shape suffixes: N rows, L labels, E errors.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -37,11 +36,6 @@ class WorstError:
     reasons: list[Reason]
     """The strongest columns, the strongest first."""
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the plain form that the report shows; a reason has its text."""
-        reasons = [{"text": reason.text, "log_odds": reason.log_odds} for reason in self.reasons]
-        return {"number": self.number, "probability": self.probability, "reasons": reasons}
-
 
 @dataclass(frozen=True, kw_only=True)
 class WorstErrors:
@@ -52,14 +46,6 @@ class WorstErrors:
 
     false_positives: list[WorstError]
     false_negatives: list[WorstError]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the plain form that the report shows."""
-        return {
-            "source": self.source,
-            "false_positives": [error.to_dict() for error in self.false_positives],
-            "false_negatives": [error.to_dict() for error in self.false_negatives],
-        }
 
 
 @dataclass(frozen=True)

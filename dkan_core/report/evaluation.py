@@ -48,7 +48,7 @@ def render_report(
     split: str = "",
     compared: Markup | None = None,
     learned: Mapping[str, Markup] = MappingProxyType({}),
-    errors: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
+    errors: Mapping[str, Any] = MappingProxyType({}),
     columns: Mapping[str, Any] | None = None,
 ) -> Markup:
     """Render the evaluation of a model on one split as a self-contained HTML page.
@@ -68,7 +68,7 @@ def render_report(
         split: How it was decided which rows are in this split, as a sentence.
         compared: Section that compares the model with an earlier one.
         learned: Section on what the model learned, by label; a label may have none.
-        errors: The worst errors by label, from ``WorstErrors.to_dict``; a label may have none.
+        errors: ``WorstErrors`` by label; a label may have none.
         columns: The columns and how far they have moved, from ``describe_columns``.
 
     Returns:
