@@ -173,7 +173,7 @@ def _facts(found: Explanation | LabelExplanation) -> list[tuple[str, str, str]]:
     most = _columns_for([importance.effect**2 for importance in found.importance])
     facts.append((f"Columns for {EFFECT_SHARE:.0%}", f"{most:,}", "of the summed squared effects"))
     if found.average_precision is not None:
-        facts.append(("Average precision", f"{found.average_precision:.4f}", "on these rows, each counted once"))
+        facts.append(("Average precision", f"{found.average_precision:.4f}", "on these rows"))
     return facts
 
 

@@ -178,6 +178,7 @@ def test_rows_of_weight_0_do_not_count(tmp_path: Path) -> None:
     metrics = evaluate(model, tmp_path / "data", tmp_path / "eval", split="valid", explain=False).metrics
     assert metrics["average_precision"] > 0.95
     assert found.average_precision == pytest.approx(metrics["average_precision"])
+    assert "each counted once" not in (tmp_path / "out/explanation.html").read_text()
     drops = {column.name: column.precision_drop for column in found.importance}
     assert (drops["x"] or 0) > 0.2 > abs(drops["noise"] or 0)
 
