@@ -94,6 +94,7 @@ def evaluate(
         raise ConfigError(f"worst_errors must be 0 or more, got {worst_errors}")
     sources = source_paths(data)
     columns = [label] if isinstance(label, str) else list(label)
+    options = _options(split, columns, previous, slices, explain=explain, worst_errors=worst_errors)
     # Other programs write files of this name, too, which must not be overwritten.
     check_file_is_ours(f"{out}/{METRICS}", beginning=b"{", mark=b'"average_precision"')
     with staged_folder(out, names=OUTPUTS, overwrite=overwrite) as folder:
@@ -123,7 +124,7 @@ def evaluate(
                 errors=errors,
                 columns=column_summary.describe_columns(saved.preprocessor, many),
                 comparison=comparison,
-                provenance=provenance_of(saved, rows, model, sources, _options(split, columns, previous, slices)),
+                provenance=provenance_of(saved, rows, model, sources, options),
                 history=history,
             )
         write_atomic(folder / REPORT, report)
@@ -146,11 +147,21 @@ def _describe(metrics: Mapping[str, Any]) -> str:
     return f"{precision:.4f}, of the earlier model {before:.4f} ({precision - before:+.4f}{certainty})"
 
 
-def _options(split: str | None, labels: Sequence[str], previous: str | Path | None, slices: Sequence[str]) -> list[str]:
+def _options(
+    split: str | None,
+    labels: Sequence[str],
+    previous: str | Path | None,
+    slices: Sequence[str],
+    *,
+    explain: bool,
+    worst_errors: int,
+) -> list[str]:
     """Return the options of the command line that decide what a report shows."""
     given = [("--split", split), ("--previous", previous and str(previous))]
     given += [("--label", name) for name in labels] + [("--slice", name) for name in slices]
-    return [word for name, value in given if value for word in (name, value)]
+    found = [word for name, value in given if value for word in (name, value)]
+    found += [] if explain else ["--no-explain"]
+    return found + ([] if worst_errors == ERRORS else ["--worst-errors", str(worst_errors)])
 
 
 def _score(saved: SavedModel, data: EvaluationData, kept: int) -> tuple[Evaluation, Arrays, Arrays]:

@@ -106,10 +106,10 @@ def test_report_says_what_made_it_and_when(folder: Path, tmp_path: Path, monkeyp
     model, data = folder / "run", folder / "prepared"
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
     for name in ("one", "two"):
-        evaluate(model, data, tmp_path / name, split="valid", slices=("city",), explain=False)
+        evaluate(model, data, tmp_path / name, split="valid", slices=("city",), explain=False, worst_errors=4)
     one, two = ((tmp_path / name / "report.html").read_text() for name in ("one", "two"))
     assert one == two and "<td>2023-11-14 22:13 UTC</td>" in one
-    assert f"<td>dkan evaluate {model} {data} --split valid --slice city</td>" in one
+    assert f"<td>dkan evaluate {model} {data} --split valid --slice city --no-explain --worst-errors 4</td>" in one
     assert read_manifest(data).fingerprint in one
     assert f"<td>dkan {dkan_core.__version__}, torch {torch.__version__}, numpy " in one
     monkeypatch.delenv("SOURCE_DATE_EPOCH")
