@@ -74,7 +74,7 @@ def _is_better(cells: Sequence[Int64], indices: Sequence[Int64], labels: Sequenc
     """Return whether rates by value predict a label of valid better than rates by cell."""
     train, valid = (each != NOT_MEASURED for each in labels)
     y_N, truth_N = labels[0][train].astype(np.float64), labels[1][valid].astype(np.float64)
-    if len(truth_N) < MIN_VALID_ROWS or not 0 < y_N.mean() < 1:
+    if len(truth_N) < MIN_VALID_ROWS or not 0 < y_N.sum() < len(y_N):
         return False
     mean = np.full(max(each.max(initial=0) for each in cells) + 1, y_N.mean())
     of_cells = _rates(cells[0][train], y_N, mean)

@@ -46,3 +46,12 @@ def test_only_codes_are_named(seed: int, tmp_path: Path) -> None:
         chosen = inspect_data(source, PrepareConfig(label=("y",), split="60/20/20", categorical=("user",)))
         assert not any("--categorical" in text for each in chosen.columns for text in each.suspicions)
         assert inspect_data(source).columns[0].suspicions == ()
+
+
+def test_label_that_train_does_not_measure_says_nothing_of_codes(tmp_path: Path) -> None:
+    split = np.resize(["train", "train", "valid", "test"], ROWS)
+    table = make_rows(1.0, 0).append_column("split", pa.array(split))
+    hidden = pa.array(table["y"].to_numpy(), mask=split == "train")
+    source = write(table.set_column(table.column_names.index("y"), "y", hidden), tmp_path)
+    found = inspect_data(source, PrepareConfig(label=("y",), split_column="split"))
+    assert "y: one class only in train" in str(found) and "codes" not in str(found).rsplit("\n\n", 1)[1]
