@@ -180,6 +180,14 @@ def test_numbers_that_are_not_measured_are_no_value(tmp_path: Path, caplog: pyte
     assert "label 'outcome': '2' counts as 1, '1' as 0" in caplog.text
 
 
+def test_new_rows_may_have_whole_numbers_where_there_were_floats(tmp_path: Path) -> None:
+    settings = PrepareConfig(label=("outcome",), positive=("2.0",))
+    prepare(write(tmp_path / "floats", KINDS["numbers with NaN"][0]), tmp_path / "data", settings)
+    integers = write(tmp_path / "integers", KINDS["codes"][0])
+    again = prepare(integers, tmp_path / "new", PrepareConfig(like=str(tmp_path / "data")))
+    assert again.positive == {"outcome": "2.0"} and shards(tmp_path / "new") == shards(tmp_path / "data")
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_values_that_count_as_0_are_listed_and_near_ones_warned_of(
     workers: int, tmp_path: Path, caplog: pytest.LogCaptureFixture

@@ -10,7 +10,7 @@ from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.data.labels import NOT_MEASURED
 from dkan_core.data.preparation.label_checks import check_binary
 from dkan_core.data.source.column_types import is_number, is_text
-from dkan_core.data.source.positive import with_nulls, with_positive
+from dkan_core.data.source.positive import value_of, with_nulls, with_positive
 from dkan_core.errors import ConfigError, DataError
 from dkan_core.utils.messages import counted, listed_names, spelt_alike
 
@@ -85,7 +85,7 @@ def _may_hold(kind: pa.DataType, text: str) -> bool:
     if not (is_number(kind) or pa.types.is_boolean(kind)):
         return True
     try:
-        pa.scalar(text).cast(kind)
+        value_of(text, kind)
     except pa.ArrowException:
         return False
     return True

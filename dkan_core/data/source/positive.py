@@ -50,7 +50,7 @@ def with_positive(rows: pa.RecordBatch, positive: Mapping[str, str], where: str)
             rows = rows.set_column(index, name, column.cast(pa.uint8()))
             continue
         try:
-            value = _value(text, column.type)
+            value = value_of(text, column.type)
         except pa.ArrowException:
             number = BOOLEANS.get(text.casefold()) if is_number(column.type) else None
             # If another file holds numbers, the column is read as numbers from every file.
@@ -75,11 +75,11 @@ def other_values(column: pa.Array, text: str) -> dict[str, int]:
     if not len(measured):
         return {}
     values, rows = pc.value_counts(measured).flatten()
-    other = pc.not_equal(values, _value(text, column.type))
+    other = pc.not_equal(values, value_of(text, column.type))
     return dict(zip(values.filter(other).cast(pa.string()).to_pylist(), rows.filter(other).to_pylist(), strict=True))
 
 
-def _value(text: str, kind: pa.DataType) -> pa.Scalar:
+def value_of(text: str, kind: pa.DataType) -> pa.Scalar:
     """Return a label's value in its type. Whole numbers may be written as 2.0: one missing value makes them floats.
 
     Raises:
