@@ -223,6 +223,18 @@ def test_what_was_prepared_before_is_not_prepared_again(tmp_path: Path, caplog: 
     assert other.fingerprint != first.fingerprint
 
 
+def test_data_whose_encoding_was_extended_are_reused(tmp_path: Path) -> None:
+    days = pa.array(range(90), pa.int32()).cast(pa.date32())
+    table = pa.table({"x": range(90), "day": days, "y": [0, 1] * 45})
+    pq.write_table(table, tmp_path / "old.parquet")
+    prepare(tmp_path / "old.parquet", tmp_path / "old", PrepareConfig(label=("y",)))
+    pq.write_table(table.append_column("more", table["x"]), tmp_path / "new.parquet")
+    config = PrepareConfig(like=str(tmp_path / "old"), extend=True)
+    made = prepare(tmp_path / "new.parquet", tmp_path / "new", config)
+    assert made.preprocessor.columns == ["x", "day", "more"]
+    assert prepare(tmp_path / "new.parquet", tmp_path / "new", config, reuse=True) == made
+
+
 def test_data_with_groups_are_not_reused_where_none_are_asked_for(tmp_path: Path) -> None:
     rows = {"x": range(90), "who": [place // 3 for place in range(90)], "y": [0, 1] * 45}
     pq.write_table(pa.table({**rows, "part": ["train", "valid", "test"] * 30}), tmp_path / "rows.parquet")

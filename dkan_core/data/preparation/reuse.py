@@ -40,8 +40,9 @@ def is_reusable(task: PreparationTask, earlier: PreparedData | None) -> bool:
         and earlier.preprocessor.numeric_dtype == task.config.numeric_dtype
         and earlier.max_categories == task.config.max_categories
         and earlier.positive == task.roles.positive
-        and earlier.preprocessor.columns == task.roles.features
-        and earlier.preprocessor.categories == list(task.roles.categorical)
+        # In any order: an encoding that was extended has the added columns behind all others.
+        and {*earlier.preprocessor.columns} == {*task.roles.features}
+        and {*earlier.preprocessor.categories} == {*task.roles.categorical}
     )
 
 
