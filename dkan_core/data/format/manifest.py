@@ -131,8 +131,12 @@ class PreparedData(_Manifest):
 
     def with_valid_in_train(self) -> "PreparedData":
         """Return the same data with the rows of valid at the end of train as well; its fingerprint differs."""
-        splits = {**self.splits, "train": self.splits["train"].joined(self.splits["valid"])}
-        return PreparedData(**{**{name: getattr(self, name) for name in type(self).model_fields}, "splits": splits})
+        return self.changed(splits={**self.splits, "train": self.splits["train"].joined(self.splits["valid"])})
+
+    def changed(self, **fields: Any) -> "PreparedData":
+        """Return the same data with other values of some fields."""
+        # Not a copy, which would keep the cached fingerprint.
+        return PreparedData(**{**{name: getattr(self, name) for name in PreparedData.model_fields}, **fields})
 
     def __repr__(self) -> str:
         rows = ", ".join(f"{name} {split.rows:,}" for name, split in self.splits.items())

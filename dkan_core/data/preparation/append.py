@@ -20,20 +20,19 @@ from dkan_core.data.encoding.histograms import count_values
 from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.data.format.manifest import MANIFEST, OUTPUTS, PreparedData, no_manifest
 from dkan_core.data.format.shard_writer import Shard, ShardWriter, write_shard
-from dkan_core.data.format.split_info import SplitInfo
 from dkan_core.data.preparation.label_checks import check_values
 from dkan_core.data.preparation.plan import PLAN
 from dkan_core.data.preparation.reference import read_reference
 from dkan_core.data.preparation.reuse import earlier_result, identity
 from dkan_core.data.preparation.statistics import Counts, collect_statistics, merge_counts
 from dkan_core.data.preparation.steps import (
-    check_unchanged,
     log_invalid,
     log_labels,
     log_prepared,
     log_unseen,
     spill_rows,
     with_room,
+    written_splits,
 )
 from dkan_core.data.preparation.task import PreparationTask, find_task
 from dkan_core.data.source.copies import find_original
@@ -216,27 +215,15 @@ def _joined(
         DataError: Other rows were written than were counted.
     """
     splits = dict(earlier.splits)
-    for index, split in enumerate(SPLITS):
-        if not counts.rows[index]:
-            continue
-        check_unchanged(task.files[0].path, split, counts.rows[index], sum(shard.rows for shard in shards[split]))
-        found = counts.classes(index)
-        none = {name: dict.fromkeys(each, 0) for name, each in found.items()}
-        before = splits.get(split) or SplitInfo(rows=0, classes=none, shards=[])
-        splits[split] = SplitInfo(
-            rows=before.rows + counts.rows[index],
-            classes={
-                name: {key: count + before.classes[name][key] for key, count in each.items()}
-                for name, each in found.items()
-            },
-            shards=[*before.shards, *shards[split]],
-        )
-    invalid = {name: dict(each) for name, each in earlier.invalid.items()}
-    for name, new in counts.invalid.items():
-        invalid[name] = {key: invalid.get(name, {}).get(key, 0) + count for key, count in new.items()}
-    sources = [file.model_copy(update={"path": redact(file.path)}) for file in task.files]
-    ordered = {split: splits[split] for split in SPLITS if split in splits}
-    # A new object, because a copy would keep the cached fingerprint.
-    kept = {name: getattr(earlier, name) for name in PreparedData.model_fields}
-    kept["preprocessor"] = encoding
-    return PreparedData(**{**kept, "splits": ordered, "invalid": invalid, "sources": [*earlier.sources, *sources]})
+    for split, new in written_splits(task, counts, shards).items():
+        splits[split] = splits[split].joined(new) if split in splits else new
+    invalid = dict(earlier.invalid)
+    for name, found in counts.invalid.items():
+        before = earlier.invalid.get(name, {})
+        invalid[name] = {key: before.get(key, 0) + count for key, count in found.items()}
+    return earlier.changed(
+        preprocessor=encoding,
+        splits={split: splits[split] for split in SPLITS if split in splits},
+        invalid=invalid,
+        sources=[*earlier.sources, *task.sources],
+    )

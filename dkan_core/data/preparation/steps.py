@@ -36,7 +36,7 @@ from dkan_core.data.source.partition import Fragment
 from dkan_core.data.source.roles import ColumnRoles
 from dkan_core.data.source.split_hints import split_warnings
 from dkan_core.data.source.splits import SplitBatch, read_split_batches
-from dkan_core.errors import DataError, redact
+from dkan_core.errors import DataError
 from dkan_core.utils.arrays import UInt64
 from dkan_core.utils.messages import counted, few_rows, listed_counts
 
@@ -245,30 +245,37 @@ def build_manifest(
     Raises:
         DataError: Other rows were written than were counted.
     """
-    splits = {
-        split: SplitInfo(rows=counts.rows[index], classes=counts.classes(index), shards=shards[split])
-        for index, split in enumerate(SPLITS)
-        if counts.rows[index]
-    }
-    for name, info in splits.items():
-        check_unchanged(task.files[0].path, name, info.rows, sum(shard.rows for shard in info.shards))
     return PreparedData(
         preprocessor=preprocessor,
         format_version=SPARSE_VERSION if preprocessor.sparse else FORMAT_VERSION,
         labels=list(task.config.label),
         weight=task.config.weight,
-        splits=splits,
+        splits=written_splits(task, counts, shards),
         split_rule=task.split_rule,
         split_hints=dict(task.hints),
         seed=task.config.seed,
         invalid=counts.invalid,
-        sources=[file.model_copy(update={"path": redact(file.path)}) for file in task.files],
+        sources=task.sources,
         max_categories=task.config.max_categories,
         positive=task.roles.positive,
         hashed=hashed_shares(preprocessor),
         grouped=task.grouped,
         encoding_from=None if task.encoding is None else task.encoding.digest,
     )
+
+
+def written_splits(task: PreparationTask, counts: Counts, shards: dict[str, list[Shard]]) -> dict[str, SplitInfo]:
+    """Return the splits that have rows, as the manifest lists them; the arguments are those of ``build_manifest``.
+
+    Raises:
+        DataError: Other rows were written than were counted.
+    """
+    splits = {}
+    for index, split in enumerate(SPLITS):
+        if rows := counts.rows[index]:
+            check_unchanged(task.files[0].path, split, rows, sum(shard.rows for shard in shards[split]))
+            splits[split] = SplitInfo(rows=rows, classes=counts.classes(index), shards=shards[split])
+    return splits
 
 
 def log_prepared(out: str | Path, prepared: PreparedData) -> None:

@@ -21,7 +21,7 @@ from dkan_core.data.source.sources import Footer, SourceFile, read_sources
 from dkan_core.data.source.split_hints import find_split_hints
 from dkan_core.data.source.split_rule import rule_of_settings
 from dkan_core.data.source.time_split import TimeBounds, find_time_bounds
-from dkan_core.errors import ConfigError, DataError
+from dkan_core.errors import ConfigError, DataError, redact
 from dkan_core.utils.messages import counted
 from dkan_core.utils.progress import progress
 
@@ -64,6 +64,11 @@ class PreparationTask:
     def where(self) -> str:
         """The files, as messages call them."""
         return describe_files(self.files)
+
+    @property
+    def sources(self) -> list[SourceFile]:
+        """The files as the manifest lists them, without credentials."""
+        return [file.model_copy(update={"path": redact(file.path)}) for file in self.files]
 
     @property
     def split_rule(self) -> dict[str, str]:
