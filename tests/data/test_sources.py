@@ -301,7 +301,7 @@ def test_dropped_columns_may_differ_between_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("same_stamp", [False, True])
-@pytest.mark.parametrize("moment", ["collect_statistics", "spill_rows"])
+@pytest.mark.parametrize("moment", ["survey_rows", "spill_rows"])
 def test_source_that_is_replaced_meanwhile_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str, *, same_stamp: bool
 ) -> None:

@@ -5,12 +5,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dkan_core.config import PrepareConfig
-from dkan_core.data.encoding.value_counts import ValueCounts
 from dkan_core.data.format.manifest import CONTENTS, MANIFEST, OUTPUTS, PreparedData
 from dkan_core.data.format.shard_writer import SpillReader
 from dkan_core.data.preparation.reuse import earlier_result, is_reusable
-from dkan_core.data.preparation.statistics import collect_statistics, merge_counts, sample_limit
-from dkan_core.data.preparation.steps import build_manifest, fit, log_prepared, log_unseen, spill_rows
+from dkan_core.data.preparation.statistics import merge_counts
+from dkan_core.data.preparation.steps import build_manifest, fit, log_prepared, log_unseen, spill_rows, survey_rows
 from dkan_core.data.preparation.task import find_task, with_time_bounds
 from dkan_core.data.preparation.workers import prepare_in_parts
 from dkan_core.data.source.partition import whole_files
@@ -73,9 +72,7 @@ def prepare(
         fragments = whole_files(task.files, footers)
         task = with_time_bounds(task, fragments)
         with progress("reading", task.rows, "rows") as advance:
-            limit = sample_limit(task.rows, task.roles, task.config)
-            values = ValueCounts(*task.counted_columns)
-            statistics = collect_statistics(fragments, task.roles, task.config, advance, task.bounds, limit, values)
+            statistics = survey_rows(task, fragments, advance)
         counts = merge_counts([statistics.counts], task.roles)
         preprocessor = fit(task, statistics._replace(counts=counts))
         del statistics  # not needed any more, and large

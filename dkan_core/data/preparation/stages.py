@@ -15,13 +15,12 @@ import numpy.typing as npt
 
 from dkan_core.config.prepare import SPLITS
 from dkan_core.data.encoding.preprocessor import Preprocessor
-from dkan_core.data.encoding.value_counts import ValueCounts
 from dkan_core.data.format.shard_writer import record_type, shard_count, shard_name, write_shard
 from dkan_core.data.preparation.label_checks import check_values
 from dkan_core.data.preparation.plan import PreparationPlan, read_records, unchanged_fragments
 from dkan_core.data.preparation.sampling import save_row_sample
-from dkan_core.data.preparation.statistics import Counts, collect_statistics, sample_limit
-from dkan_core.data.preparation.steps import check_unchanged, layout_of, present_splits, spill_rows
+from dkan_core.data.preparation.statistics import Counts
+from dkan_core.data.preparation.steps import check_unchanged, layout_of, present_splits, spill_rows, survey_rows
 from dkan_core.data.preparation.task import describe_files
 from dkan_core.errors import DataError
 from dkan_core.utils.progress import progress
@@ -83,9 +82,7 @@ def survey(folder: SharedFolder, plan: PreparationPlan, part: int) -> int:
     fragments, task = unchanged_fragments(plan, part), plan.task
     rows = sum(fragment.rows for fragment in fragments)
     with progress("reading", rows, "rows") as advance:
-        limit = sample_limit(task.rows, task.roles, task.config)
-        values = ValueCounts(*task.counted_columns)
-        found = collect_statistics(fragments, task.roles, task.config, advance, task.bounds, limit, values)
+        found = survey_rows(task, fragments, advance)
     read = {fragment.path for fragment in fragments}
     check_values(found.counts, describe_files([file for file in task.files if file.path in read]))
     with folder.staged(f"{plan.record('survey', part)}.arrow") as file:

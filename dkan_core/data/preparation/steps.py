@@ -21,6 +21,7 @@ from dkan_core.data.encoding.fitting import fit_preprocessor, full_vocabularies
 from dkan_core.data.encoding.histograms import hashed_shares
 from dkan_core.data.encoding.preprocessor import UNSEEN, Preprocessor
 from dkan_core.data.encoding.sparse import left_out_shares
+from dkan_core.data.encoding.value_counts import ValueCounts
 from dkan_core.data.format.integrity import Layout
 from dkan_core.data.format.manifest import FORMAT_VERSION, SPARSE_VERSION, PreparedData
 from dkan_core.data.format.shard_writer import KEY, Shard, ShardWriter, array_layout, record_type
@@ -29,7 +30,7 @@ from dkan_core.data.hashing import salted, splitmix64
 from dkan_core.data.preparation.label_checks import check_counts
 from dkan_core.data.preparation.label_columns import stored_labels
 from dkan_core.data.preparation.label_values import log_positive
-from dkan_core.data.preparation.statistics import Counts, Statistics
+from dkan_core.data.preparation.statistics import Counts, Statistics, collect_statistics, sample_limit
 from dkan_core.data.preparation.task import PreparationTask
 from dkan_core.data.source.groups import group_numbers
 from dkan_core.data.source.partition import Fragment
@@ -41,6 +42,13 @@ from dkan_core.utils.arrays import UInt64
 from dkan_core.utils.messages import counted, few_rows, listed_counts
 
 logger = logging.getLogger(__name__)
+
+
+def survey_rows(task: PreparationTask, fragments: Sequence[Fragment], on_rows: Callable[[int], None]) -> Statistics:
+    """Count and sample the rows of some or all fragments; ``on_rows`` is called with their number after each batch."""
+    limit = sample_limit(task.rows, task.roles, task.config)
+    values = ValueCounts(*task.counted_columns)
+    return collect_statistics(fragments, task.roles, task.config, on_rows, task.bounds, limit, values)
 
 
 def fit(task: PreparationTask, statistics: Statistics) -> Preprocessor:
