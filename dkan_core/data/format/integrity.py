@@ -204,23 +204,20 @@ class BlockVerifier:
         return ""
 
 
-def read_exactly(path: Path, handle: int, offset: int, size: int) -> bytes:
-    """Read ``size`` bytes of an open file from ``offset`` on; messages call it ``path``.
+def read_into(buffer: memoryview, path: Path, handle: int, offset: int) -> None:
+    """Fill a buffer with the bytes of an open file from ``offset`` on; messages call the file ``path``.
 
     Raises:
         DataError: The file cannot be read, or ends before that.
     """
-    pieces = []
-    while size:
+    while len(buffer):
         try:
-            piece = os.pread(handle, size, offset)
+            count = os.preadv(handle, [buffer], offset)
         except OSError as error:
             raise DataError(f"{path}: cannot be read at byte {offset:,} ({error.strerror})") from error
-        if not piece:
+        if not count:
             raise truncated(path, offset)
-        pieces.append(piece)
-        offset, size = offset + len(piece), size - len(piece)
-    return b"".join(pieces)
+        buffer, offset = buffer[count:], offset + count
 
 
 def _wrong_values(name: str, values: npt.NDArray[Any], first: int, content: Content) -> npt.NDArray[np.bool_]:

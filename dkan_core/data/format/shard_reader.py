@@ -24,7 +24,7 @@ from dkan_core.data.format.integrity import (
     Content,
     Field,
     Layout,
-    read_exactly,
+    read_into,
 )
 from dkan_core.data.format.pieces import PieceCopier
 from dkan_core.data.format.shard_writer import Shard
@@ -194,25 +194,17 @@ class ShardReader:
                 offset = self.fields[shard][name].offset + int(row - self.starts[shard]) * row_bytes
                 self._read(shard, buffer[start * row_bytes : stop * row_bytes], offset)
 
-    def _load(self, shard: int, offset: int, size: int) -> bytes:
-        """Read bytes of a shard to verify them."""
-        read = read_exactly(self.paths[shard], self.handles[shard], offset, size)
-        if self._memory:
-            self._memory[shard][offset : offset + size] = np.frombuffer(read, np.uint8)
-        return read
+    def _load(self, shard: int, offset: int, size: int) -> memoryview:
+        """Read bytes of a shard to verify them, into memory where they are kept there."""
+        content = self._memory[shard][offset : offset + size] if self._memory else np.empty(size, np.uint8)
+        read_into(content.data, self.paths[shard], self.handles[shard], offset)
+        return content.data
 
     def _read(self, shard: int, buffer: memoryview, offset: int) -> None:
         if self._memory:
             buffer[:] = self._memory[shard][offset : offset + len(buffer)].data
-            return
-        while len(buffer):
-            try:
-                count = os.preadv(self.handles[shard], [buffer], offset)
-            except OSError as error:
-                raise DataError(f"{self.paths[shard]}: cannot be read ({error.strerror})") from error
-            if count == 0:
-                raise integrity.truncated(self.paths[shard], offset)
-            buffer, offset = buffer[count:], offset + count
+        else:
+            read_into(buffer, self.paths[shard], self.handles[shard], offset)
 
 
 def _open(path: Path, shard: Shard, stack: ExitStack, *, writable: bool) -> int:
@@ -252,10 +244,10 @@ class _Header(Schema):
 
 def _read_header(path: Path, handle: int, shard: Shard, layout: Layout) -> dict[str, Field]:
     """Return where each array lies, after a check that they are those of the manifest and fill the file."""
-    length = int.from_bytes(read_exactly(path, handle, 0, min(8, shard.bytes)), "little")
+    length = int.from_bytes(_read_bytes(path, handle, 0, min(8, shard.bytes)), "little")
     if not 0 < length <= min(MAX_HEADER_BYTES, shard.bytes - 8):
         raise DataError(f"{path}: is not a prepared shard (a header of {length:,} bytes)")
-    header = read_json(_Header, read_exactly(path, handle, 8, length), f"{path}: header")
+    header = read_json(_Header, _read_bytes(path, handle, 8, length), f"{path}: header")
     found = {name: array for name, array in header if array is not None}
     position, fields, layout = 8 + length, {}, stored_layout(layout)
     for name, array in sorted(found.items(), key=lambda item: item[1].data_offsets):
@@ -285,3 +277,9 @@ def _read_header(path: Path, handle: int, shard: Shard, layout: Layout) -> dict[
             f"the manifest says {', '.join(layout)} in {shard.bytes:,}"
         )
     return fields
+
+
+def _read_bytes(path: Path, handle: int, offset: int, size: int) -> bytes:
+    content = bytearray(size)
+    read_into(memoryview(content), path, handle, offset)
+    return bytes(content)
