@@ -49,12 +49,11 @@ class BulkEncoder:
         self._codes: UInt8 = np.empty(0, np.uint8)
         self._numeric: dict[str, list[int]] = defaultdict(list)
         self._coded: dict[str, list[int]] = defaultdict(list)
+        columns = {feature.name: feature.column for feature in preprocessor.numeric}
         for index, feature in enumerate(preprocessor.numeric):
-            self._numeric[feature.time.column if feature.time is not None else feature.name].append(index)
-        times = {feature.name: feature.time for feature in preprocessor.numeric}
+            self._numeric[feature.column].append(index)
         for index, coded in enumerate(preprocessor.coded):
-            time = times.get(coded.name)
-            self._coded[time.column if time is not None else coded.name].append(index)
+            self._coded[columns.get(coded.name, coded.name)].append(index)
 
     def encode(self, blocks: Iterable[pa.RecordBatch], where: str, indices: Int64, records: npt.NDArray[Any]) -> None:
         """Write the codes of rows into records.

@@ -50,7 +50,7 @@ class NumericFeature(Feature):
     """A numeric column and its map to normal scores, linear between knots."""
 
     name: str
-    """Column."""
+    """The column, or a part of its calendar, such as ``departure.hour``."""
 
     knots: Annotated[list[float], AfterValidator(rising)]
     """Rising values."""
@@ -60,6 +60,11 @@ class NumericFeature(Feature):
 
     time: TimePart | None = None
     """What of a column of dates or times it is; None where the column holds numbers."""
+
+    @property
+    def column(self) -> str:
+        """The source column that it is read from."""
+        return self.name if self.time is None else self.time.column
 
     # Cached: a server encodes a few rows at a time, and building the arrays costs more than encoding them.
     @cached_property
@@ -210,8 +215,8 @@ class Preprocessor(Schema):
     @property
     def columns(self) -> list[str]:
         """Source columns that are read."""
-        names = [feature.name if feature.time is None else feature.time.column for feature in self.numeric]
-        return [*dict.fromkeys(names), *self.categories, *(feature.name for feature in self.sparse)]
+        numeric = dict.fromkeys(feature.column for feature in self.numeric)
+        return [*numeric, *self.categories, *(feature.name for feature in self.sparse)]
 
     @property
     def categories(self) -> list[str]:
@@ -225,8 +230,8 @@ class Preprocessor(Schema):
 
     def calendar_of(self, name: str) -> list[str]:
         """Return the numeric features that are parts of the calendar of a column of times."""
-        times = ((feature.name, feature.time) for feature in self.numeric if feature.time is not None)
-        return [feature for feature, time in times if time.column == name and time.part != "seconds"]
+        parts = (each for each in self.numeric if each.column == name)
+        return [each.name for each in parts if each.time is not None and each.time.part != "seconds"]
 
     @property
     def source_types(self) -> dict[str, pa.DataType]:

@@ -48,7 +48,7 @@ class UnseenValues:
         self._trained = preprocessor.counts or {}
         self.rows, self._unseen = 0, np.zeros(len(self._indices), np.int64)
         # By array and index, the columns without a value so far: the feature, and the column that it was made of.
-        names = {each.name: each.time.column if each.time else each.name for each in preprocessor.numeric}
+        names = {each.name: each.column for each in preprocessor.numeric}
         self._empty = {("numeric", index): each for index, each in enumerate(names.items())}
         self._empty |= {
             ("categorical", index): (each.name, each.name)
