@@ -30,7 +30,7 @@ from dkan_core.data.encoding.preprocessor import (
 from dkan_core.data.encoding.raw_columns import column_named, column_of_numbers, numbers
 from dkan_core.data.encoding.sparse import sparse_codes
 from dkan_core.data.source.blocks import side_by_side
-from dkan_core.native.library import ColumnArguments, ScatterArguments, native_library
+from dkan_core.native.library import ColumnArguments, ScatterArguments, native_library, require_library
 from dkan_core.utils.arrays import Int64, UInt8
 from dkan_core.utils.resources import available_cores
 
@@ -43,7 +43,7 @@ class BulkEncoder:
 
     def __init__(self, preprocessor: Preprocessor) -> None:
         self.preprocessor = preprocessor
-        self._library = native_library() if preprocessor.numeric_dtype == "uint8" else None
+        self._is_native = preprocessor.numeric_dtype == "uint8" and native_library() is not None
         # Stored in the preprocessor, so that all threads and parts that encode with it find the edges once.
         self._edges: dict[tuple[str, np.dtype[Any]], tuple[NumericFeature, CodeEdges | None]] = preprocessor.kept
         self._codes: UInt8 = np.empty(0, np.uint8)
@@ -67,7 +67,7 @@ class BulkEncoder:
         Raises:
             DataError: A column is missing or of another kind than in training.
         """
-        if self._library is None:
+        if not self._is_native:
             for name, array in self.preprocessor.transform(side_by_side(blocks), where).items():
                 _put(array, indices, records[name])
             return
@@ -117,8 +117,8 @@ class BulkEncoder:
             kept.append((column, edges))
             _describe(arguments[count], column, edges, codes_FN[index])
             count += 1
-        if self._library is not None and count:
-            self._library.dkan_encode(ctypes.addressof(arguments), count, len(block), available_cores())
+        if count:
+            require_library().dkan_encode(ctypes.addressof(arguments), count, len(block), available_cores())
 
     def _edges_of(self, feature: NumericFeature, kind: np.dtype[Any]) -> CodeEdges | None:
         key = feature.name, kind
@@ -152,8 +152,7 @@ class BulkEncoder:
             len(indices),
             len(codes_FN),
         )
-        if self._library is not None:
-            self._library.dkan_scatter(ctypes.byref(call), available_cores())
+        require_library().dkan_scatter(ctypes.byref(call), available_cores())
 
 
 def _put(array: npt.NDArray[Any], indices: Int64, field: npt.NDArray[Any]) -> None:
