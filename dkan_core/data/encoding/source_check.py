@@ -43,9 +43,9 @@ def check_features(
         if types[name] != FOLDER_TEXT and not fits_zone(types[name], zone):
             raise DataError(f"{where}: column {name!r} is {types[name]}; {because} {expected(zone)} there")
     for feature in preprocessor.sparse:
-        if not (feature.fits(types[feature.name]) or pa.types.is_null(types[feature.name])):
-            wanted = f"vectors of {feature.vector_bytes} bytes" if feature.vector_bytes else "lists of integers"
-            raise DataError(f"{where}: column {feature.name!r} is {types[feature.name]}; {because} {wanted} there")
+        kind = types[feature.name]
+        if not feature.fits(kind):
+            raise DataError(f"{where}: column {feature.name!r} is {kind}; {because} {feature.expected} there")
     others = {*preprocessor.times, *(feature.name for feature in preprocessor.sparse)}
     coded = integer_categories(preprocessor)
     for name in (name for name in preprocessor.columns if name not in others):

@@ -18,7 +18,7 @@ from pydantic import AfterValidator, Field, model_validator
 from dkan_core.data.encoding.features import Feature
 from dkan_core.data.encoding.raw_columns import column_named
 from dkan_core.data.hashing import splitmix64
-from dkan_core.data.source.column_types import is_id_list
+from dkan_core.data.source.column_types import ID_LIST, is_id_list
 from dkan_core.errors import DataError
 from dkan_core.utils.arrays import Int32, Int64
 from dkan_core.utils.messages import Advice, drop_advice
@@ -80,14 +80,19 @@ class SparseFeature(Feature):
     @property
     def source_type(self) -> pa.DataType:
         """The type that the column is read as."""
-        return pa.binary(self.vector_bytes) if self.vector_bytes else pa.large_list(pa.int64())
+        return pa.binary(self.vector_bytes) if self.vector_bytes else ID_LIST
+
+    @property
+    def expected(self) -> str:
+        """The words for its values, for messages."""
+        return f"vectors of {self.vector_bytes} bytes" if self.vector_bytes else "lists of integers"
 
     def fits(self, kind: pa.DataType) -> bool:
-        """Return whether a column of a type can be encoded; bytes of any length have to be of this one."""
-        if self.vector_bytes:
-            return bool(kind == self.source_type or pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
-        # A column of empty lists only has no type of its own.
-        return is_id_list(kind) or (pa.types.is_list(kind) and pa.types.is_null(kind.value_type))
+        """Return whether a column of a type can be encoded, or has no value; bytes must turn out to be as many."""
+        if not self.vector_bytes:
+            return is_id_list(kind) or bool(pa.types.is_null(kind))
+        of_any_length = (pa.types.is_null, pa.types.is_binary, pa.types.is_large_binary)
+        return bool(kind == self.source_type) or any(fits(kind) for fits in of_any_length)
 
     @cached_property
     def known(self) -> Int64:
@@ -127,7 +132,7 @@ def ids_of(column: pa.ChunkedArray | pa.Array, name: str, where: str) -> tuple[I
     if pa.types.is_fixed_size_binary(whole.type):
         return _ones_of(whole)
     try:
-        lists = whole.cast(pa.large_list(pa.int64()))
+        lists = whole.cast(ID_LIST)
     except pa.ArrowException as error:
         raise DataError(
             f"{where}: column {name!r} is {whole.type}; expected lists of integers of 64 bits with a sign ({error})"
@@ -170,8 +175,11 @@ def longest_rows(
     Raises:
         DataError: They are more than ``MAX_ROW_IDS``.
     """
-    ids = ((name, *ids_of(column_named(rows, name, where), name, where)) for name in names)
-    return {name: _longest_row(rows_K, ids_K, name, where, f", or {advice([name])}") for name, rows_K, ids_K in ids}
+    longest = {}
+    for name in names:
+        rows_K, ids_K = ids_of(column_named(rows, name, where), name, where)
+        longest[name] = _longest_row(rows_K, ids_K, name, where, f", or {advice([name])}")
+    return longest
 
 
 def _longest_row(rows_K: Int64, ids_K: Int64, name: str, where: str, otherwise: str = "") -> int:
@@ -228,16 +236,16 @@ def _sorted_once(keys_K: Int64) -> Int64:
 
 
 def _checked(column: pa.ChunkedArray | pa.Array, feature: SparseFeature, where: str) -> pa.ChunkedArray | pa.Array:
-    if not (pa.types.is_null(column.type) or feature.fits(column.type)):
-        wanted = f"vectors of {feature.vector_bytes} bytes" if feature.vector_bytes else "lists of integers"
-        raise DataError(f"{where}: column {feature.name!r} is {column.type}; the model was trained with {wanted} there")
-    if feature.vector_bytes and not pa.types.is_null(column.type):
-        try:
-            return column.cast(feature.source_type)
-        except pa.ArrowInvalid:
-            wanted = f"vectors of {feature.vector_bytes} bytes"
-            raise DataError(f"{where}: column {feature.name!r} holds others than {wanted}") from None
-    return column
+    if not feature.fits(column.type):
+        raise DataError(
+            f"{where}: column {feature.name!r} is {column.type}; the model was trained with {feature.expected} there"
+        )
+    if not feature.vector_bytes or pa.types.is_null(column.type):
+        return column
+    try:
+        return column.cast(feature.source_type)
+    except pa.ArrowInvalid:
+        raise DataError(f"{where}: column {feature.name!r} holds others than {feature.expected}") from None
 
 
 def count_ids(column: pa.ChunkedArray | pa.Array, name: str, where: str) -> pa.Table:
