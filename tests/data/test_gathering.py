@@ -56,7 +56,7 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ShardReader]:
         patch.setattr(shard_writer, "SHARD_BYTES", 1 << 20)
         writer = ShardWriter(root / "train", ROWS, LAYOUT)
     add_rows(writer, splitmix64(number.astype(np.uint64)), arrays)
-    with ShardReader(root, list(writer.finish()), CONTENT) as opened:
+    with ShardReader(root, writer.finish(), CONTENT) as opened:
         assert len(opened.paths) > 3
         yield opened
 
@@ -299,7 +299,7 @@ def test_error_of_the_thread_reaches_the_caller_and_later_steps(reader: ShardRea
         patch.setattr(shard_writer, "SHARD_BYTES", 1 << 20)
         writer = ShardWriter(tmp_path / "train", ROWS, LAYOUT)
     add_rows(writer, splitmix64(np.arange(ROWS, dtype=np.uint64)), reader.gather(all_pieces(reader)))
-    listed = list(writer.finish())
+    listed = writer.finish()
     damaged = tmp_path / listed[2].path
     damaged.write_bytes(damaged.read_bytes()[:-1] + b"\x09")
     with ShardReader(tmp_path, listed, CONTENT) as opened:

@@ -51,7 +51,7 @@ def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Shard]:
     monkeypatch.setattr(shard_writer, "SHARD_BYTES", 8000)
     writer = ShardWriter(tmp_path / "train", ROWS, LAYOUT)
     add_rows(writer, splitmix64(np.arange(ROWS, dtype=np.uint64)), make_arrays())
-    found = list(writer.finish())
+    found = writer.finish()
     assert len(found) == 2 and all(len(shard.blocks) > 4 for shard in found)
     return found
 
@@ -164,7 +164,7 @@ def test_swapped_arrays_are_noticed(tmp_path: Path) -> None:
     writer = ShardWriter(tmp_path / "train", ROWS, layout)
     labels = make_arrays()["labels"]
     add_rows(writer, splitmix64(np.arange(ROWS, dtype=np.uint64)), {"numeric": labels[::-1], "labels": labels})
-    found, path = list(writer.finish()), tmp_path / "train/00000-of-00001.safetensors"
+    found, path = writer.finish(), tmp_path / "train/00000-of-00001.safetensors"
     content = path.read_bytes()
     swapped = content.replace(b'"labels"', b'"tmp"').replace(b'"numeric"', b'"labels"').replace(b'"tmp"', b'"numeric"')
     assert len(swapped) == len(content)

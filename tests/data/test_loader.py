@@ -45,7 +45,7 @@ def write(folder: Path, rows: int, count: int) -> list[Shard]:
         "weight": number.astype(np.float32),
     }
     add_rows(writer, splitmix64(number.astype(np.uint64)), arrays)
-    return list(writer.finish())
+    return writer.finish()
 
 
 @pytest.fixture(scope="module")

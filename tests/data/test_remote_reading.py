@@ -51,7 +51,7 @@ def shards(local: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Shard]
         "labels": rng.integers(0, 2, (ROWS, 1)).astype(np.uint8),
     }
     add_rows(writer, splitmix64(np.arange(ROWS, dtype=np.uint64)), arrays)
-    found = list(writer.finish())
+    found = writer.finish()
     assert len(found) >= 3 and all(len(shard.blocks) > 10 for shard in found)
     memory = fsspec.filesystem("memory")
     for shard in found:

@@ -105,7 +105,7 @@ def names_splits(column: pa.ChunkedArray | pa.Array) -> bool:
     return 1 < len(values) <= len(SPLIT_NAMES) and {value.casefold() for value in values.to_pylist()} <= SPLIT_NAMES
 
 
-def column_warnings(rows: pa.RecordBatch | pa.Table, names: Sequence[str], codes: Collection[str] = ()) -> list[str]:
+def column_warnings(rows: pa.RecordBatch | pa.Table, names: Sequence[str], codes: Collection[str]) -> list[str]:
     """Return advice on columns that would probably be encoded as another kind of data than they hold.
 
     Args:

@@ -7,7 +7,7 @@ rows are appended to one spill file a shard as they come; then each spill file i
 import itertools
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -192,15 +192,12 @@ class ShardWriter:
         """Return the spill file of each shard; one that got no row has none."""
         return [self._path(index, "spill") for index in range(self.count)]
 
-    def finish(self, spills: SpillReader | None = None) -> Iterator[Shard]:
-        """Sort each spill file, write its shard and describe it.
-
-        Args:
-            spills: Reads them. Default: one of their own.
-        """
-        reader = spills or SpillReader()
+    def finish(self) -> list[Shard]:
+        """Sort each spill file, write its shard and describe it."""
+        reader, shards = SpillReader(), []
         for index, spill in enumerate(self.spills()):
             if spill.exists():
                 path = self._path(index, "safetensors")
                 load = partial(reader.take, spill, self.record)
-                yield write_shard(path, f"{self.folder.name}/{path.name}", load)
+                shards.append(write_shard(path, f"{self.folder.name}/{path.name}", load))
+        return shards

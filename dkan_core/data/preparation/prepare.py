@@ -6,7 +6,6 @@ from pathlib import Path
 
 from dkan_core.config import PrepareConfig
 from dkan_core.data.format.manifest import CONTENTS, MANIFEST, OUTPUTS, PreparedData
-from dkan_core.data.format.shard_writer import SpillReader
 from dkan_core.data.preparation.reuse import earlier_result, is_reusable
 from dkan_core.data.preparation.statistics import merge_counts
 from dkan_core.data.preparation.steps import build_manifest, fit, log_prepared, log_unseen, spill_rows, survey_rows
@@ -78,8 +77,7 @@ def prepare(
         del statistics  # not needed any more, and large
         with progress("writing", task.rows, "rows") as advance:
             writers, unseen = spill_rows(folder, task, fragments, preprocessor, counts, advance)
-        spills = SpillReader()
-        shards = {split: list(writer.finish(spills)) for split, writer in writers.items()}
+        shards = {split: writer.finish() for split, writer in writers.items()}
         prepared = build_manifest(task, preprocessor, counts, shards)
         write_json(folder / MANIFEST, prepared.to_dict())
     log_unseen(unseen, task.rows)
