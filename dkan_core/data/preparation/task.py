@@ -3,10 +3,7 @@
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
-
-import pyarrow as pa
 
 from dkan_core.config import PrepareConfig, check_config
 from dkan_core.data.encoding.preprocessor import Preprocessor
@@ -113,21 +110,26 @@ def find_task(
     if config.splits_at_random:
         taken = {*config.label, *filter(None, [config.weight]), *found.partial}
         hints = find_split_hints(types, taken, files[0].path)
-    in_folders = [name for name in folder_values(files[0].path) if name in types]
-    folders = {name: str(types[name]) for name in in_folders}
-    task = partial(PreparationTask, config=config, files=files, grouped=config.has_groups, hints=hints)
+    folders = {name: str(types[name]) for name in folder_values(files[0].path) if name in types}
     if reference is None:
-        roles = replace(assign_roles(types, config, where, found.empty), folders=folders, common=found.common)
-        _check_not_constant(found.constant, where)
-        return task(roles=_with_keys(roles, types, config)), footers
-    known = {name: kind for name, kind in reference.preprocessor.folder_types.items() if name in folders}
-    types |= dict.fromkeys(known, FOLDER_TEXT)
-    roles = replace(
-        reference.assign_roles(types, config, where, found.empty), folders={**folders, **known}, common=found.common
-    )
+        roles = assign_roles(types, config, where, found.empty)
+    else:
+        known = {name: kind for name, kind in reference.preprocessor.folder_types.items() if name in folders}
+        folders |= known
+        types |= dict.fromkeys(known, FOLDER_TEXT)
+        roles = reference.assign_roles(types, config, where, found.empty)
     if not adds:
         _check_not_constant(found.constant, where)
-    return task(roles=_with_keys(roles, types, config), encoding=reference.preprocessor), footers
+    keys = split_keys(types, config, roles.features)
+    task = PreparationTask(
+        config=config,
+        files=files,
+        roles=replace(roles, folders=folders, common=found.common, **keys),
+        encoding=None if reference is None else reference.preprocessor,
+        grouped=config.has_groups,
+        hints=hints,
+    )
+    return task, footers
 
 
 def _check_not_constant(labels: Mapping[str, Collection[object]], where: str) -> None:
@@ -135,10 +137,6 @@ def _check_not_constant(labels: Mapping[str, Collection[object]], where: str) ->
     for name, values in labels.items():
         for value in values:
             raise DataError(f"{where}: label column {name!r} has one class only: {value!r} in every row with a value")
-
-
-def _with_keys(roles: ColumnRoles, types: dict[str, pa.DataType], config: PrepareConfig) -> ColumnRoles:
-    return replace(roles, **split_keys(types, config, roles.features))
 
 
 def with_time_bounds(task: PreparationTask, fragments: Sequence[Fragment]) -> PreparationTask:
