@@ -30,7 +30,6 @@ from dkan_core.data.preparation.statistics import count_others
 from dkan_core.data.preparation.task import PreparationTask, describe_files, with_time_bounds
 from dkan_core.data.source.blocks import side_by_side
 from dkan_core.data.source.column_types import is_number
-from dkan_core.data.source.folders import folder_values
 from dkan_core.data.source.partition import whole_files
 from dkan_core.data.source.roles import assign_roles, column_requirements, is_feature
 from dkan_core.data.source.sources import read_sources
@@ -146,8 +145,7 @@ def read_raw(sources: Sequence[str], config: PrepareConfig) -> InspectedRows:
     kept = {name: kind for name, kind in types.items() if name not in no_features}
     # Without a label, roles are assigned as if there were one.
     assigned = assign_roles({**kept, **({} if labels else {UNLABELLED[0]: pa.int8()})}, config, where)
-    folders = {name: shown[name] for name in folder_values(files[0].path) if name in shown}
-    inspected = replace(assigned, sparse=(), labels=labels, folders=folders, common=found.common)
+    inspected = replace(assigned, sparse=(), labels=labels, folders=found.folders, common=found.common)
     task = PreparationTask(config=config, files=files, roles=inspected)
     task = with_time_bounds(task, whole_files(files, footers))
     seen = _SeenRows(task)

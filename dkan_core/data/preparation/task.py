@@ -11,7 +11,7 @@ from dkan_core.data.preparation.reference import read_reference
 from dkan_core.data.preparation.statistics import sample_rows
 from dkan_core.data.source.copies import warn_of_copies
 from dkan_core.data.source.files import source_paths
-from dkan_core.data.source.folders import FOLDER_TEXT, folder_values
+from dkan_core.data.source.folders import FOLDER_TEXT
 from dkan_core.data.source.partition import Fragment
 from dkan_core.data.source.roles import ColumnRoles, assign_roles, column_requirements, split_keys
 from dkan_core.data.source.sources import Footer, SourceFile, read_sources
@@ -110,7 +110,7 @@ def find_task(
     if config.splits_at_random:
         taken = {*config.label, *filter(None, [config.weight]), *found.partial}
         hints = find_split_hints(types, taken, files[0].path)
-    folders = {name: str(types[name]) for name in folder_values(files[0].path) if name in types}
+    folders = found.folders
     if reference is None:
         roles = assign_roles(types, config, where, found.empty)
     else:

@@ -87,18 +87,22 @@ class Sources:
     constant: dict[str, frozenset[object]]
     """By label that has a single value in all rows, nulls aside, that value, as far as the statistics say."""
 
+    @property
+    def folders(self) -> dict[str, str]:
+        """The columns in the names of folders, with an alias of the type that they are read as."""
+        return {name: str(self.types[name]) for name in folder_values(self.files[0].path) if name in self.types}
 
-def read_sources(sources: Sequence[str], requirements: ColumnRequirements | None = None) -> Sources:
+
+def read_sources(sources: Sequence[str], requirements: ColumnRequirements) -> Sources:
     """Read every footer and check that all files have the same columns, of types that one type can hold.
 
     Args:
         sources: Files and folders.
-        requirements: What columns are for; those that are not used are not compared. Default: all may be features.
+        requirements: What columns are for; those that are not used are not compared.
 
     Raises:
         DataError: A file is missing, broken or empty of columns, or differs from the first in a column.
     """
-    requirements = requirements or ColumnRequirements()
     files, footers = list[SourceFile](), list[Footer]()
     reference, reference_path, differing = dict[str, pa.DataType](), "", set[str]()
     unnamed, empty_texts, partial, empty = set[str](), set[str](), set[str](), set[str]()
