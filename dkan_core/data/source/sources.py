@@ -2,7 +2,7 @@
 
 import logging
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -103,57 +103,93 @@ def read_sources(sources: Sequence[str], requirements: ColumnRequirements) -> So
     Raises:
         DataError: A file is missing, broken or empty of columns, or differs from the first in a column.
     """
-    files, footers = list[SourceFile](), list[Footer]()
-    reference, reference_path, differing = dict[str, pa.DataType](), "", set[str]()
-    unnamed, empty_texts, partial, empty = set[str](), set[str](), set[str](), set[str]()
-    constant = dict.fromkeys(requirements.labels, frozenset[object]())
+    files, footers, columns = list[SourceFile](), list[Footer](), _Columns(requirements)
     found = find_partitioned(sources)
     opened = open_in_order(open_stamped, [*found], next(iter(found)))
     for (path, folders), (parquet, size, modified) in zip(found.items(), opened, strict=True):
-        types, texts = _types_of(path, parquet, folders, requirements)
-        empty_texts |= texts
-        unnamed.update(name for name in types if UNNAMED_INDEX.fullmatch(name))
-        types = {name: kind for name, kind in types.items() if name not in unnamed}
-        if not reference_path:
-            reference, reference_path = types, path
-        _check_names(path, types, reference_path, reference, requirements)
-        partial |= {*types} ^ {*reference}
-        reference |= {name: kind for name, kind in types.items() if name not in reference}
-        here = [name for name, kind in types.items() if kind != reference[name] and requirements.uses(name)]
-        differing.update(here)
-        types |= dict.fromkeys(_empty_floats([path], types, reference, here), pa.null())
-        reference |= dict.fromkeys(_empty_floats((file.path for file in files), reference, types, here), pa.null())
-        for name in here:
-            reference[name] = common_type(
-                name,
-                types[name],
-                reference[name],
-                path,
-                reference_path,
-                zone=requirements.zone(name),
-                is_label=name in requirements.labels,
-                is_feature=name not in requirements.needed,
-            )
+        columns.add(path, parquet, folders)
         metadata = parquet.metadata
-        check_footer(path, metadata, requirements.roles)
-        empty = without_values(metadata, empty if files else {*types})
-        constant = constant_values(metadata, constant)
         files.append(SourceFile(path=path, rows=metadata.num_rows, bytes=size, modified=modified))
         groups = [metadata.row_group(index).num_rows for index in range(metadata.num_row_groups)]
         footers.append(Footer(groups=groups, digest=footer_digest(parquet)))
     # Some files may be empty: jobs with many writers often leave such files.
     if sum(file.rows for file in files) == 0:
         raise DataError(f"{files[0].path}: no rows in any source file")
-    in_folders = [name for name, kind in reference.items() if kind == FOLDER_TEXT]
-    reference |= _folder_types(list(found), in_folders, requirements.categories)
-    for name in sorted(unnamed):
+    in_folders = [name for name, kind in columns.types.items() if kind == FOLDER_TEXT]
+    types = columns.types | _folder_types(columns.paths, in_folders, requirements.categories)
+    for name in sorted(columns.unnamed):
         logger.info("column %r is the index of a pandas frame, without a name, and is left out", name)
-    for name in sorted(differing):
-        logger.info("column %r differs in type between files, and is read as %s", name, reference[name])
-    common = {name: str(reference[name]) for name in reference if name in differing | empty_texts}
+    for name in sorted(columns.differing):
+        logger.info("column %r differs in type between files, and is read as %s", name, types[name])
     return Sources(
-        files=files, types=reference, common=common, footers=footers, partial=partial, empty=empty, constant=constant
+        files=files,
+        types=types,
+        common={name: str(types[name]) for name in types if name in columns.differing | columns.texts},
+        footers=footers,
+        partial=columns.partial,
+        empty=columns.empty,
+        constant=columns.constant,
     )
+
+
+class _Columns:
+    """The columns of the files so far, each of a type that holds its values in all of them.
+
+    Args:
+        requirements: What columns are for.
+    """
+
+    def __init__(self, requirements: ColumnRequirements) -> None:
+        self.requirements = requirements
+        self.paths: list[str] = []
+        self.types: dict[str, pa.DataType] = {}
+        self.differing = set[str]()
+        """Those whose type differs between files."""
+        self.texts = set[str]()
+        """Those that are read as text though they are none."""
+        self.unnamed, self.partial, self.empty = set[str](), set[str](), set[str]()
+        self.constant = dict.fromkeys(requirements.labels, frozenset[object]())
+
+    def add(self, path: str, parquet: pq.ParquetFile, folders: Sequence[str]) -> None:
+        """Compare the columns of a file with those of the earlier ones.
+
+        Raises:
+            DataError: It lacks a column, or one of theirs has a type that does not go with its own.
+        """
+        types, texts = _types_of(path, parquet, folders, self.requirements)
+        self.texts |= texts
+        self.unnamed.update(filter(UNNAMED_INDEX.fullmatch, types))
+        types = {name: kind for name, kind in types.items() if name not in self.unnamed}
+        if self.paths:
+            _check_names(path, types, self.paths[0], self.types, self.requirements)
+            self.partial |= {*types} ^ {*self.types}
+            self._make_common(path, types)
+        else:
+            self.types, self.empty = {**types}, {*types}
+        check_footer(path, parquet.metadata, self.requirements.roles)
+        self.empty = without_values(parquet.metadata, self.empty)
+        self.constant = constant_values(parquet.metadata, self.constant)
+        self.paths.append(path)
+
+    def _make_common(self, path: str, types: dict[str, pa.DataType]) -> None:
+        """Give columns whose type is another in a file one that holds its values as well."""
+        for name, kind in types.items():
+            self.types.setdefault(name, kind)
+        here = [name for name, kind in types.items() if kind != self.types[name] and self.requirements.uses(name)]
+        self.differing.update(here)
+        types |= dict.fromkeys(_empty_floats([path], types, self.types, here), pa.null())
+        self.types |= dict.fromkeys(_empty_floats(self.paths, self.types, types, here), pa.null())
+        for name in here:
+            self.types[name] = common_type(
+                name,
+                types[name],
+                self.types[name],
+                path,
+                self.paths[0],
+                zone=self.requirements.zone(name),
+                is_label=name in self.requirements.labels,
+                is_feature=name not in self.requirements.needed,
+            )
 
 
 def _types_of(
@@ -181,7 +217,7 @@ def _types_of(
 
 
 def _empty_floats(
-    paths: Iterable[str], ours: Mapping[str, pa.DataType], theirs: Mapping[str, pa.DataType], names: Sequence[str]
+    paths: Sequence[str], ours: Mapping[str, pa.DataType], theirs: Mapping[str, pa.DataType], names: Sequence[str]
 ) -> set[str]:
     """Return the columns of floats that hold no value in any of some files, and texts in others.
 
