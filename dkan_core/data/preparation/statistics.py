@@ -5,7 +5,7 @@ stays within some 512 MB.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -220,9 +220,7 @@ def collect_statistics(
             count_others(counts.others[name], batch.source.column(name), value)
         if roles.weight is not None:
             _count_weights(counts, batch, roles.weight)
-        train = batch.split == 0
-        blocks = _values_counted(batch.features(), value_counts, pa.array(train), batch.path)
-        sample.add(_counted(blocks, counts, roles, batch.path), batch.row_ids, train)
+        sample.add(_counted(batch, counts, value_counts, roles), batch.row_ids, batch.split == 0)
     return Statistics(counts, sample.sample(), value_counts)
 
 
@@ -242,23 +240,16 @@ def _count_weights(counts: Counts, batch: SplitBatch, name: str) -> None:
 
 
 def _counted(
-    blocks: Iterable[pa.RecordBatch], counts: Counts, roles: ColumnRoles, path: str
+    batch: SplitBatch, counts: Counts, value_counts: ValueCounts, roles: ColumnRoles
 ) -> Iterator[pa.RecordBatch]:
-    """Yield blocks of features whose invalid values were counted, and the ids of the longest row."""
-    numeric, sparse = set(roles.numeric), set(roles.sparse)
-    for block in blocks:
+    """Yield the features, some columns at a time, after counting values, invalid ones, and ids of the longest row."""
+    numeric, sparse, train = {*roles.numeric}, {*roles.sparse}, pa.array(batch.split == 0)
+    for block in batch.features():
+        value_counts.add(block, batch.path, train)
         _count_invalid(counts.invalid, block, [name for name in block.schema.names if name in numeric])
-        for name, ids in longest_rows(block, [name for name in block.schema.names if name in sparse], path).items():
+        lists = [name for name in block.schema.names if name in sparse]
+        for name, ids in longest_rows(block, lists, batch.path).items():
             counts.longest[name] = max(ids, counts.longest.get(name, 0))
-        yield block
-
-
-def _values_counted(
-    blocks: Iterable[pa.RecordBatch], counts: ValueCounts, train: pa.Array, path: str
-) -> Iterator[pa.RecordBatch]:
-    """Yield blocks of features whose values were counted in the rows of train."""
-    for block in blocks:
-        counts.add(block, path, train)
         yield block
 
 
