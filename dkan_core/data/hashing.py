@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from dkan_core.data.decimals import to_float64
 from dkan_core.data.source.column_types import is_bytes, is_number, is_uuid
-from dkan_core.data.source.times import PER_SECOND, is_duration, is_time
+from dkan_core.data.source.times import PER_SECOND, dates_as_timestamps, in_units, is_duration, is_time
 from dkan_core.utils.arrays import UInt64
 
 # The increment of SplitMix64: 2**64 divided by the golden ratio, made odd. This and the constants below are from the
@@ -124,12 +124,9 @@ def _bytes_of(values: pa.Array) -> list[bytes]:
 
 def _seconds_and_nanoseconds(times: pa.Array) -> npt.NDArray[np.int64]:
     """Return the whole seconds of each time and the nanoseconds that remain ``(N, 2)``."""
-    if pa.types.is_date(times.type):
-        times = times.cast(pa.timestamp("s" if pa.types.is_date32(times.type) else "ms"))
+    times = dates_as_timestamps(times)
     unit = PER_SECOND[times.type.unit]
-    whole = pa.int32() if pa.types.is_time32(times.type) else pa.int64()
-    counts = times.cast(whole).cast(pa.int64()).to_numpy(zero_copy_only=False)
-    seconds, parts = np.divmod(counts, unit)
+    seconds, parts = np.divmod(in_units(times).to_numpy(zero_copy_only=False), unit)
     return np.ascontiguousarray(np.stack([seconds, parts * (PER_SECOND["ns"] // unit)], axis=1).astype("<i8"))
 
 

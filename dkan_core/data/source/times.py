@@ -68,18 +68,29 @@ def time_parts(name: str, kind: pa.DataType) -> list[TimePart]:
     return [TimePart(column=name, part=part, zone=zone_of(kind)) for part in parts]
 
 
+def in_units(column: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:
+    """Return durations, times of the day or timestamps as int64, in the unit that they are stored in."""
+    stored = pa.int32() if pa.types.is_time32(column.type) else pa.int64()
+    return column.cast(stored).cast(pa.int64())
+
+
+def dates_as_timestamps(column: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:
+    """Return dates as timestamps; other columns are returned as they are."""
+    if not pa.types.is_date(column.type):
+        return column
+    return column.cast(pa.timestamp("s" if pa.types.is_date32(column.type) else "ms"))
+
+
 def in_seconds(column: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:
     """Return durations, times of the day or timestamps as float64 seconds, the same for every unit they are stored in.
 
     >>> in_seconds(pa.array([1500, None], pa.duration("ms"))).to_pylist()
     [1.5, None]
     """
-    per_second = PER_SECOND[column.type.unit]
-    narrow = pa.types.is_time32(column.type)
-    whole = column.cast(pa.int32()) if narrow else column.cast(pa.int64())
+    counts, per_second = in_units(column), PER_SECOND[column.type.unit]
     # Whole seconds and the rest are converted apart: nanoseconds since 1970 exceed the precision of float64.
-    seconds = pc.divide(whole.cast(pa.int64()), per_second)
-    rest = pc.subtract(whole.cast(pa.int64()), pc.multiply(seconds, per_second))
+    seconds = pc.divide(counts, per_second)
+    rest = pc.subtract(counts, pc.multiply(seconds, per_second))
     return pc.add(seconds.cast(pa.float64(), safe=False), pc.divide(rest.cast(pa.float64()), float(per_second)))
 
 
@@ -96,8 +107,7 @@ def read_part(column: pa.ChunkedArray | pa.Array, part: TimePart, where: str) ->
         raise DataError(
             f"{where}: column {part.column!r} is {kind}; the model was trained with {expected(part.zone)} there"
         )
-    if pa.types.is_date(kind):
-        column = column.cast(pa.timestamp("s" if pa.types.is_date32(kind) else "ms"))
+    column = dates_as_timestamps(column)
     if part.part == "seconds":
         return in_seconds(column)
     try:
