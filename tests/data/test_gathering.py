@@ -23,7 +23,7 @@ from dkan_core.data.format import shard_writer
 from dkan_core.data.format.integrity import Content, block_hashes
 from dkan_core.data.format.manifest import read_manifest
 from dkan_core.data.format.shard_reader import ShardReader
-from dkan_core.data.format.shard_writer import Shard, ShardWriter
+from dkan_core.data.format.shard_writer import Shard, ShardWriter, record_type
 from dkan_core.data.hashing import splitmix64
 from dkan_core.data.loading import order, tiers
 from dkan_core.data.loading.loader import SliceBatches, batch_buffers, open_split, run_batches, train_batches
@@ -54,7 +54,7 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ShardReader]:
     }
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(shard_writer, "SHARD_BYTES", 1 << 20)
-        writer = ShardWriter(root / "train", ROWS, LAYOUT)
+        writer = ShardWriter(root / "train", ROWS, record_type(LAYOUT))
     add_rows(writer, splitmix64(number.astype(np.uint64)), arrays)
     with ShardReader(root, writer.finish(), CONTENT) as opened:
         assert len(opened.paths) > 3
@@ -297,7 +297,7 @@ def test_who_waits_for_a_buffer_is_told_that_none_comes() -> None:
 def test_error_of_the_thread_reaches_the_caller_and_later_steps(reader: ShardReader, tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(shard_writer, "SHARD_BYTES", 1 << 20)
-        writer = ShardWriter(tmp_path / "train", ROWS, LAYOUT)
+        writer = ShardWriter(tmp_path / "train", ROWS, record_type(LAYOUT))
     add_rows(writer, splitmix64(np.arange(ROWS, dtype=np.uint64)), reader.gather(all_pieces(reader)))
     listed = writer.finish()
     damaged = tmp_path / listed[2].path

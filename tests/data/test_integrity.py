@@ -14,7 +14,7 @@ from dkan_core import DataError
 from dkan_core.data.format import integrity, shard_writer
 from dkan_core.data.format.integrity import BlockVerifier, Content
 from dkan_core.data.format.shard_reader import ShardReader
-from dkan_core.data.format.shard_writer import Shard, ShardWriter
+from dkan_core.data.format.shard_writer import Shard, ShardWriter, record_type
 from dkan_core.data.hashing import splitmix64
 from dkan_core.data.loading.loader import all_batches
 from dkan_core.utils.arrays import Arrays
@@ -49,7 +49,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Shard]:
     """Two shards of several blocks each."""
     monkeypatch.setattr(shard_writer, "SHARD_BYTES", 8000)
-    writer = ShardWriter(tmp_path / "train", ROWS, LAYOUT)
+    writer = ShardWriter(tmp_path / "train", ROWS, record_type(LAYOUT))
     add_rows(writer, splitmix64(np.arange(ROWS, dtype=np.uint64)), make_arrays())
     found = writer.finish()
     assert len(found) == 2 and all(len(shard.blocks) > 4 for shard in found)
@@ -161,7 +161,7 @@ def test_array_that_begins_between_two_items_is_refused(tmp_path: Path, written:
 def test_swapped_arrays_are_noticed(tmp_path: Path) -> None:
     """Both have the same type and shape: only the header says which one is which."""
     layout = {"numeric": ((2,), "uint8"), "labels": ((2,), "uint8")}
-    writer = ShardWriter(tmp_path / "train", ROWS, layout)
+    writer = ShardWriter(tmp_path / "train", ROWS, record_type(layout))
     labels = make_arrays()["labels"]
     add_rows(writer, splitmix64(np.arange(ROWS, dtype=np.uint64)), {"numeric": labels[::-1], "labels": labels})
     found, path = writer.finish(), tmp_path / "train/00000-of-00001.safetensors"

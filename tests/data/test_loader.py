@@ -16,7 +16,7 @@ from dkan_core import DataError
 from dkan_core.data.format import shard_writer
 from dkan_core.data.format.integrity import Content
 from dkan_core.data.format.shard_reader import ShardReader
-from dkan_core.data.format.shard_writer import Shard, ShardWriter
+from dkan_core.data.format.shard_writer import Shard, ShardWriter, record_type
 from dkan_core.data.hashing import splitmix64
 from dkan_core.data.loading import order, prefetching
 from dkan_core.data.loading.in_memory import ArraysReader
@@ -38,7 +38,7 @@ def write(folder: Path, rows: int, count: int) -> list[Shard]:
     number = np.arange(rows)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(shard_writer, "SHARD_BYTES", max(1, rows * 23 // count))
-        writer = ShardWriter(folder, rows, LAYOUT)
+        writer = ShardWriter(folder, rows, record_type(LAYOUT))
     arrays: dict[str, np.ndarray] = {
         "numeric": (number[:, None] + [0, 1, 2]).astype(np.uint8),
         "categorical": np.stack([number, number + 1], axis=1).astype(np.int32),

@@ -17,7 +17,7 @@ from dkan_core.data.format.block_cache import Mark, read_source
 from dkan_core.data.format.manifest import open_prepared
 from dkan_core.data.format.remote_reader import FETCHED_BLOCKS, RemoteShardReader, open_remote
 from dkan_core.data.format.shard_reader import ShardReader
-from dkan_core.data.format.shard_writer import Shard, ShardWriter
+from dkan_core.data.format.shard_writer import Shard, ShardWriter, record_type
 from dkan_core.data.hashing import splitmix64
 from dkan_core.data.loading.loader import all_batches, open_split, train_batches
 from dkan_core.data.loading.tiers import open_data
@@ -44,7 +44,7 @@ def local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def shards(local: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Shard]]:
     """Three shards of many blocks, on disk and in a file system of this process."""
     monkeypatch.setattr(shard_writer, "SHARD_BYTES", ROWS * 45 // 3)
-    writer = ShardWriter(local / "train", ROWS, LAYOUT)
+    writer = ShardWriter(local / "train", ROWS, record_type(LAYOUT))
     rng = np.random.default_rng(0)
     arrays: Arrays = {
         "numeric": rng.uniform(-3, 3, (ROWS, 9)).astype(np.float32),

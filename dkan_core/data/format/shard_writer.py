@@ -158,13 +158,12 @@ class ShardWriter:
     Args:
         folder: Where the split's shards go; spill files lie there meanwhile.
         rows: Rows of the whole split, of which other writers may write some.
-        layout: Row shape and dtype of each array.
+        record: Type of a row in spill files, from ``record_type``.
     """
 
-    def __init__(self, folder: Path, rows: int, layout: Layout) -> None:
-        self.folder = folder
-        self.record = record_type(layout)
-        self.count = shard_count(rows, self.record)
+    def __init__(self, folder: Path, rows: int, record: np.dtype[Any]) -> None:
+        self.folder, self.record = folder, record
+        self.count = shard_count(rows, record)
         folder.mkdir(parents=True)
 
     def _path(self, index: int, suffix: str) -> Path:

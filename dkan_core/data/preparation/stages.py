@@ -15,12 +15,12 @@ import numpy.typing as npt
 
 from dkan_core.config.prepare import SPLITS
 from dkan_core.data.encoding.preprocessor import Preprocessor
-from dkan_core.data.format.shard_writer import record_type, shard_count, shard_name, write_shard
+from dkan_core.data.format.shard_writer import shard_count, shard_name, write_shard
 from dkan_core.data.preparation.label_checks import check_values
 from dkan_core.data.preparation.plan import PreparationPlan, read_records, unchanged_fragments
 from dkan_core.data.preparation.sampling import save_row_sample
 from dkan_core.data.preparation.statistics import Counts
-from dkan_core.data.preparation.steps import check_unchanged, layout_of, present_splits, spill_rows, survey_rows
+from dkan_core.data.preparation.steps import check_unchanged, present_splits, record_of, spill_rows, survey_rows
 from dkan_core.data.preparation.task import describe_files
 from dkan_core.errors import DataError
 from dkan_core.utils.progress import progress
@@ -65,16 +65,12 @@ def _parse_fitted(text: str, where: str) -> SurveyResult:
 
 def shard_paths(plan: PreparationPlan, fitted: SurveyResult) -> list[str]:
     """Return the path of every shard in the prepared data, in the order of the manifest."""
-    record = _record(plan, fitted)
+    record = record_of(fitted.preprocessor, plan.task)
     paths = []
     for split in present_splits(fitted.counts):
         count = shard_count(fitted.counts.rows[SPLITS.index(split)], record)
         paths += [f"{split}/{shard_name(index, count)}.safetensors" for index in range(count)]
     return paths
-
-
-def _record(plan: PreparationPlan, fitted: SurveyResult) -> np.dtype[Any]:
-    return record_type(layout_of(fitted.preprocessor, plan.task))
 
 
 def survey(folder: SharedFolder, plan: PreparationPlan, part: int) -> int:
@@ -101,7 +97,7 @@ def encode(folder: SharedFolder, plan: PreparationPlan, part: int) -> int:
         with progress("encoding", total, "rows") as advance:
             writers, unseen = spill_rows(scratch, plan.task, fragments, fitted.preprocessor, fitted.counts, advance)
         spills = {split: writer.spills() for split, writer in writers.items()}
-        size = _record(plan, fitted).itemsize
+        size = record_of(fitted.preprocessor, plan.task).itemsize
         rows = {
             split: [path.stat().st_size // size if path.exists() else 0 for path in paths]
             for split, paths in spills.items()
@@ -141,7 +137,7 @@ def _join(files: Iterable[Path], joined: Path) -> None:
 def assemble(folder: SharedFolder, plan: PreparationPlan, part: int) -> int:
     """Write the part's share of the shards; returns their rows."""
     fitted = read_fitted(folder, plan)
-    record = _record(plan, fitted)
+    record = record_of(fitted.preprocessor, plan.task)
     starts = [[0, *itertools.accumulate(encoded["rows"])] for encoded in read_records(folder, plan, "encode")]
     # With n parts, each part takes every n-th shard, and so writes about as many shards of each split.
     share = list(enumerate(shard_paths(plan, fitted)))[part :: len(plan.parts)]

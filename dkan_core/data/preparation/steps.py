@@ -22,7 +22,6 @@ from dkan_core.data.encoding.histograms import hashed_shares
 from dkan_core.data.encoding.preprocessor import UNSEEN, Preprocessor
 from dkan_core.data.encoding.sparse import left_out_shares
 from dkan_core.data.encoding.value_counts import ValueCounts
-from dkan_core.data.format.integrity import Layout
 from dkan_core.data.format.manifest import FORMAT_VERSION, SPARSE_VERSION, PreparedData
 from dkan_core.data.format.shard_writer import KEY, Shard, ShardWriter, array_layout, record_type
 from dkan_core.data.format.split_info import SplitInfo
@@ -121,10 +120,11 @@ def _fit_columns(task: PreparationTask, statistics: Statistics) -> Preprocessor:
     return extended_encoding(with_counts(task.encoding, sample, task.where), fitted)
 
 
-def layout_of(preprocessor: Preprocessor, task: PreparationTask) -> Layout:
-    """Return row shape and dtype of each array in a shard."""
+def record_of(preprocessor: Preprocessor, task: PreparationTask) -> np.dtype[Any]:
+    """Return the type of a row in spill files."""
     roles = task.roles
-    return array_layout(preprocessor, len(roles.labels), weighted=roles.weight is not None, grouped=task.grouped)
+    weighted = roles.weight is not None
+    return record_type(array_layout(preprocessor, len(roles.labels), weighted=weighted, grouped=task.grouped))
 
 
 def present_splits(counts: Counts) -> list[str]:
@@ -154,33 +154,33 @@ def spill_rows(
         What holds the rows of each split; and the rows of each category column whose value the task's own encoding does
         not know, empty where the encoding was fitted.
     """
-    layout = layout_of(preprocessor, task)
+    record = record_of(preprocessor, task)
     writers = {
-        split: ShardWriter(folder / split, counts.rows[SPLITS.index(split)], layout) for split in present_splits(counts)
+        split: ShardWriter(folder / split, counts.rows[SPLITS.index(split)], record) for split in present_splits(counts)
     }
     encoder = BulkEncoder(preprocessor)
     # Of its own, so that the position of a row in the shards does not follow from what decided its split.
     shuffle_seed = salted(task.config.seed, "shuffle")
     unseen = Counter[str]()
     total_shards = sum(writer.count for writer in writers.values())
-    room = np.empty(0, record_type(layout))
+    room = np.empty(0, record)
     for batch in read_split_batches(fragments, task.roles, task.config, on_rows, task.bounds):
         keys = splitmix64(batch.row_ids, seed=shuffle_seed)
         # Of a type so narrow that numpy sorts it by digits.
         bucket: npt.NDArray[Any] = np.zeros(len(keys), np.uint16 if total_shards < 1 << 16 else np.int64)
-        shards = 0
+        first = 0
         for split, writer in writers.items():
             rows = np.flatnonzero(batch.split == SPLITS.index(split))
-            bucket[rows] = shards + writer.shard_of(keys[rows])
-            shards += writer.count
+            bucket[rows] = first + writer.shard_of(keys[rows])
+            first += writer.count
         order = np.argsort(bucket, kind="stable")
         if len(room) < len(keys):
-            room = np.empty(len(keys), room.dtype)
+            room = np.empty(len(keys), record)
         records = room[: len(keys)]
         _encode_records(batch, keys, order, encoder, task, records)
         if task.encoding is not None:
             unseen.update(count_unseen(records, preprocessor))
-        by_shard = np.bincount(bucket, minlength=shards)
+        by_shard = np.bincount(bucket, minlength=total_shards)
         for writer in writers.values():
             own = int(by_shard[: writer.count].sum())
             writer.append(records[:own], by_shard[: writer.count])
