@@ -5,7 +5,8 @@ Data prepared with it can be used to evaluate that model, and to train on from t
 
 import logging
 from collections.abc import Collection
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
+from itertools import chain
 
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict
@@ -19,6 +20,7 @@ from dkan_core.data.source.column_requirements import ColumnRequirements
 from dkan_core.data.source.positive import differing_positive
 from dkan_core.data.source.roles import (
     ColumnRoles,
+    Features,
     check_not_empty,
     check_roles,
     column_requirements,
@@ -67,8 +69,7 @@ class ReferenceEncoding:
                 "add labels with --extend"
             )
         # A setting that is left out looks like one that states the default, so neither contradicts the reference.
-        default = next(field.default for field in fields(config) if field.name == "numeric_dtype")
-        if config.numeric_dtype not in (default, self.preprocessor.numeric_dtype):
+        if config.numeric_dtype not in (PrepareConfig.numeric_dtype, self.preprocessor.numeric_dtype):
             raise ConfigError(
                 f"numeric_dtype {config.numeric_dtype}: {self.uri} stores {self.preprocessor.numeric_dtype}; "
                 "leave out --numeric-dtype with --like"
@@ -113,7 +114,7 @@ class ReferenceEncoding:
         return replace(required, needed=needed, others=config.extend, types=types, categories=categories)
 
     def assign_roles(
-        self, types: dict[str, pa.DataType], config: PrepareConfig, where: str, empty: Collection[str] = ()
+        self, types: dict[str, pa.DataType], config: PrepareConfig, where: str, empty: Collection[str]
     ) -> ColumnRoles:
         """Give every column its role, and name in the log what is ignored, or with ``extend`` is added to the features.
 
@@ -128,30 +129,24 @@ class ReferenceEncoding:
         """
         check_features(self.preprocessor, types, where, because=f"{self.uri} was made with")
         check_roles(types, config, where)
-        roles = ColumnRoles(
+        features = Features(
             numeric=tuple(feature.name for feature in self.preprocessor.numeric if feature.time is None),
             times=tuple(self.preprocessor.times),
             categorical=tuple(self.preprocessor.categories),
             sparse=tuple(feature.name for feature in self.preprocessor.sparse),
-            **special_columns(config),
-            labels=config.label,
-            positive=positive_in(pa.schema(types), config.positive_values),
         )
-        ignored = [name for name in types if name not in {*roles.columns, *config.drop}]
-        if ignored and config.extend:
-            added = feature_columns({name: types[name] for name in ignored}, where)
-            check_not_empty([name for name in ignored if name in empty], where)
-            logger.info("%s: columns that are added to those of %s: %s", where, self.uri, listed_names(ignored))
-            return replace(
-                roles,
-                numeric=(*roles.numeric, *added.numeric),
-                times=(*roles.times, *added.times),
-                categorical=(*roles.categorical, *added.categorical),
-                sparse=(*roles.sparse, *added.sparse),
-            )
-        if ignored:
-            logger.info("%s: columns that %s does not know are ignored: %s", where, self.uri, listed_names(ignored))
-        return roles
+        special = special_columns(config)
+        taken = {*chain.from_iterable(features), *config.label, *config.drop, *special.values()}
+        others = [name for name in types if name not in taken]
+        if others and config.extend:
+            added = feature_columns({name: types[name] for name in others}, where)
+            check_not_empty([name for name in others if name in empty], where)
+            logger.info("%s: columns that are added to those of %s: %s", where, self.uri, listed_names(others))
+            features = Features(*(known + more for known, more in zip(features, added, strict=True)))
+        elif others:
+            logger.info("%s: columns that %s does not know are ignored: %s", where, self.uri, listed_names(others))
+        positive = positive_in(pa.schema(types), config.positive_values)
+        return ColumnRoles(**features._asdict(), **special, labels=config.label, positive=positive)
 
 
 def read_reference(uri: str) -> ReferenceEncoding:
