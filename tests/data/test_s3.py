@@ -104,6 +104,16 @@ def test_what_a_killed_upload_left_is_replaced(s3: str, uploaded: str) -> None:
     assert "train/00000-of-00009.safetensors" not in listing(f"{s3}/out")
 
 
+def test_brackets_in_the_name_of_a_folder_are_no_pattern(s3: str, uploaded: str) -> None:
+    fs = fsspec.filesystem("s3")
+    fs.pipe_file(f"{s3}/out1/train/kept", b"of somebody else")
+    fs.pipe_file(f"{s3}/out[1]/.partial", b"")
+    fs.pipe_file(f"{s3}/out[1]/train/00000-of-00009.safetensors", b"half")
+    prepare(uploaded, f"{s3}/out[1]", CONFIG)
+    assert listing(f"{s3}/out1") == {"train/kept"}
+    assert "train/00000-of-00009.safetensors" not in listing(f"{s3}/out[1]")
+
+
 def test_folder_of_somebody_else_is_refused(s3: str, uploaded: str) -> None:
     fsspec.filesystem("s3").pipe_file(f"{s3}/mine/train/rows.parquet", b"mine")
     with pytest.raises(OutputError, match="which this command did not write"):

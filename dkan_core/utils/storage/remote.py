@@ -166,7 +166,5 @@ def _remove_files(fs: Any, root: str, keep: Collection[str] = ()) -> None:
 
 
 def _remove_remote(fs: Any, root: str, names: Iterable[str]) -> None:
-    fs.invalidate_cache()
     for name in names:
-        if fs.exists(f"{root}/{name}", **time_limit(fs)):
-            fs.rm(f"{root}/{name}", recursive=True)
+        _remove_files(fs, f"{root}/{name}")
