@@ -12,6 +12,7 @@ from dkan_core import (
     OutputError,
     PrepareConfig,
     TrainResult,
+    fingerprint_sources,
     finish_preparation,
     fit_preparation,
     plan_preparation,
@@ -102,6 +103,27 @@ def test_what_a_killed_upload_left_is_replaced(s3: str, uploaded: str) -> None:
     prepare(uploaded, f"{s3}/out", CONFIG)
     assert "manifest.json" in listing(f"{s3}/out")
     assert "train/00000-of-00009.safetensors" not in listing(f"{s3}/out")
+
+
+def add_markers(*folders: str) -> None:
+    """Make the empty objects by which consoles create folders."""
+    for folder in folders:
+        bucket, _, key = folder.removeprefix("s3://").partition("/")
+        fsspec.filesystem("s3").call_s3("put_object", Bucket=bucket, Key=f"{key}/", Body=b"")
+
+
+def test_folder_markers_are_no_files(
+    s3: str, uploaded: str, trained: TrainResult, caplog: pytest.LogCaptureFixture
+) -> None:
+    fsspec.filesystem("s3").put(f"{trained.model}/", f"{s3}/model/", recursive=True)
+    add_markers(uploaded, f"{s3}/out", f"{s3}/model")
+    for overwrite in (False, True):
+        prepare(uploaded, f"{s3}/out", CONFIG, overwrite=overwrite)
+        add_markers(f"{s3}/out/train")
+    prepare(f"{s3}/raw*", f"{s3}/again", CONFIG)
+    predict(f"{s3}/model", uploaded, f"{s3}/scores.parquet")
+    assert "skipped" not in caplog.text
+    fingerprint_sources(uploaded, model=f"{s3}/model")
 
 
 def test_brackets_in_the_name_of_a_folder_are_no_pattern(s3: str, uploaded: str) -> None:

@@ -20,6 +20,7 @@ from dkan_core.data.source.text_files import TEXTS, csv_hint, text_error
 from dkan_core.errors import DataError
 from dkan_core.utils.messages import counted
 from dkan_core.utils.storage.failures import readable
+from dkan_core.utils.storage.listing import files_below
 from dkan_core.utils.storage.paths import check_name, filesystem, is_remote
 
 # Suffixes that writers use: Spark, pandas and DuckDB the first, Hive and others the shorter ones.
@@ -184,7 +185,7 @@ def _matches(fs: Any, path: str, source: str) -> list[str]:
 
 
 def _files_below(fs: Any, folder: str, source: str) -> list[str]:
-    names = fs.find(folder) if is_remote(source) else _walk(folder)
+    names = files_below(fs, folder) if is_remote(source) else _walk(folder)
     _warn_of_table(names, source)
     return [name for name in names if not _is_hidden(name.removeprefix(folder))]
 
@@ -294,7 +295,7 @@ def _list_files(folder: str) -> list[str]:
     fs, path = filesystem(folder)
     with readable(folder):
         fs.invalidate_cache()
-        names = sorted(fs.find(path))
+        names = sorted(files_below(fs, path))
     if not names:
         raise DataError(f"{folder}: no such folder, or an empty one")
     return [fs.unstrip_protocol(name) if is_remote(folder) else name for name in names]

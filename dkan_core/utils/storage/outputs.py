@@ -7,6 +7,7 @@ from pathlib import Path, PurePosixPath
 
 from dkan_core.errors import OutputError
 from dkan_core.utils.storage.failures import output_error, writable
+from dkan_core.utils.storage.listing import files_below, names_in
 from dkan_core.utils.storage.locks import ASIDE, LOCK, is_aside
 from dkan_core.utils.storage.paths import filesystem, is_remote, local_path
 from dkan_core.utils.storage.replacement import COMPLETE, MOVING
@@ -38,8 +39,7 @@ def entries(out: str | Path) -> set[str]:
         with writable(out):
             fs.invalidate_cache()
             limit = time_limit(fs)
-            names = fs.ls(path, detail=False, **limit) if fs.exists(path, **limit) else []
-        return {name.rstrip("/").rsplit("/", 1)[-1] for name in names}
+            return names_in(fs, path, **limit) if fs.exists(path, **limit) else set()
     try:
         return set(os.listdir(local_path(out))) - {LOCK}
     except FileNotFoundError:
@@ -98,7 +98,7 @@ def check_contents(out: str | Path, contents: Mapping[str, str]) -> None:
         fs, root = filesystem(folder)
         with writable(folder):
             fs.invalidate_cache()
-            paths = fs.find(root)
+            paths = files_below(fs, root)
         for path in (found.removeprefix(root) for found in paths):
             # Temporary files of killed processes do not count.
             if not (re.fullmatch(f"/({pattern})", path) or ASIDE.fullmatch(path.rpartition("/")[2])):

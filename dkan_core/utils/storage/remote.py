@@ -7,6 +7,7 @@ from typing import Any
 
 from dkan_core.errors import DataError
 from dkan_core.utils.storage.failures import readable, writable
+from dkan_core.utils.storage.listing import files_below
 from dkan_core.utils.storage.outputs import PARTIAL
 from dkan_core.utils.storage.paths import check_name, filesystem, is_remote, local_path, path_inside
 from dkan_core.utils.storage.scratch import scratch_folder
@@ -43,7 +44,7 @@ def download_folder(uri: str | Path, folder: Path, names: Sequence[str] | None =
     fs, root = filesystem(uri)
     with readable(uri):
         fs.invalidate_cache()
-        paths = fs.find(root)
+        paths = files_below(fs, root)
         if not paths:
             raise DataError(f"{uri}: no such folder")
         for path in paths:
@@ -160,7 +161,7 @@ def _remove_files(fs: Any, root: str, keep: Collection[str] = ()) -> None:
     # Listing many files may take long, so the server is first asked something short.
     if not fs.exists(root, **time_limit(fs)):
         return
-    for path in fs.find(root):
+    for path in files_below(fs, root):
         if path not in keep:
             fs.rm_file(path, **time_limit(fs))
 
