@@ -137,6 +137,8 @@ class ModelConfig(Schema):
         _check_indexes("binary", self.binary, self.num_numeric)
         for name in ("embedded", "missing"):
             _check_indexes(name, getattr(self, name), len(self.cardinalities))
+        # An additive model would take a term that is there twice for two.
+        _check_indexes("indicators", self.one_hot_groups)
         for group in self.one_hot_groups:
             _check_indexes("indicators", group, len(self.cardinalities))
         # Single features are capped, crosses are not: their joint codes are counted before a table is made for them.

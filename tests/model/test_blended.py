@@ -100,6 +100,7 @@ def test_architecture_is_the_same_after_a_file() -> None:
         ({"weight": 0.0}, r"blended\.weight"),
         ({"coded": (0, 7)}, "must hold indexes below 2, got 7"),
         ({"coded": (0,)}, "additive.binned: 4 is no feature with a term"),
+        ({"coded": (0, 1, 1)}, "indicators: holds a value twice"),
         ({"additive": {**BLEND.additive.model_dump(), "form": "curves"}}, "form: must be tables"),
         ({"additive": {**BLEND.additive.model_dump(), "upper": ()}}, "one code for each binary feature"),
     ],
