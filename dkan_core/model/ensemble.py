@@ -7,9 +7,7 @@ members of an MLP (TabM: Gorishniy et al. 2024, arXiv:2410.24210).
 Shape suffixes: M members, B rows, I inputs, O outputs, G centers.
 """
 
-import functools
 import itertools
-from collections.abc import Sequence
 from typing import Unpack
 
 import torch
@@ -17,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dkan_core.model.dropout import RowDropout
-from dkan_core.model.fastkan import Basis, FastKANLayer, RadialBasis
+from dkan_core.model.fastkan import SPLINE_STD, Basis, FastKANLayer, RadialBasis
 from dkan_core.model.kernels import KernelModule, hidden_layer, radial_linear
 from dkan_core.model.sketch import Sketch
 
@@ -48,7 +46,7 @@ class MemberLayer(KernelModule):
         self.base_weight = nn.Parameter(torch.empty(members, outputs, inputs))
         self.base_bias = nn.Parameter(torch.zeros(members, 1, outputs))
         # As ``FastKANLayer`` starts: by the paper, and as torch starts a linear layer.
-        nn.init.trunc_normal_(self.spline_weight, std=0.1)
+        nn.init.trunc_normal_(self.spline_weight, std=SPLINE_STD)
         nn.init.uniform_(self.base_weight, -(inputs**-0.5), inputs**-0.5)
 
     def weights(self) -> tuple[Tensor, ...]:
@@ -79,8 +77,7 @@ class FastKANEnsemble(nn.Module):
         basis: Settings of ``RadialBasis``.
 
     Shape:
-        - Input: ``(B, widths[0])``; terms to be added to the first layer's output: ``(B, M * widths[1])`` each; while
-          training maybe keys ``(B,)`` that decide what is dropped (``RowDropout``)
+        - Input: ``(B, widths[0])``; while training maybe keys ``(B,)`` that decide what is dropped (``RowDropout``)
         - Output: ``(M, B, widths[-1])``
 
     >>> FastKANEnsemble(5, [3, 16, 1])(torch.zeros(4, 3)).shape
@@ -110,9 +107,14 @@ class FastKANEnsemble(nn.Module):
             RowDropout(members * width, dropout, layer=index) for index, width in enumerate(widths[1:-1], start=1)
         )
 
-    def forward(self, x_BI: Tensor, shifts: Sequence[Tensor] = (), dropout_key_B: Tensor | None = None) -> Tensor:
-        terms = [*shifts] if self.first is None else [self.first(x_BI), *shifts]
-        return self.after_first(functools.reduce(torch.add, terms), dropout_key_B)
+    @property
+    def layers(self) -> list[nn.Module | None]:
+        """All layers in their order, as ``FastKAN`` has them; the first is None without inputs."""
+        return [self.first, *self.rest]
+
+    def forward(self, x_BI: Tensor, dropout_key_B: Tensor | None = None) -> Tensor:
+        assert self.first is not None, "without inputs there is only what is added to the first layer's output"
+        return self.after_first(self.first(x_BI), dropout_key_B)
 
     def after_first(self, first_BO: Tensor, dropout_key_B: Tensor | None = None) -> Tensor:
         """Return the output, given the sum of the first layers' output and what is to be added to it."""

@@ -81,7 +81,7 @@ class TabularFastKAN(TabularModel):
 
     @property
     def first_layer(self) -> FastKANLayer | None:
-        layer = self.network.layers[0] if isinstance(self.network, FastKAN) else self.network.first
+        layer = self.network.layers[0]
         return layer if isinstance(layer, FastKANLayer) else None
 
     @property

@@ -14,7 +14,7 @@ from dkan_core.model.base import TabularModel
 from dkan_core.model.dropout import RowDropout
 from dkan_core.model.encoder import stored_scores
 from dkan_core.model.ensemble import FastKANEnsemble, MemberLayer
-from dkan_core.model.fastkan import FastKAN, FastKANLayer, RadialBasis
+from dkan_core.model.fastkan import FastKANLayer, RadialBasis
 from dkan_core.model.kernels import can_compute_step
 from dkan_core.model.kernels.native_input import kept_gradients
 from dkan_core.model.kernels.native_step import Gradients, Loss, training_step
@@ -90,11 +90,10 @@ def find_layers(model: TabularFastKAN, config: TrainConfig) -> Layers | None:
 
 def _only_hidden(model: TabularFastKAN) -> _Hidden | None:
     """Return the hidden layer of a model that has one."""
-    network = model.network
-    layers = [*network.layers][1:] if isinstance(network, FastKAN) else [*network.rest]
-    if len(layers) != 1:
+    layers, dropouts = [*model.network.layers], [*model.network.dropouts]
+    if len(layers) != 2:
         return None
-    (layer,), dropout = layers, network.dropouts[0]
+    layer, dropout = layers[1], dropouts[0]
     assert isinstance(layer, FastKANLayer | MemberLayer) and isinstance(dropout, RowDropout)
     parameters = layer.weights()
     return None if parameters is None else _Hidden(parameters, layer.rbf, dropout)

@@ -49,7 +49,7 @@ def test_members_start_apart() -> None:
 
 def test_an_ensemble_without_inputs_works_on_shifts_alone() -> None:
     shift = torch.randn(5, 2 * 4)
-    assert FastKANEnsemble(2, [0, 4, 3])(torch.empty(5, 0), [shift]).shape == (2, 5, 3)
+    assert FastKANEnsemble(2, [0, 4, 3]).after_first(shift).shape == (2, 5, 3)
 
 
 def test_mean_log_odds_are_those_of_the_mean_probability() -> None:

@@ -107,7 +107,7 @@ class Stage(nn.Module):
         self.is_first, self.is_last = stage == 0, stage == stages - 1
         network = model.network
         self.is_ensemble = not isinstance(network, FastKAN)
-        layers = [*network.layers] if isinstance(network, FastKAN) else [network.first, *network.rest]
+        layers = [*network.layers]
         start, stop = (len(layers) * edge // stages for edge in (stage, stage + 1))
         self.edges = [index for index in (start, stop) if 0 < index < len(layers)]
         self.layers = [(network.dropouts[index - 1], layers[index]) for index in range(max(1, start), stop)]

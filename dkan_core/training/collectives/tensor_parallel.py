@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 
 from dkan_core.model.base import TabularModel
-from dkan_core.model.fastkan import FastKAN
 from dkan_core.model.tabular import TabularFastKAN
 from dkan_core.training.collectives.model_parallel import ModelParallelism, divided
 from dkan_core.training.compute.gradient import add_in_parts, add_part_gradient
@@ -48,8 +47,7 @@ class TensorParallelism(ModelParallelism):
         shape = (self.process_group.size // self.per_copy, self.per_copy)
         self._mesh = init_device_mesh(self.device.type, shape, mesh_dim_names=("data", "tensor"))["tensor"]
         self._one = torch.ones((), device=self.device)
-        network = model.network
-        layers = [*network.layers] if isinstance(network, FastKAN) else [network.first, *network.rest]
+        layers = [*model.network.layers]
         for layer in (model.encoder, *layers[:-1]):
             if layer is not None:
                 self._take_units(layer)
