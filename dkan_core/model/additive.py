@@ -29,7 +29,7 @@ from dkan_core.model.architecture import (
 from dkan_core.model.base import TabularModel
 from dkan_core.model.decoding import decode_scores
 from dkan_core.model.dropout import RowDropout, keep_factors
-from dkan_core.model.fastkan import FastKANLayer, RadialBasis
+from dkan_core.model.fastkan import RadialBasis
 from dkan_core.model.kernels import KernelModule, table_sum
 from dkan_core.model.sparse_weights import SparseWeights
 
@@ -102,10 +102,6 @@ class AdditiveFastKAN(TabularModel, KernelModule):
         self._keep("pair_strides", torch.tensor([term.shape[1] for term in pairs], dtype=torch.int32))
         self._keep("pair_firsts", torch.tensor([term.first for term in pairs], dtype=torch.int32))
         self._keep("bins", torch.from_numpy(bins_of_rows(shape, self.layout)))
-
-    @property
-    def first_layer(self) -> FastKANLayer | None:
-        return None
 
     @property
     def first_layer_is_sum(self) -> bool:

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from dkan_core.model.architecture import ModelConfig
-from dkan_core.model.fastkan import FastKANLayer
 
 INPUTS = ("numeric", "categorical", "sparse")
 """The arrays of prepared rows that a model reads, by the names of its arguments."""
@@ -39,11 +38,6 @@ class TabularModel(nn.Module):
         self.bias = nn.Parameter(torch.zeros(len(config.labels)))
         self.register_buffer("calibration_scale", torch.ones(len(config.labels)))
         self.register_buffer("calibration_shift", torch.zeros(len(config.labels)))
-
-    @property
-    @abstractmethod
-    def first_layer(self) -> FastKANLayer | None:
-        """The layer that reads the inputs, for all members; None if there is none."""
 
     @property
     @abstractmethod

@@ -81,6 +81,7 @@ class TabularFastKAN(TabularModel):
 
     @property
     def first_layer(self) -> FastKANLayer | None:
+        """The layer that reads the inputs, for all members; None if there is none."""
         layer = self.network.layers[0]
         return layer if isinstance(layer, FastKANLayer) else None
 
