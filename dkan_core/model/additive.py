@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dkan_core.data.encoding.preprocessor import SCORE_LIMIT, STEPS, UNSEEN
+from dkan_core.data.encoding.preprocessor import SCORE_LIMIT, UNSEEN
 from dkan_core.model.additive_shape import BINARY_CODES, PAIR_FUNCTIONS, SCORE_CODES, AdditiveShape, Layout
 from dkan_core.model.architecture import (
     ModelConfig,
@@ -27,7 +27,7 @@ from dkan_core.model.architecture import (
     sparse_rows,
 )
 from dkan_core.model.base import TabularModel
-from dkan_core.model.decoding import decode_scores
+from dkan_core.model.decoding import decode_scores, score_codes
 from dkan_core.model.dropout import RowDropout, keep_factors
 from dkan_core.model.fastkan import RadialBasis
 from dkan_core.model.kernels import KernelModule, table_sum
@@ -313,18 +313,6 @@ def envelope(curve_CH: Tensor, sign: int) -> Tensor:
     rising_CH = sign * curve_CH
     below_CH = rising_CH.flip(0).cummin(dim=0).values.flip(0)
     return sign * (rising_CH.cummax(dim=0).values + below_CH) / 2
-
-
-def score_codes(numeric_BF: Tensor) -> Tensor:
-    """Return stored scores as codes from 0 to 255; bytes are codes already.
-
-    >>> score_codes(torch.tensor([[float("nan"), -3.0, 0.0, 3.0]])).tolist()
-    [[0, 1, 128, 255]]
-    """
-    if numeric_BF.dtype == torch.uint8:
-        return numeric_BF
-    steps_BF = ((numeric_BF.float() + SCORE_LIMIT) * (STEPS / (2 * SCORE_LIMIT))).round() + 1
-    return steps_BF.nan_to_num(nan=0.0).clamp(0, SCORE_CODES - 1).to(torch.uint8)
 
 
 def bins_of_rows(shape: AdditiveShape, layout: Layout) -> np.ndarray[Any, np.dtype[np.int32]]:

@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from dkan_core.data.encoding.preprocessor import SCORE_LIMIT, STEPS
-from dkan_core.model.additive import AdditiveFastKAN, score_codes
+from dkan_core.model.additive import AdditiveFastKAN
 from dkan_core.model.additive_shape import SCORE_CODES, Blend
 from dkan_core.model.architecture import ModelConfig, blended_config
+from dkan_core.model.decoding import score_codes
 from dkan_core.model.ensemble import mean_log_odds
 from dkan_core.model.random_state import random_state
 from dkan_core.model.tabular import TabularFastKAN

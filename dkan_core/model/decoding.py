@@ -1,9 +1,10 @@
-"""Scores as prepared data store them, back as floats."""
+"""Scores as prepared data store them, as floats and as codes."""
 
 import torch
 from torch import Tensor
 
 from dkan_core.data.encoding.preprocessor import SCORE_LIMIT, STEPS
+from dkan_core.model.additive_shape import SCORE_CODES
 
 
 def decode_scores(numeric_BF: Tensor) -> Tensor:
@@ -20,3 +21,15 @@ def decode_scores(numeric_BF: Tensor) -> Tensor:
         return numeric_BF.float().nan_to_num(nan=0.0)
     scores_BF = numeric_BF.float().sub_(1).mul_(2 * SCORE_LIMIT / STEPS).sub_(SCORE_LIMIT)
     return scores_BF.masked_fill_(numeric_BF == 0, 0.0)
+
+
+def score_codes(numeric_BF: Tensor) -> Tensor:
+    """Return stored scores as codes from 0 to 255; bytes are codes already.
+
+    >>> score_codes(torch.tensor([[float("nan"), -3.0, 0.0, 3.0]])).tolist()
+    [[0, 1, 128, 255]]
+    """
+    if numeric_BF.dtype == torch.uint8:
+        return numeric_BF
+    steps_BF = ((numeric_BF.float() + SCORE_LIMIT) * (STEPS / (2 * SCORE_LIMIT))).round() + 1
+    return steps_BF.nan_to_num(nan=0.0).clamp(0, SCORE_CODES - 1).to(torch.uint8)

@@ -36,7 +36,7 @@ class EncodedColumns:
     """Decoded normal scores ``(N, F)`` float32; None without numeric columns."""
 
     score_codes: str | None
-    """Codes of the stored scores ``(N, F)`` int64, as ``model.additive.score_codes`` gives them; None if not read."""
+    """Codes of the stored scores ``(N, F)`` int64, as ``model.decoding.score_codes`` gives them; None if not read."""
 
     codes: dict[int, str]
     """Codes ``(N,)`` int64 of each coded feature that the model reads."""

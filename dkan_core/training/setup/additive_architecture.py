@@ -13,9 +13,9 @@ import torch
 
 from dkan_core.config import ResolvedTrainConfig
 from dkan_core.data.encoding.preprocessor import Preprocessor, quantize
-from dkan_core.model.additive import score_codes
 from dkan_core.model.additive_shape import SCORE_CODES, AdditiveShape, FeatureCuts
 from dkan_core.model.architecture import MAX_BINARY_KNOTS
+from dkan_core.model.decoding import score_codes
 from dkan_core.training.setup.feature_crosses import (
     MIN_CROSS_GAIN,
     CodedColumn,
