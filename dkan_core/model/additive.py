@@ -262,7 +262,7 @@ class AdditiveFastKAN(TabularModel, KernelModule):
         if self.config.members == 1 and shape.form == "tables" and not self.signs:
             return self
         # Curves are monotone by now.
-        shape = shape.model_copy(update={"form": "tables", "monotone": ()})
+        shape = shape.as_tables().model_copy(update={"monotone": ()})
         model = type(self)(self.config.model_copy(update={"members": 1, "additive": shape})).to(self.bias)
         model.kernel = self.kernel
         model.table.copy_(self.mean_table())

@@ -75,6 +75,10 @@ class AdditiveShape(Schema):
             raise ValueError("monotone: such a feature is part of no pair")
         return self
 
+    def as_tables(self) -> Self:
+        """Return the same terms in the form "tables"."""
+        return self.model_copy(update={"form": "tables"})
+
     def cuts_of(self, feature: int) -> tuple[int, ...]:
         """Return where the bins of a feature begin, but for the first one."""
         return next(each.cuts for each in self.binned if each.feature == feature)

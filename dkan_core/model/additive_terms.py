@@ -9,7 +9,6 @@ Shape suffixes: N rows, V rows of the table, M members, L labels, I and J bins o
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import torch
@@ -82,12 +81,9 @@ def terms_of(model: AdditiveFastKAN) -> AdditiveTerms:
 
 def trained_terms(model: AdditiveFastKAN, weight_V: Float64) -> AdditiveTerms:
     """Return the terms of a model as they were trained: neither purified nor calibrated."""
-    config = model.config.model_copy(update={"additive": additive_shape(model.config).model_copy(update=TABLES)})
+    config = model.config.model_copy(update={"additive": additive_shape(model.config).as_tables()})
     intercept_L = model.bias.detach().double().cpu().numpy()
     return AdditiveTerms(config=config, intercept_L=intercept_L, table_VML=_by_member(model), weight_V=weight_V)
-
-
-TABLES: dict[str, Any] = {"form": "tables"}
 
 
 def _by_member(model: AdditiveFastKAN) -> Float64:

@@ -22,7 +22,7 @@ from dkan_core.data.loading.loader import RowReader, all_batches
 from dkan_core.data.loading.order import dropout_keys
 from dkan_core.model.additive import AdditiveFastKAN
 from dkan_core.model.additive_shape import FeatureCuts, Layout
-from dkan_core.model.additive_terms import TABLES, AdditiveTerms, purified
+from dkan_core.model.additive_terms import AdditiveTerms, purified
 from dkan_core.model.architecture import additive_layout, additive_shape
 from dkan_core.model.dropout import keep_factors
 from dkan_core.training.additive_fit.id_effects import IdEffects
@@ -173,7 +173,7 @@ def _with_fine_bins(model: AdditiveFastKAN, codes_TN: Sequence[UInt16], finest: 
         if feature in cuts and len(fine) == FINE_BINS:
             cuts[feature] = quantile_cuts(count_C, FINEST_BINS) if feature in finest else fine
     binned = tuple(FeatureCuts(feature=feature, cuts=each) for feature, each in cuts.items())
-    refined = shape.model_copy(update={**TABLES, "binned": binned})
+    refined = shape.as_tables().model_copy(update={"binned": binned})
     return AdditiveFastKAN(model.config.model_copy(update={"additive": refined}))
 
 

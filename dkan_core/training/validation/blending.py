@@ -19,7 +19,6 @@ from dkan_core.data.loading.loader import RowReader, SampledRows, all_batches
 from dkan_core.evaluation.metrics import macro_average_precision
 from dkan_core.model.additive import AdditiveFastKAN
 from dkan_core.model.additive_shape import AdditiveShape, Blend
-from dkan_core.model.additive_terms import TABLES
 from dkan_core.model.architecture import ModelConfig, additive_shape, blended_config
 from dkan_core.model.blended import BlendedFastKAN, weighted_mean
 from dkan_core.model.tabular import TabularFastKAN
@@ -180,7 +179,7 @@ class Blender:
             searched = SampledRows(train, SEARCHED_ROWS)
             sample = search_sample(searched, columns=self._columns, labels=len(self.prepared.labels))
             groups, shape = choose_additive(self.prepared.preprocessor, sample, self.config, MAX_FITTED_PAIRS)
-        coded, tables = tuple(index for (index,) in groups), shape.model_copy(update=TABLES)
+        coded, tables = tuple(index for (index,) in groups), shape.as_tables()
         config = ModelConfig.for_data(self.prepared, self.config)
         return AdditiveFastKAN(blended_config(config, coded=coded, additive=tables, ids=ids))
 
