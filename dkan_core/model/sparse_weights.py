@@ -63,18 +63,18 @@ class _SumOnCpu(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[None, Tensor | None, None]:
         codes_BS, weight_VH = ctx.saved_tensors
-        kept = kept_gradients([weight_VH]) if adds_in_place() else None
-        gradient_VH = torch.zeros_like(weight_VH) if kept is None or kept[0] is None else kept[0]
-        _SumOnCpu._add(codes_BS, grads[0], gradient_VH, is_native=ctx.is_native)
-        return None, gradient_VH if kept is None or kept[0] is None else None, None
+        (kept_VH,) = (kept_gradients([weight_VH]) if adds_in_place() else None) or [None]
+        gradient_VH = torch.zeros_like(weight_VH) if kept_VH is None else kept_VH
+        _add_gradient(codes_BS, grads[0], gradient_VH, is_native=ctx.is_native)
+        return None, gradient_VH if kept_VH is None else None, None
 
-    @staticmethod
-    def _add(codes_BS: Tensor, grad_BH: Tensor, gradient_VH: Tensor, *, is_native: bool) -> None:
-        """Add the gradient of the weights to another."""
-        if is_native:
-            rows = len(gradient_VH)
-            sum_table_rows(codes_BS, None, grad_BH.float(), table_rows=rows, empty=EMPTY, into_VH=gradient_VH)
-            return
-        for codes, part_BH in zip(codes_BS.split(ADDED_ROWS), grad_BH.split(ADDED_ROWS), strict=True):
-            row_K, index_K = (codes != EMPTY).nonzero(as_tuple=True)
-            gradient_VH.index_add_(0, codes[row_K, index_K], part_BH[row_K].to(gradient_VH.dtype))
+
+def _add_gradient(codes_BS: Tensor, grad_BH: Tensor, gradient_VH: Tensor, *, is_native: bool) -> None:
+    """Add the gradient of the weights, given that of the sums, to another."""
+    if is_native:
+        rows = len(gradient_VH)
+        sum_table_rows(codes_BS, None, grad_BH.float(), table_rows=rows, empty=EMPTY, into_VH=gradient_VH)
+        return
+    for codes, part_BH in zip(codes_BS.split(ADDED_ROWS), grad_BH.split(ADDED_ROWS), strict=True):
+        row_K, index_K = (codes != EMPTY).nonzero(as_tuple=True)
+        gradient_VH.index_add_(0, codes[row_K, index_K], part_BH[row_K].to(gradient_VH.dtype))
