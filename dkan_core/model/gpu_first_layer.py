@@ -71,7 +71,7 @@ class GpuFirstLayer:
         of_scores, of_codes = self._divided(layer)
         terms = [layer.base_linear.bias]
         if stored_BI is not None:
-            terms = [_of_scores(layer, stored_BI, of_scores, layer.base_linear.bias)]
+            terms = [_of_scores(layer, stored_BI, of_scores)]
         if categorical is not None:
             terms += self._of_codes(layer, categorical, embeddings, one_hot_VH, of_codes)
         return functools.reduce(torch.add, terms)
@@ -145,8 +145,9 @@ class GpuFirstLayer:
         return CodeSums(self._cardinalities, groups, device)
 
 
-def _of_scores(layer: FastKANLayer, stored_BI: Tensor, weights: Weights, bias_O: Tensor) -> Tensor:
+def _of_scores(layer: FastKANLayer, stored_BI: Tensor, weights: Weights) -> Tensor:
     """Return the sum of the terms of scores, and the bias ``(B, O)``."""
+    bias_O = layer.base_linear.bias
     if stored_BI.dtype == torch.uint8:
         fused_BO = byte_layer(stored_BI, (*weights, bias_O), layer.rbf.grid, layer.rbf.width, layer.kernel)
         if fused_BO is not None:
