@@ -70,7 +70,7 @@ def add_encoding(
         columns = [graph.input(feature.name, float) for feature in preprocessor.numeric]
         given = graph.node("Concat", *columns, axis=1)
         # Infinity counts as missing, as in `Preprocessor.transform`.
-        missing = graph.node("Or", *(graph.node(kind, given) for kind in _NO_NUMBER))
+        missing = graph.node("Or", graph.node("IsNaN", given), graph.node("IsInf", given))
         lowest, highest = (graph.number(limit, np.float64) for limit in (-LARGEST, LARGEST))
         numbers = _Numbers(values=graph.node("Min", graph.node("Max", given, lowest), highest), missing=missing)
         scores = _add_scores(graph, numbers, preprocessor)
@@ -81,9 +81,6 @@ def add_encoding(
         if isinstance(feature, CategoryFeature):
             codes[index] = _add_category_codes(graph, feature, missing_text)
     return EncodedColumns(scores=scores, score_codes=codes_of_scores, codes=codes)
-
-
-_NO_NUMBER = ("IsNaN", "IsInf")
 
 
 def _add_scores(graph: Graph, numbers: _Numbers, preprocessor: Preprocessor) -> str:
