@@ -183,6 +183,11 @@ class ModelConfig(Schema):
             raise ValueError(f"additive.binned: {min(odd)} is no feature with a term")
 
     @property
+    def widths(self) -> list[int]:
+        """Outputs of each of a member's layers: hidden units, then labels."""
+        return [*self.hidden, len(self.labels)]
+
+    @property
     def inputs(self) -> NetworkInputs:
         """The features that a network reads."""
         ignored, binary = {*self.ignored_features}, {*self.binary}

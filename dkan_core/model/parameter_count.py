@@ -48,19 +48,18 @@ def count_trained(config: ModelConfig) -> int:
         return config.members * len(config.labels) * rows + len(config.labels)
     sizes = [config.cardinalities[index] for index in config.inputs.embedded]
     embeddings = sum(size * embedding_width(size, config.embedding_dim) for size in sizes)
-    inputs, outputs, centers = _basis_inputs(config), len(config.labels), config.num_centers
-    first, *rest = *config.hidden, outputs
-    shifts = config.members * first * (len(config.inputs.binary) + _joint_codes(config) + sparse_rows(config))
-    network = first_layer_weights(config, config.sketch_rank) + config.members * first if inputs else 0
+    inputs, first = _basis_inputs(config), config.members * config.widths[0]
+    shifts = first * (len(config.inputs.binary) + _joint_codes(config) + sparse_rows(config))
+    network = first_layer_weights(config, config.sketch_rank) + first if inputs else 0
     network += 2 * inputs * (config.input_norm == "layer")
-    for before, after in itertools.pairwise((first, *rest)):
-        network += config.members * (before * after * (centers + 1) + after + 2 * before)
-    return embeddings + shifts + network + outputs
+    for before, after in itertools.pairwise(config.widths):
+        network += config.members * (before * after * (config.num_centers + 1) + after + 2 * before)
+    return embeddings + shifts + network + len(config.labels)
 
 
 def first_layer_weights(config: ModelConfig, sketch_rank: int) -> int:
     """Return how many numbers are trained for the first layer's weights, by the rank of their sketches, 0 if full."""
-    outputs, inputs = config.members * (*config.hidden, len(config.labels))[0], _basis_inputs(config)
+    outputs, inputs = config.members * config.widths[0], _basis_inputs(config)
     widths = (inputs * config.num_centers, inputs)
     return sum(sketch_rank * (outputs + width) if sketch_rank else outputs * width for width in widths)
 

@@ -105,7 +105,7 @@ def model_card(config: ModelConfig, preprocessor: Preprocessor, metrics: dict[st
     return render_markdown(
         "model_card",
         config=config,
-        layers=[*config.hidden, len(config.labels)],
+        layers=config.widths,
         terms=additive_layout(config) if config.additive is not None else None,
         metrics=metrics,
         is_current=are_current(metrics),

@@ -27,23 +27,22 @@ class TabularFastKAN(TabularModel):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
-        widths = [*config.hidden, len(config.labels)]
-        self.first_width = config.members * widths[0]
+        self.first_width = config.members * config.widths[0]
         self.encoder = InputEncoder(config, self.first_width)
-        widths = [self.encoder.width, *widths]
         basis = Basis(num_centers=config.num_centers, grid_min=config.grid_min, grid_max=config.grid_max)
         sketch = Sketch(config.sketch_rank, config.sketch_seed) if config.sketch_rank else None
         self.network: FastKAN | FastKANEnsemble
+        widths, norm, dropout = self.widths, config.input_norm, config.dropout
         if config.model == "fastkan":
-            self.network = FastKAN(widths, input_norm=config.input_norm, dropout=config.dropout, sketch=sketch, **basis)
+            self.network = FastKAN(widths, input_norm=norm, dropout=dropout, sketch=sketch, **basis)
         else:
             self.network = FastKANEnsemble(
-                config.members, widths, input_norm=config.input_norm, dropout=config.dropout, sketch=sketch, **basis
+                config.members, widths, input_norm=norm, dropout=dropout, sketch=sketch, **basis
             )
 
     @property
     def widths(self) -> list[int]:
-        return [self.encoder.width, *self.config.hidden, len(self.config.labels)]
+        return [self.encoder.width, *self.config.widths]
 
     @property
     def code_tables(self) -> dict[str, list[int]]:

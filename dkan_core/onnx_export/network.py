@@ -59,8 +59,7 @@ def _add_network(graph: Graph, model: TabularFastKAN, columns: EncodedColumns) -
     bias = graph.constant(_array(model.bias), "bias")
     if isinstance(model.network, FastKAN):
         return graph.node("Add", _add_fastkan(graph, model.network, inputs), bias)
-    width = [*model.config.hidden, len(model.config.labels)][0]
-    logits_MNL = graph.node("Add", _add_ensemble(graph, model.network, width, inputs, shifts), bias)
+    logits_MNL = graph.node("Add", _add_ensemble(graph, model.network, model.config.widths[0], inputs, shifts), bias)
     return _add_mean_log_odds(graph, logits_MNL, model.network.members)
 
 
