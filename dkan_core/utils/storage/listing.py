@@ -37,4 +37,5 @@ def _is_folder(path: str, info: dict[str, Any]) -> bool:
     >>> _is_folder("bucket/raw/a.parquet", {"type": "file"})
     False
     """
-    return bool(info["type"] == "directory") or path.endswith("/")
+    # Of a path that is a file itself, fsspec's ``find`` tells nothing.
+    return info.get("type") == "directory" or path.endswith("/")
