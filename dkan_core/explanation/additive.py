@@ -14,9 +14,10 @@ import torch
 
 from dkan_core.data.encoding.preprocessor import UNSEEN, Preprocessor
 from dkan_core.explanation.columns import Cells, Column
-from dkan_core.model.additive import AdditiveFastKAN, score_codes
+from dkan_core.model.additive import AdditiveFastKAN
 from dkan_core.model.additive_shape import Layout
 from dkan_core.model.additive_terms import terms_of
+from dkan_core.model.decoding import score_codes
 from dkan_core.utils.arrays import Arrays, Float64
 
 # Share of a curve that the bands of ``dkan explain`` should cover.
