@@ -9,6 +9,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from dkan_core.data.source.files import split_sources
+from dkan_core.forms.uris import fill_dates
 from dkan_core.utils.file_names import METRICS
 from dkan_core.utils.messages import counted
 from pipelines.arguments import (
@@ -80,6 +81,8 @@ def run_command(
         arguments = read_parameters(inputs, param or [])
     except ArgumentError as error:
         _fail(str(error), code=2)
+    # Here and not by the first step alone, as the end of the run names the places.
+    arguments |= fill_dates(arguments)
     if image and (fault := find_docker_fault()):
         _fail(fault, code=2)
     # Quoted, because kfp inserts the interpreter's path into a shell command unquoted.

@@ -64,7 +64,7 @@ def resolve_uris(form: Mapping[str, Any], volume_path: str = "") -> tuple[str, .
         volume_path: Where every step mounts a volume. Default: nowhere.
 
     Returns:
-        Those of ``DATED``, with the same date, today's in UTC, in place of each ``{date}``.
+        Those of ``DATED``, as ``fill_dates`` returns them.
 
     Raises:
         ConfigError: A path is inside this pod, a scheme is unknown, a URI cannot be written or may have no date, or two
@@ -74,8 +74,14 @@ def resolve_uris(form: Mapping[str, Any], volume_path: str = "") -> tuple[str, .
         raise ConfigError(fault)
     if POD in os.environ and (fault := find_unshared_uri(form, volume_path)):
         raise ConfigError(fault)
+    filled = fill_dates(form)
+    return tuple(filled[name] for name in DATED)
+
+
+def fill_dates(form: Mapping[str, Any]) -> dict[str, str]:
+    """Return those of ``DATED`` that a form has, with the same date, today's in UTC, in place of each ``{date}``."""
     today = datetime.now(UTC).date().isoformat()
-    return tuple(form[name].replace(DATE, today) for name in DATED)
+    return {name: form[name].replace(DATE, today) for name in DATED if name in form}
 
 
 def _uris(form: Mapping[str, Any], name: str) -> Iterator[str]:

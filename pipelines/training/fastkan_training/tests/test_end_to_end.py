@@ -41,7 +41,7 @@ def run(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     out = tmp_path_factory.mktemp("out")
     training = ("label=malignant", "split=60/20/20", "epochs=30", "batch_size=64", "members=1")
     with registry_server(tmp_path_factory.mktemp("registry")) as registry:
-        publishing = (f"publish_uri={out / 'models' / 'tumours'}", f"registry_url={registry}")
+        publishing = (f"publish_uri={out / 'models' / '{date}' / 'tumours'}", f"registry_url={registry}")
         process = warm_python.run(command(out, f"data_uri={raw}", *training, *publishing), ROOT)
         assert process.returncode == 0, process.stdout + process.stderr
         registered = versions(registry, "tumours")
