@@ -52,8 +52,8 @@ def find_unshared_uri(form: Mapping[str, Any], volume_path: str = "") -> str:
 
 
 def find_invalid_uri(form: Mapping[str, Any]) -> str:
-    """Return an error for the first URI that is not filled in, has no bucket, is read-only or equals another one."""
-    return _unknown_placeholder(form) or _incomplete_uri(form) or _read_only_uri(form) or _duplicate_uri(form)
+    """Return an error for the first URI that is not filled in, malformed, read-only or equals another one."""
+    return _unknown_placeholder(form) or _malformed_uri(form) or _read_only_uri(form) or _duplicate_uri(form)
 
 
 def resolve_uris(form: Mapping[str, Any], volume_path: str = "") -> tuple[str, ...]:
@@ -106,16 +106,18 @@ serving_uri"
     return ""
 
 
-def _incomplete_uri(form: Mapping[str, Any]) -> str:
-    """Return an error for a URI that names no bucket.
+def _malformed_uri(form: Mapping[str, Any]) -> str:
+    """Return an error for a URI that names no bucket, or was pasted with a blank or a line end.
 
-    >>> _incomplete_uri({"data_uri": "s3://b/flights", "publish_uri": "s3:///late"})
+    >>> _malformed_uri({"data_uri": "s3://b/flights", "publish_uri": "s3:///late"})
     "parameter 'publish_uri' must name a bucket, such as s3://bucket/folder, got 's3:///late'"
     """
     for name in (*READ, *WRITTEN, "serving_uri"):
         for uri in _uris(form, name):
+            if uri != uri.strip():
+                return f"parameter {name!r} must not begin or end with a blank, got {uri!r}"
             scheme, separator, rest = uri.partition("://")
-            if separator and scheme not in WITHOUT_BUCKET and not rest.partition("/")[0].strip():
+            if separator and scheme not in WITHOUT_BUCKET and not rest.partition("/")[0]:
                 return f"parameter {name!r} must name a bucket, such as s3://bucket/folder, got {uri!r}"
     return ""
 

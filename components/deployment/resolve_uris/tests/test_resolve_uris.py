@@ -92,6 +92,8 @@ def test_uri_that_pods_share_is_let_through(monkeypatch: pytest.MonkeyPatch, for
         ({"publish_uri": "s3://"}, "'publish_uri' must name a bucket, such as s3://bucket/folder, got 's3://'"),
         ({"checkpoint_uri": "s3:///checkpoints"}, "'checkpoint_uri' must name a bucket"),
         ({"data_uri": "s3://b/rows, gs://"}, "'data_uri' must name a bucket, .* got 'gs://'"),
+        ({"publish_uri": "s3://b/late\n"}, "'publish_uri' must not begin or end with a blank, got 's3://b/late.n'"),
+        ({"checkpoint_uri": " s3://b/c"}, "'checkpoint_uri' must not begin or end with a blank"),
         ({"serving_uri": "pvc:///late"}, "'serving_uri' must name a bucket"),
         ({"data_uri": "s3://b/rows", "publish_uri": "s3://b/rows/"}, "'publish_uri' must differ from 'data_uri'"),
         ({"checkpoint_uri": "https://b.s3.example/c"}, "'checkpoint_uri' is written, but http and https can only"),
