@@ -132,6 +132,10 @@ class Settings:
     parallelism: int = 0
     """How many pods of a loop run at the same time; 0 sets no limit."""
 
+    def __post_init__(self) -> None:
+        if self.run_as_user == 0 and self.run_as_non_root:
+            raise ValueError("run_as_user 0: is root, as which no pod starts unless run_as_non_root is False")
+
     def form(self, asked: Iterable[Parameter]) -> list[Parameter]:
         """Return what is asked for and what every step is given."""
         return merged(asked, STEP, VOLUME if self.volume else ())

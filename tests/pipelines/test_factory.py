@@ -117,6 +117,12 @@ def test_nodes_run_as_the_user_of_the_steps_and_mount_the_volume_where_they_do(t
     assert not {"run_as_user", "mount_path"} & spec["root"]["inputDefinitions"]["parameters"].keys()
 
 
+def test_root_is_refused_unless_it_is_allowed() -> None:
+    with pytest.raises(ValueError, match="run_as_user 0: is root"):
+        Settings(run_as_user=0)
+    assert Settings(run_as_user=0, run_as_non_root=False).run_as_user == 0
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
