@@ -14,8 +14,8 @@ from dkan_core.evaluation.labelled_rows import EvaluationData
 from dkan_core.evaluation.result import Evaluation
 from dkan_core.evaluation.worst_errors import WorstErrors
 from dkan_core.explanation.additive import term_groups
-from dkan_core.explanation.explain import explanation_section
 from dkan_core.explanation.explanation import Explanation
+from dkan_core.explanation.page import render_section
 from dkan_core.model.architecture import additive_layout, ignored_names
 from dkan_core.model.saved_model import SavedModel, are_current
 from dkan_core.report.evaluation import render_report
@@ -51,7 +51,7 @@ def render_page(
         data_summary=data.summary(),
         model_summary=_model_summary(saved),
         compared=comparison_section(evaluation.metrics, comparison) if comparison is not None else None,
-        learned={name: explanation_section(found, learned.rows) for name, found in learned.labels.items()}
+        learned={name: render_section(found, learned.rows) for name, found in learned.labels.items()}
         if learned
         else {},
         errors=errors,

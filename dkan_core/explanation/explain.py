@@ -8,19 +8,15 @@ from dataclasses import replace
 from operator import itemgetter
 from pathlib import Path
 
-from markupsafe import Markup
-
 from dkan_core.data.format.manifest import PreparedData, open_prepared
 from dkan_core.data.loading.loader import open_split, read_sample
 from dkan_core.errors import ConfigError, DataError, redact
 from dkan_core.explanation.comparison import check_earlier, compare_explanations
+from dkan_core.explanation.drawings import LabelDrawings, draw_explanation
 from dkan_core.explanation.explanation import Explanation, explain_labels
-from dkan_core.explanation.figures.curves import draw_curve
 from dkan_core.explanation.figures.drawing import Drawing
-from dkan_core.explanation.figures.heatmaps import draw_map
-from dkan_core.explanation.figures.importance import MAX_BARS, draw_importance
 from dkan_core.explanation.label_explanation import Effort, LabelExplanation
-from dkan_core.explanation.page import LabelDrawings, render_explanation, render_section
+from dkan_core.explanation.page import render_explanation
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.scoring.prepared import check_match, known_split
 from dkan_core.utils.arrays import Arrays
@@ -139,16 +135,6 @@ def quick_explanation(saved: SavedModel, arrays: Arrays, labels: Sequence[str], 
     return explain_labels(saved, arrays, labels, split=split, effort=effort, seed=0)
 
 
-def explanation_section(found: LabelExplanation, rows: int) -> Markup:
-    """Return a report's section on what the model learned about a label."""
-    return render_section(found, rows, _curves(found))
-
-
-def explanation_page(found: Explanation) -> Markup:
-    """Return the page of ``dkan explain``."""
-    return render_explanation(found, _draw_overview(found), _draw_labels(found))
-
-
 def read_rows(folder: Path, manifest: PreparedData, split: str, rows: int) -> Arrays:
     """Return a sample of a split.
 
@@ -163,41 +149,14 @@ def read_rows(folder: Path, manifest: PreparedData, split: str, rows: int) -> Ar
         return read_sample(reader, rows)
 
 
-def _curves(found: LabelExplanation) -> list[Drawing]:
-    """Draw each curve, with that of an earlier model where there is one."""
-    return [
-        draw_curve(curve, found.label, found.against.curve_of(curve.name) if found.against else None)
-        for curve in found.curves
-    ]
-
-
-def _draw_labels(found: Explanation) -> dict[str, LabelDrawings]:
-    return {
-        name: LabelDrawings(
-            importance=draw_importance(each.importance[: min(each.shown, MAX_BARS)]),
-            curves=_curves(each),
-            maps=[draw_map(pair) for pair in each.maps],
-        )
-        for name, each in found.labels.items()
-    }
-
-
-def _draw_overview(found: Explanation) -> Drawing | None:
-    """Draw the importances as means over several labels: as many bars as the label with the most has."""
-    if len(found.labels) == 1:
-        return None
-    bars = min(MAX_BARS, max(each.shown for each in found.labels.values()))
-    return draw_importance(found.importance[:bars], wide=True)
-
-
 def _write(found: Explanation, folder: Path) -> str:
     """Write the figures and the page, which is returned."""
-    overview, drawings = _draw_overview(found), _draw_labels(found)
-    if overview is not None:
-        _save(folder / IMPORTANCE, overview)
-    for name, label in zip(safe_names(drawings), drawings, strict=True):
-        _write_figures(found.labels[label], drawings[label], folder / LABELS / name if overview else folder)
-    page = str(render_explanation(found, overview, drawings))
+    drawings = draw_explanation(found)
+    if drawings.overview is not None:
+        _save(folder / IMPORTANCE, drawings.overview)
+    for name, (label, drawn) in zip(safe_names(drawings.labels), drawings.labels.items(), strict=True):
+        _write_figures(found.labels[label], drawn, folder / LABELS / name if drawings.overview else folder)
+    page = str(render_explanation(found, drawings))
     write_atomic(folder / PAGE, page)
     return page
 

@@ -1,13 +1,13 @@
 """What a model learned as HTML: the page of ``dkan explain``, and a section of the report."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from markupsafe import Markup
 
 from dkan_core.explanation.curves import Curve
+from dkan_core.explanation.drawings import Drawings, LabelDrawings, draw_curves
 from dkan_core.explanation.explanation import Explanation
 from dkan_core.explanation.figures.curves import departing_marks
 from dkan_core.explanation.figures.drawing import Drawing, percent, short
@@ -45,23 +45,14 @@ COMPARED_COLUMNS = 20
 EFFECT_SHARE = 0.9
 
 
-@dataclass(frozen=True, kw_only=True)
-class LabelDrawings:
-    """The figures of a label."""
-
-    importance: Drawing
-    curves: Sequence[Drawing]
-    maps: Sequence[Drawing]
-
-
-def render_explanation(found: Explanation, overview: Drawing | None, drawings: Mapping[str, LabelDrawings]) -> Markup:
+def render_explanation(found: Explanation, drawings: Drawings) -> Markup:
     """Return the page of ``dkan explain``; every name is escaped.
 
     Args:
         found: What was read from the model.
-        overview: Its importances, means over the labels, as bars; None where there is one label.
-        drawings: By label, its figures.
+        drawings: Its figures.
     """
+    overview = drawings.overview
     names = list(found.labels)[:LABEL_PANELS]
     return render_html(
         "explanation",
@@ -69,7 +60,7 @@ def render_explanation(found: Explanation, overview: Drawing | None, drawings: M
         lead=f"{found.rows:,} rows of the {found.split} split, {len(found.importance):,} columns"
         + (f", {len(found.labels):,} labels" if overview else ""),
         overview=_overview(found, overview, names) if overview else None,
-        panels=[_panel(found.labels[name], drawings[name], TERM_CELLS // len(names)) for name in names],
+        panels=[_panel(found.labels[name], drawings.labels[name], TERM_CELLS // len(names)) for name in names],
         hidden_labels=len(found.labels) - len(names),
         table_rows=TABLE_ROWS // len(names),
         least_to_find=LEAST_TO_FIND,
@@ -141,10 +132,15 @@ def _term(term: TermTable) -> dict[str, Any]:
     }
 
 
-def render_section(found: LabelExplanation, rows: int, curves: Sequence[Drawing]) -> Markup:
-    """Return the report's section: importances and curves."""
+def render_section(found: LabelExplanation, rows: int) -> Markup:
+    """Return a report's section on what the model learned about a label: importances and curves.
+
+    Args:
+        found: What was read from the model.
+        rows: From how many rows.
+    """
     importance = draw_importance(found.importance[:SECTION_BARS])
-    cards = [_importance_card(found, importance, SECTION_BARS), *_curve_cards(found, curves)]
+    cards = [_importance_card(found, importance, SECTION_BARS), *_curve_cards(found, draw_curves(found))]
     return render_html(
         "explanation_section",
         label=found.label,

@@ -9,6 +9,7 @@ import pytest
 
 from dkan_core import explain
 from dkan_core.explanation.curves import Curve, Point
+from dkan_core.explanation.drawings import Drawings, LabelDrawings
 from dkan_core.explanation.explanation import Explanation
 from dkan_core.explanation.figures.curves import draw_curve
 from dkan_core.explanation.figures.heatmaps import draw_map
@@ -16,7 +17,7 @@ from dkan_core.explanation.figures.importance import draw_importance
 from dkan_core.explanation.importance import Importance
 from dkan_core.explanation.interactions import Interaction, PairAxis, PairMap
 from dkan_core.explanation.label_explanation import LabelExplanation
-from dkan_core.explanation.page import LabelDrawings, render_explanation
+from dkan_core.explanation.page import render_explanation
 from dkan_core.report.figures.canvas import ACCENT
 from docs.chromium import PROGRAM, Chromium
 from tests.report.test_in_chromium import SMALLEST, WIDER, WIDTHS
@@ -99,7 +100,7 @@ def page_of(labels: Sequence[str], columns: int, prefix: str = "column") -> str:
     bars = draw_importance(importance[:12])
     drawn = [draw_curve(curve, "label") for curve in curves]
     drawings = {label: LabelDrawings(importance=bars, curves=drawn, maps=[draw_map(MAP)]) for label in labels}
-    return render_explanation(found, bars if len(drawings) > 1 else None, drawings)
+    return render_explanation(found, Drawings(overview=bars if len(drawings) > 1 else None, labels=drawings))
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,9 @@ from sklearn.utils.validation import check_is_fitted
 from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.data.labels import NOT_MEASURED
 from dkan_core.errors import DataError
-from dkan_core.explanation.explain import explanation_page, quick_explanation
+from dkan_core.explanation.drawings import draw_explanation
+from dkan_core.explanation.explain import quick_explanation
+from dkan_core.explanation.page import render_explanation
 from dkan_core.integrations.sklearn.contributions import contributions_frame, mean_contributions
 from dkan_core.integrations.sklearn.parameters import thread_count
 from dkan_core.integrations.sklearn.rows import feature_names, read_features
@@ -122,4 +124,5 @@ def _learned_page(classifier: Any, arrays: Arrays, y: Any) -> Page:
     with scratch_folder() as scratch:
         classifier.save(scratch / "model")
         saved = SavedModel(scratch / "model")
-    return Page(str(explanation_page(quick_explanation(saved, {**arrays, "labels": labels_NL}, names, "given"))))
+    found = quick_explanation(saved, {**arrays, "labels": labels_NL}, names, "given")
+    return Page(str(render_explanation(found, draw_explanation(found))))
