@@ -48,7 +48,8 @@ class ModelResponse(Response):
         # The fastest form for scoring may hold only the members' mean.
         self._with_members, model = model, model.for_scoring()
         self._model, self._device, self._labels = model, device, list(labels)
-        self._step = max(1, CHUNK_OUTPUTS // model.first_width)
+        # Rows of which the first layer's outputs are held at once.
+        self._batch = max(1, CHUNK_OUTPUTS // model.first_width)
         self._terms: FirstLayerTerms | None = None
         if isinstance(model, TabularFastKAN) and model.first_layer_is_sum:
             self._terms = FirstLayerTerms(model)
@@ -58,6 +59,8 @@ class ModelResponse(Response):
             self.scored_NL, self._first_NH = self._score(arrays)
         answered_NL = self._within(torch.from_numpy(self.scored_NL))
         super().__init__(lambda rows: self._within(probabilities.log_odds(model, rows, device)), arrays, answered_NL)
+        if self._terms is not None:
+            self._step = self._batch
 
     def _within(self, log_odds_ML: Tensor) -> Float64:
         chosen_ML = log_odds_ML[:, self._labels].cpu().numpy().astype(np.float64)
@@ -68,7 +71,7 @@ class ModelResponse(Response):
     def _score(self, arrays: Arrays) -> tuple[npt.NDArray[np.float32], Tensor]:
         """Return the log-odds of all rows, and the first layer's output for as many as are kept."""
         scored, kept, room = [], [], max(1, KEPT_OUTPUTS // self._model.first_width)
-        for part in chunks_of(row_count(arrays), self._step):
+        for part in chunks_of(row_count(arrays), self._batch):
             first_MH = self._first({name: array[part] for name, array in arrays.items()})
             scored.append(self._model.log_odds_of(first_MH).cpu())
             if part.start < room:
@@ -126,31 +129,11 @@ class ModelResponse(Response):
         assert isinstance(self._model, TabularFastKAN), "no other model reads IDs"
         return FirstLayerTerms(self._model).of_ids(slice(None))
 
-    def to_changed(self, rows_M: Rows, settings: Settings) -> Float64:
-        """Return the log-odds ``(M, L)`` of rows with some columns changed.
-
-        Args:
-            rows_M: Which rows; one may be changed in several ways.
-            settings: The columns, each with M values.
-        """
-        if self._terms is None:
-            return super().to_changed(rows_M, settings)
-        parts = [(rows_M[part], cut(settings, part)) for part in chunks_of(len(rows_M), self._step)]
-        return np.concatenate([answered_ML for part in parts for answered_ML in self._score_together([part])])
-
     @torch.inference_mode()
     def of_members(self, rows_M: Rows, settings: Settings) -> Float64:
-        """Return the first label's log-odds of changed rows, and beside them what each member says, each calibrated.
-
-        Args:
-            rows_M: Which rows; one may be changed in several ways.
-            settings: The columns, each with M values.
-
-        Shape:
-            - Output: ``(M, 1 + members)``
-        """
+        """Return the first label's log-odds of changed rows, and beside them what each member says, each calibrated."""
         found = []
-        for part in chunks_of(len(rows_M), self._step):
+        for part in chunks_of(len(rows_M), self._batch):
             both_ML = self._together_and_apart(rows_M[part], cut(settings, part))
             found.append(self._model.calibrated(both_ML)[:, :, self._labels[0]].T)
         return torch.cat(found).cpu().numpy().astype(np.float64).clip(-LARGEST, LARGEST)
@@ -166,11 +149,16 @@ class ModelResponse(Response):
 
     def to_changes(self, changes: Iterable[Change]) -> Iterator[Float64]:
         """Yield what ``to_changed`` returns for each of many changes; those of few rows are scored together."""
-        for together in _grouped(changes, self._step):
+        for together in _grouped(changes, self._batch):
             if self._terms is None or len(together) == 1:
                 yield from (self.to_changed(*change) for change in together)
             else:
                 yield from self._score_together(together)
+
+    def _answer(self, rows_M: Rows, settings: Settings) -> Float64:
+        if self._terms is None:
+            return super()._answer(rows_M, settings)
+        return self._score_together([(rows_M, settings)])[0]
 
     @torch.inference_mode()
     def _score_together(self, changes: Sequence[Change]) -> list[Float64]:

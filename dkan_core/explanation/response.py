@@ -34,6 +34,7 @@ class Response:
 
     def __init__(self, function: LogOdds, arrays: Arrays, log_odds_NL: Float64 | None = None) -> None:
         self._function = function
+        self._step = max(1, min(CHUNK_ROWS, CHUNK_CELLS // width(arrays)))
         self.arrays = arrays
         self.log_odds_NL = function(arrays) if log_odds_NL is None else log_odds_NL
 
@@ -44,16 +45,13 @@ class Response:
             rows_M: Which rows; one may be changed in several ways.
             settings: The columns, each with M values.
         """
-        step = max(1, min(CHUNK_ROWS, CHUNK_CELLS // width(self.arrays)))
-        parts = [self._answer(rows_M[part], cut(settings, part)) for part in chunks_of(len(rows_M), step)]
+        parts = [self._answer(rows_M[part], cut(settings, part)) for part in chunks_of(len(rows_M), self._step)]
         return np.concatenate(parts)
 
     def of_members(self, rows_M: Rows, settings: Settings) -> Float64:
         """Return the first label's log-odds of changed rows, and beside them what each member of an ensemble says.
 
-        Args:
-            rows_M: Which rows; one may be changed in several ways.
-            settings: The columns, each with M values.
+        The arguments are those of ``to_changed``.
 
         Shape:
             - Output: ``(M, 1 + members)``; a function has no members
@@ -65,6 +63,7 @@ class Response:
         return (self.to_changed(*change) for change in changes)
 
     def _answer(self, rows_M: Rows, settings: Settings) -> Float64:
+        """Return what ``to_changed`` does, of as many rows as are built at once."""
         return self._function(changed_rows(self.arrays, rows_M, settings))
 
 
