@@ -15,7 +15,7 @@ from dkan_core.explanation.figures.heatmaps import MapCell, cells_of, with_error
 from dkan_core.explanation.figures.importance import MAX_BARS, draw_importance
 from dkan_core.explanation.interactions import ROUNDING, PairMap
 from dkan_core.explanation.label_explanation import LabelExplanation
-from dkan_core.explanation.term_tables import TermTable
+from dkan_core.explanation.term_tables import TermTable, weighted_deviation
 from dkan_core.report.figures.canvas import HINT_LENGTH
 from dkan_core.report.figures.svg import page_element
 from dkan_core.report.templating import Card, inline_script, render_html
@@ -237,9 +237,7 @@ def effect_alone(curve: Curve) -> float:
     """Return the standard deviation over rows of what a column does by itself: the effect that its figure shows."""
     rows = np.array([point.rows for point in curve.points], dtype=np.float64)
     means = np.array([point.mean for point in curve.points])
-    if not rows.sum():
-        return 0.0
-    return float(np.sqrt(np.average(np.square(means - np.average(means, weights=rows)), weights=rows)))
+    return weighted_deviation(means, rows)
 
 
 def _map_card(pair: PairMap, drawing: Drawing) -> tuple[PairMap, list[MapCell], Card]:

@@ -128,7 +128,7 @@ def _single(
     order = sorted(range(len(bins)), key=lambda index: bins[index].position)
     return TermTable(
         columns=group.columns,
-        strength=_deviation(effect_C, weight_C),
+        strength=weighted_deviation(effect_C, weight_C),
         bins=[[bins[index] for index in order]],
         log_odds=effect_C[kept_C[order]].tolist(),
         rows=_rows(weight_C[kept_C[order]]),
@@ -149,7 +149,7 @@ def _pair(group: TermGroup, terms: AdditiveTerms, columns: Mapping[str, Column],
     effect_AB, weight_AB = (each[term.rows].reshape(term.shape) for each in (table_V, terms.weight_V))
     return TermTable(
         columns=group.columns,
-        strength=_deviation(effect_AB.ravel(), weight_AB.ravel()),
+        strength=weighted_deviation(effect_AB.ravel(), weight_AB.ravel()),
         bins=[bins for bins, _ in sides],
         log_odds=effect_AB[kept_AB].tolist(),
         rows=_rows(weight_AB[kept_AB]),
@@ -166,7 +166,8 @@ def _rows(weight_C: Float64) -> list[Any]:
     return rows
 
 
-def _deviation(effect_C: Float64, weight_C: Float64) -> float:
+def weighted_deviation(effect_C: Float64, weight_C: Float64) -> float:
+    """Return the standard deviation of effects that have weights; 0 where no weight is above 0."""
     if not weight_C.any():
         return 0.0
     mean = np.average(effect_C, weights=weight_C)
