@@ -20,7 +20,7 @@ from dkan_core.model.additive_terms import terms_of
 from dkan_core.model.decoding import score_codes
 from dkan_core.utils.arrays import Arrays, Float64
 
-# Share of a curve that the bands of ``dkan explain`` should cover.
+# Share of a curve's values, weighted by the rows, that the bands of ``dkan explain`` should cover.
 COVERAGE = 0.9
 
 CROSS = " x "

@@ -10,7 +10,7 @@ from typing import Literal
 
 import numpy as np
 
-from dkan_core.explanation.additive import AdditiveCurves
+from dkan_core.explanation.additive import COVERAGE, AdditiveCurves
 from dkan_core.explanation.columns import Column
 from dkan_core.explanation.contributions import bin_values
 from dkan_core.explanation.formulas import Formula, find_formula
@@ -22,10 +22,8 @@ from dkan_core.utils.arrays import Float64
 # Quantiles that show what most rows do. Quartiles would hide that a tenth of the rows differ, and extremes show single
 # rows.
 SPREAD = (0.1, 0.9)
-LEVEL = 0.9
-"""Share of a curve's values, weighted by the rows, that its band should cover."""
-
-HALF_WIDTHS = NormalDist().inv_cdf((1 + LEVEL) / 2)
+# Of a band, in standard errors.
+HALF_WIDTHS = NormalDist().inv_cdf((1 + COVERAGE) / 2)
 
 
 @dataclass(frozen=True, kw_only=True)
