@@ -11,7 +11,7 @@ from dkan_core.explanation.drawings import Drawings, LabelDrawings, draw_curves
 from dkan_core.explanation.explanation import Explanation
 from dkan_core.explanation.figures.curves import departing_marks
 from dkan_core.explanation.figures.drawing import Drawing, percent, short
-from dkan_core.explanation.figures.heatmaps import MapCell, cells_of, with_error
+from dkan_core.explanation.figures.heatmaps import MapCell, map_cells, with_error
 from dkan_core.explanation.figures.importance import MAX_BARS, draw_importance
 from dkan_core.explanation.interactions import ROUNDING, PairMap
 from dkan_core.explanation.label_explanation import LabelExplanation
@@ -243,7 +243,7 @@ def effect_alone(curve: Curve) -> float:
 def _map_card(pair: PairMap, drawing: Drawing) -> tuple[PairMap, list[MapCell], Card]:
     """Return a map, its cells that have rows, and its card."""
     text = "Orange raises the log-odds, blue lowers them. Dots: no row has such values."
-    cells = [cell for cell in cells_of(pair) if cell.rows]
+    cells = [cell for cell in map_cells(pair) if cell.rows]
     names = f"{pair.first.name} × {pair.second.name}"
     return pair, cells, (names, text, page_element(drawing.svg, _spoken_map(names, cells)))
 

@@ -46,7 +46,7 @@ class MapCell:
     """Standard errors, where they are known."""
 
 
-def cells_of(pair: PairMap) -> list[MapCell]:
+def map_cells(pair: PairMap) -> list[MapCell]:
     """Return the cells of a map, row by row."""
     total = max(1, sum(map(sum, pair.rows)))
     return [
@@ -134,7 +134,7 @@ def _paint(panel: Panel, values_AB: Float64, rows_AB: Array, pair: PairMap) -> N
         if not rows_AB[row, col]:
             panel.canvas.dot((corners[0] + corners[1]) / 2, (corners[2] + corners[3]) / 2, MUTED, radius=0.8)
     # Drawn last, as a browser shows the description of the topmost element.
-    for cell in cells_of(pair):
+    for cell in map_cells(pair):
         sides = [across[cell.col], across[cell.col + 1]], [down[cell.row], down[cell.row + 1]]
         (left, right), (top, bottom) = map(sorted, sides)
         panel.canvas.hint(left, top, right, bottom, describe_cell(pair, cell))
