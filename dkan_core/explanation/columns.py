@@ -27,7 +27,6 @@ from dkan_core.data.encoding.preprocessor import (
     value_codes,
 )
 from dkan_core.data.encoding.sparse import SparseFeature
-from dkan_core.errors import DataError
 from dkan_core.utils.arrays import Array, Arrays, Float64
 
 # If the model has no weights for single values, at most this many frequent values are drawn as marks: more would hide
@@ -295,16 +294,6 @@ def _even_offsets(levels_N: npt.NDArray[np.uint8]) -> Float64:
     ranks = np.arange(len(levels_N)) - starts[levels_N[order]]
     offsets_N[order] = (ranks + 0.5) / counts[levels_N[order]] - 0.5
     return offsets_N
-
-
-def refuse_sparse(preprocessor: Preprocessor) -> None:
-    """Raise DataError where a model reads lists of ids or bit vectors, which are not read back from prepared rows."""
-    if preprocessor.sparse:
-        name = preprocessor.sparse[0].name
-        raise DataError(
-            f"column {name!r} holds IDs; models with such columns are not held against others: "
-            "explain each by itself, without --against"
-        )
 
 
 def read_codes(column: Column, arrays: Arrays) -> Array:

@@ -7,9 +7,8 @@ Shape suffixes: N rows, L labels.
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +17,8 @@ import torch
 
 from dkan_core.data.labels import NOT_MEASURED
 from dkan_core.errors import DataError
-from dkan_core.explanation.columns import Column, refuse_sparse, source_columns
+from dkan_core.explanation.additive import CROSS
+from dkan_core.explanation.columns import Column, Rows, source_columns
 from dkan_core.explanation.contributions import explainer_of
 from dkan_core.explanation.explanation import Explanation
 from dkan_core.explanation.importance import Importance
@@ -47,7 +47,11 @@ def check_earlier(saved: SavedModel, earlier: SavedModel, labels: Sequence[str],
         DataError: It knows none of the labels, or one of the two reads ids.
     """
     for each in (saved, earlier):
-        refuse_sparse(each.preprocessor)
+        if each.preprocessor.sparse:
+            raise DataError(
+                f"column {each.preprocessor.sparse[0].name!r} holds IDs; models with such columns are not held against "
+                "others: explain each by itself, without --against"
+            )
     unknown = [name for name in labels if name not in earlier.config.labels]
     known = f"was trained for the labels {', '.join(earlier.config.labels)}, and has none called {', '.join(unknown)}"
     if len(unknown) == len(labels):
@@ -82,13 +86,15 @@ def compare_explanations(
             continue
         shown = [curve.name for curve in ours_found.curves]
         before = read_label(earlier, given, split=found.split, label=label, effort=quick, seed=found.seed, drawn=shown)
+        rows, mean_change = _row_shifts(saved, earlier, label, arrays, given)
         against = ExplanationComparison(
             model=where,
             only_here=only_here,
             only_there=only_there,
             importance=_shifts(ours_found.importance, before.importance, only_here, only_there),
             curves=[curve for curve in before.curves if curve.name not in only_here],
-            **_row_shifts(saved, earlier, label, arrays, given),
+            rows=rows,
+            mean_change=mean_change,
         )
         labels_found[label] = replace(ours_found, against=against)
     return replace(found, labels=labels_found)
@@ -136,7 +142,9 @@ def _shifts(
     return sorted(shifts + gone, key=lambda shift: -abs(shift.change))
 
 
-def _row_shifts(saved: SavedModel, earlier: SavedModel, label: str, arrays: Arrays, given: Arrays) -> Mapping[str, Any]:
+def _row_shifts(
+    saved: SavedModel, earlier: SavedModel, label: str, arrays: Arrays, given: Arrays
+) -> tuple[list[RowShift], float]:
     """Return the rows whose log-odds changed the most, and the mean change of all."""
     device = best_device()
     both = [(saved, arrays), (earlier, given)]
@@ -161,14 +169,14 @@ def _row_shifts(saved: SavedModel, earlier: SavedModel, label: str, arrays: Arra
         )
         for index, number in enumerate(chosen)
     ]
-    return {"rows": rows, "mean_change": float(np.abs(change_N).mean())}
+    return rows, float(np.abs(change_N).mean())
 
 
 def _reasons(
     both: Sequence[tuple[SavedModel, Arrays]],
     label: str,
     change_N: npt.NDArray[np.float64],
-    chosen: Any,
+    chosen: Rows,
     values: pa.Table,
     device: torch.device,
 ) -> list[list[ContributionShift]]:
@@ -183,7 +191,7 @@ def _reasons(
             found_NF = explainer.explain(
                 {name: array[chosen] for name, array in arrays.items() if name in ("numeric", "categorical")}
             )[:, :, 0]
-        names = [" x ".join(columns) for columns in explainer.sources]
+        names = [CROSS.join(columns) for columns in explainer.sources]
         for row, found_F in zip(added, found_NF.tolist(), strict=True):
             for name, value in zip(names, found_F, strict=True):
                 row[name] = row.get(name, 0.0) + sign * value
