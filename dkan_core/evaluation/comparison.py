@@ -19,6 +19,7 @@ from dkan_core.errors import DataError, redact
 from dkan_core.evaluation.intervals import difference_to
 from dkan_core.evaluation.labelled_rows import EvaluationData, score_rows
 from dkan_core.evaluation.metrics import METRIC_NAMES, compute_metrics
+from dkan_core.evaluation.result import Evaluation
 from dkan_core.model.model_folder import find_model
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.report.templating import digits_of, render_html
@@ -89,26 +90,14 @@ def compare(previous: str | Path, data: EvaluationData) -> Comparison:
     return Comparison(model=uri, metrics=metrics, overlap=seen, probabilities=probabilities_NL, saved=saved)
 
 
-def add_comparison(
-    metrics: dict[str, Any],
-    comparison: Comparison,
-    labels_NL: npt.NDArray[np.uint8],
-    probabilities_NL: npt.NDArray[np.float32],
-    weight_N: npt.NDArray[np.float32] | None,
-) -> None:
-    """Add to a model's metrics, from ``compute_metrics``, how it compares with the earlier model.
-
-    Args:
-        metrics: Of the model; changed in place.
-        comparison: The earlier model, on the same rows.
-        labels_NL: Labels of the rows.
-        probabilities_NL: The model's probabilities.
-        weight_N: Weights of the rows; None where all count alike.
-    """
+def add_comparison(evaluation: Evaluation, comparison: Comparison) -> None:
+    """Add to the metrics of a model how it compares with the earlier one on the same rows."""
+    metrics, ours_NL = evaluation.metrics, evaluation.probabilities
     metrics["previous_average_precision"] = comparison.metrics.get("average_precision")
     theirs_NL = comparison.probabilities
     if theirs_NL is not None:
-        found = difference_to(metrics, comparison.metrics, labels_NL, probabilities_NL, theirs_NL, weight_N)
+        labels_NL, weight_N = evaluation.labels, evaluation.weights
+        found = difference_to(metrics, comparison.metrics, labels_NL, ours_NL, theirs_NL, weight_N)
         metrics |= {DIFFERENCE: found} if found else {}
     metrics["previous_model_found"] = int(comparison.is_there)
     if comparison.why_not:

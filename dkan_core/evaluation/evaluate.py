@@ -110,7 +110,9 @@ def evaluate(
             if save_predictions:
                 _check_prediction_columns(rows.labels)
             evaluation, sample, many = _score(saved, rows, QUICK_ROWS if explain else leakage.ROWS)
-            comparison = _compare(previous, rows, evaluation) if previous else None
+            comparison = compare(previous, rows) if previous else None
+            if comparison is not None:
+                add_comparison(evaluation, comparison)
             evaluation.metrics["warnings"] = _warnings(saved, rows, evaluation, sample)
             learned = _learned(saved, rows, evaluation, sample, comparison) if explain else None
             sliced = sliced or _important_columns(saved, learned)
@@ -249,14 +251,6 @@ def _slices(
     scores_N, labels_N = evaluation.probabilities[:, index], evaluation.labels[:, index]
     found = slice_metrics(saved, data, columns, labels_N, scores_N, evaluation.weights)
     return {"slices": {"label": data.labels[index], "columns": found}} if found else {}
-
-
-def _compare(previous: str | Path, data: EvaluationData, evaluation: Evaluation) -> Comparison:
-    """Compare with the earlier model, and add the results to the metrics."""
-    comparison = compare(previous, data)
-    ours_NL, labels_NL = evaluation.probabilities, evaluation.labels
-    add_comparison(evaluation.metrics, comparison, labels_NL, ours_NL, evaluation.weights)
-    return comparison
 
 
 def _learned(
