@@ -12,7 +12,8 @@ from dkan_core.batch_scoring.parts import PartRecord, read_record
 from dkan_core.batch_scoring.plan import DONE, PLAN, Scoring, ScoringPlan, missing_files, open_plan, read_accepted
 from dkan_core.errors import ConfigError, DataError, GateError
 from dkan_core.evaluation.drift.counting import DriftCounts
-from dkan_core.evaluation.drift.measures import Drift, check_max_psi, measure_since_training
+from dkan_core.evaluation.drift.measures import Drift, check_max_psi
+from dkan_core.evaluation.drift.scored_files import measure_since_training
 from dkan_core.evaluation.drift.summary import ScoringSummary, render_drift
 from dkan_core.evaluation.metrics import compute_metrics
 from dkan_core.model.saved_model import SavedModel
@@ -127,7 +128,7 @@ def _summarize(output: SharedFolder, plan: ScoringPlan, records: list[PartRecord
         counts.merge(DriftCounts.from_schema(record.counts))
     with local_copy(f"{output.uri}/{plan.model_folder}") as folder:
         saved = SavedModel(folder)
-    drift = measure_since_training(counts, saved.preprocessor, saved.metrics)
+    drift = measure_since_training(counts, saved)
     metrics = _read_metrics(output, plan, list(saved.config.labels)) if plan.labels else None
     return _with_page(metrics, drift, files=len(plan.files))
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dkan_core.data.encoding.preprocessor import FIRST_CODE, MISSING, UNSEEN, CategoryFeature, Preprocessor
+from dkan_core.data.encoding.preprocessor import FIRST_CODE, MISSING, UNSEEN, CategoryFeature
 from dkan_core.errors import ConfigError, GateError
 from dkan_core.evaluation.drift.counting import EXAMPLES, DriftCounts, TrainingDistribution, expected_counts
 from dkan_core.utils.arrays import Float64, Int64
@@ -170,13 +170,6 @@ def measure(counts: DriftCounts, reference: TrainingDistribution) -> Drift:
         for label in reference.unknown_scores
     ]
     return Drift(rows=counts.rows, columns=tuple(sorted(columns, key=lambda column: (-(column.psi or 0), column.name))))
-
-
-def measure_since_training(counts: DriftCounts, preprocessor: Preprocessor, metrics: Mapping[str, Any]) -> Drift:
-    """Return how far counted rows are from a model's training; columns that have no drift are logged."""
-    if ids := [feature.name for feature in preprocessor.sparse]:
-        logger.warning("drift is not measured of columns of IDs: %s", ", ".join(ids))
-    return measure(counts, TrainingDistribution.from_model(preprocessor, metrics))
 
 
 def _number(name: str, kind: str, new: Int64, old: list[int] | None) -> ColumnDrift:

@@ -3,6 +3,7 @@
 Shape suffixes: N rows, L labels.
 """
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +16,7 @@ from dkan_core.data.preparation.label_columns import positive_of_columns, stored
 from dkan_core.data.source.files import find_parquet, split_sources
 from dkan_core.errors import DataError
 from dkan_core.evaluation.drift.counting import DriftCounts, TrainingDistribution, count_rows
-from dkan_core.evaluation.drift.measures import Drift, measure_since_training
+from dkan_core.evaluation.drift.measures import Drift, measure
 from dkan_core.model.model_folder import naming_swapped
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.scoring.output_columns import check_sources
@@ -23,6 +24,8 @@ from dkan_core.scoring.raw import scored_batches
 from dkan_core.utils.progress import progress
 from dkan_core.utils.storage.remote import local_copy
 from dkan_core.utils.torch_resources import best_device
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -92,6 +95,13 @@ def find_files(sources: str | Path | Sequence[str | Path]) -> list[str]:
         return find_parquet(named)
 
 
+def measure_since_training(counts: DriftCounts, saved: SavedModel) -> Drift:
+    """Return how far counted rows are from a model's training; columns that have no drift are logged."""
+    if ids := [feature.name for feature in saved.preprocessor.sparse]:
+        logger.warning("drift is not measured of columns of IDs: %s", ", ".join(ids))
+    return measure(counts, TrainingDistribution.from_model(saved.preprocessor, saved.metrics))
+
+
 def measure_files(model: str | Path, paths: Sequence[str]) -> Drift:
     """Measure the drift of files, which have been found; see ``measure_drift``."""
     with local_copy(model) as folder:
@@ -104,4 +114,4 @@ def measure_files(model: str | Path, paths: Sequence[str]) -> Drift:
         for path in paths:
             for batch, _ in counted_batches(saved, path, (), (), found):
                 advance(len(batch))
-    return measure_since_training(found.counts, saved.preprocessor, saved.metrics)
+    return measure_since_training(found.counts, saved)

@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from dkan_core.evaluation.drift.measures import LARGE, MODERATE, Drift, shown, verdict
 from dkan_core.evaluation.drift.scored_files import find_files, measure_files
-from dkan_core.evaluation.metrics import METRIC_NAMES
+from dkan_core.evaluation.metrics import METRIC_NAMES, finite_numbers
 from dkan_core.report.inline import inline_page
 from dkan_core.report.templating import render_html
 from dkan_core.utils.messages import counted
@@ -38,7 +38,7 @@ class ScoringSummary:
     def scalars(self) -> dict[str, float]:
         """Return the metrics that are defined and the largest PSI, as plain floats."""
         known = {**(self.metrics or {}), "rows": self.drift.rows, "max_psi": self.drift.max_psi}
-        return {name: float(value) for name, value in known.items() if isinstance(value, int | float)}
+        return {name: float(value) for name, value in finite_numbers(known).items()}
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plain form that is saved as JSON."""
