@@ -226,6 +226,9 @@ def test_what_cannot_be_is_refused_by_name(tmp_path: Path) -> None:
     source = write(list_table(make_ones()), tmp_path / "raw")
     with pytest.raises(DataError, match="column 'tags' holds IDs; split_by content"):
         prepare(source, tmp_path / "out", PrepareConfig(label=("y",), split_by="content"))
+    prepare(source, tmp_path / "old", CONFIG)
+    with pytest.raises(DataError, match="column 'tags' holds IDs; split_by content"):
+        prepare(source, tmp_path / "out", PrepareConfig(like=str(tmp_path / "old"), split_by="content"))
     empty = list_table(make_ones()).drop_columns("tags").append_column("tags", pa.nulls(1200, pa.list_(pa.int32())))
     with pytest.raises(DataError, match="column 'tags' holds no value"):
         prepare(write(empty, tmp_path / "empty"), tmp_path / "out", CONFIG)

@@ -23,6 +23,7 @@ from dkan_core.data.source.roles import (
     Features,
     check_not_empty,
     check_roles,
+    check_split_by_content,
     column_requirements,
     feature_columns,
     special_columns,
@@ -145,6 +146,7 @@ class ReferenceEncoding:
             features = Features(*(known + more for known, more in zip(features, added, strict=True)))
         elif others:
             logger.info("%s: columns that %s does not know are ignored: %s", where, self.uri, listed_names(others))
+        check_split_by_content(features.sparse, config, where)
         positive = positive_in(pa.schema(types), config.positive_values)
         return ColumnRoles(**features._asdict(), **special, labels=config.label, positive=positive)
 

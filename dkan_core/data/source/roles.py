@@ -91,7 +91,7 @@ def assign_roles(
     check_roles(types, config, where)
     taken = {*config.label, *config.drop, *special_columns(config).values()}
     features = feature_columns({name: kind for name, kind in types.items() if name not in taken}, where)
-    _check_split_by_content(features.sparse, config, where)
+    check_split_by_content(features.sparse, config, where)
     check_not_empty([name for name in types if name in empty and name not in taken], where)
     return ColumnRoles(
         **features._asdict(), **special_columns(config), labels=config.label, positive=config.positive_values
@@ -206,7 +206,7 @@ def feature_columns(types: dict[str, pa.DataType], where: str) -> Features:
     return Features(numeric, times, categorical, sparse)
 
 
-def _check_split_by_content(sparse: Sequence[str], config: PrepareConfig, where: str) -> None:
+def check_split_by_content(sparse: Sequence[str], config: PrepareConfig, where: str) -> None:
     """Raise DataError where rows are to be split by their content, and that holds lists of ids or bit vectors."""
     if sparse and config.splits_at_random and config.split_by == "content":
         raise DataError(f"{where}: column {sparse[0]!r} holds IDs; split_by content is for other columns: split by row")
