@@ -20,7 +20,8 @@ import torch
 from dkan_core import ConfigError, PrepareConfig, TrainConfig, prepare
 from dkan_core.config import ResolvedTrainConfig
 from dkan_core.data.format import shard_writer
-from dkan_core.data.format.integrity import Content, block_hashes
+from dkan_core.data.format.integrity import block_hashes
+from dkan_core.data.format.layout import Content
 from dkan_core.data.format.manifest import read_manifest
 from dkan_core.data.format.shard_reader import ShardReader
 from dkan_core.data.format.shard_writer import Shard, ShardWriter, record_type

@@ -12,7 +12,8 @@ from safetensors.numpy import save
 
 from dkan_core import DataError
 from dkan_core.data.format import integrity, shard_writer
-from dkan_core.data.format.integrity import BlockVerifier, Content
+from dkan_core.data.format.integrity import BlockVerifier
+from dkan_core.data.format.layout import Content
 from dkan_core.data.format.shard_reader import ShardReader
 from dkan_core.data.format.shard_writer import Shard, ShardWriter, record_type
 from dkan_core.data.hashing import splitmix64

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from dkan_core import DataError
 from dkan_core.data.format import shard_writer
-from dkan_core.data.format.integrity import Content
+from dkan_core.data.format.layout import Content
 from dkan_core.data.format.shard_reader import ShardReader
 from dkan_core.data.format.shard_writer import Shard, ShardWriter, record_type
 from dkan_core.data.hashing import splitmix64

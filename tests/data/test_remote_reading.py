@@ -14,6 +14,7 @@ from dkan_core import DataError, PrepareConfig, TrainConfig, prepare, train
 from dkan_core.config.train import TrainConfig as Settings
 from dkan_core.data.format import integrity, remote_reader, shard_writer
 from dkan_core.data.format.block_cache import Mark, read_source
+from dkan_core.data.format.layout import Content
 from dkan_core.data.format.manifest import open_prepared
 from dkan_core.data.format.remote_reader import FETCHED_BLOCKS, RemoteShardReader, open_remote
 from dkan_core.data.format.shard_reader import ShardReader
@@ -29,7 +30,7 @@ from tests.data.tables import write
 
 ROWS, BLOCK = 4000, 2048
 LAYOUT = {"numeric": ((9,), "float32"), "labels": ((1,), "uint8")}
-CONTENT = integrity.Content(layout=LAYOUT, labels=("y",))
+CONTENT = Content(layout=LAYOUT, labels=("y",))
 URI = "memory://bucket/data"
 
 

@@ -19,7 +19,7 @@ from dkan_core.data.encoding import sparse
 from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.data.encoding.sparse import SparseFeature, count_ids, fit_sparse, ids_of, longest_rows, sparse_codes
 from dkan_core.data.format import shard_writer
-from dkan_core.data.format.integrity import INDICES, OFFSETS, Content, Field
+from dkan_core.data.format.layout import INDICES, OFFSETS, Content, Field
 from dkan_core.data.format.manifest import read_manifest
 from dkan_core.data.format.shard_reader import ShardReader
 from dkan_core.data.format.sparse_rows import SparseRows

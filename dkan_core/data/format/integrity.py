@@ -7,7 +7,6 @@ block when it first reads any of it; later reads of that block cost nothing more
 import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -16,6 +15,7 @@ import numpy.typing as npt
 
 from dkan_core.config.prepare import MAX_WEIGHT
 from dkan_core.data.encoding.preprocessor import SCORE_LIMIT
+from dkan_core.data.format.layout import INDICES, OFFSETS, Content, Field
 from dkan_core.data.labels import NOT_MEASURED
 from dkan_core.errors import DataError
 from dkan_core.utils.messages import counted
@@ -27,42 +27,6 @@ BLOCK_BYTES = 1 << 20
 # and ends anywhere, so 64 KiB are fetched for it; the hashes of the parts take 512 bytes per block.
 PARTS = 64
 PART_HASH_BYTES = 8
-
-# The two arrays of sparse rows.
-OFFSETS, INDICES = "sparse_offsets", "sparse_indices"
-
-# SHA-256, because a CRC detects only accidental damage, and SHA-256 is the standard library's fastest cryptographic
-# hash on processors with SHA instructions: 1.8 GB/s a core here, BLAKE2b and SHA-512 0.8 (CRC-32 2.9).
-
-
-Layout = Mapping[str, tuple[tuple[int, ...], str]]
-"""Row shape and dtype of each array, such as ``{"numeric": ((29,), "uint8")}``."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Content:
-    """Contents of the shards of a data set, according to its manifest."""
-
-    layout: Layout
-    labels: tuple[str, ...] = ()
-    """Name of each column of the array ``labels``."""
-
-    cardinalities: tuple[tuple[str, int], ...] = ()
-    """Name of each column of the array ``categorical``, and the number of its codes."""
-
-    sparse_codes: int = 0
-    """Number of codes of all columns of lists and bit vectors."""
-
-
-@dataclass(frozen=True)
-class Field:
-    """Where an array lies in a shard."""
-
-    offset: int
-    size: int
-    row_bytes: int
-    row_shape: tuple[int, ...]
-    dtype: np.dtype[Any]
 
 
 def block_count(size: int) -> int:
@@ -88,6 +52,8 @@ def truncated(path: str | Path, offset: int) -> DataError:
     return DataError(f"{path}: is truncated at byte {offset:,}, in block {block}; prepare the data again")
 
 
+# SHA-256, because a CRC detects only accidental damage, and SHA-256 is the standard library's fastest cryptographic
+# hash on processors with SHA instructions: 1.8 GB/s a core here, BLAKE2b and SHA-512 0.8 (CRC-32 2.9).
 def block_hashes(file: BinaryIO) -> Iterator[str]:
     """Yield the SHA-256 of each block of a file."""
     while block := file.read(BLOCK_BYTES):

@@ -14,9 +14,10 @@ from pydantic import ConfigDict, Field, model_validator
 from dkan_core.config.prepare import SPLITS
 from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.data.format.download import download_file, download_shards
-from dkan_core.data.format.integrity import Content, block_count
+from dkan_core.data.format.integrity import block_count
+from dkan_core.data.format.layout import Content, array_layout
 from dkan_core.data.format.remote_reader import open_remote
-from dkan_core.data.format.shard_writer import SHARD_FILE, array_layout
+from dkan_core.data.format.shard_writer import SHARD_FILE
 from dkan_core.data.format.split_info import Count, Name, SplitInfo, WrittenSplit
 from dkan_core.data.source.files import SUFFIXES
 from dkan_core.data.source.sources import SourceFile

@@ -10,7 +10,7 @@ from ctypes import byref, c_void_p
 import numpy as np
 import numpy.typing as npt
 
-from dkan_core.data.format.integrity import Field
+from dkan_core.data.format.layout import Field
 from dkan_core.native.library import GatherArguments, native_library
 from dkan_core.utils.arrays import Arrays, Int64
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from dkan_core.data.format import integrity
 from dkan_core.data.format.block_cache import BlockCache, CachedShard, Mark, RemoteSource, create_cache
-from dkan_core.data.format.integrity import Content
+from dkan_core.data.format.layout import Content
 from dkan_core.data.format.shard_reader import ShardReader
 from dkan_core.data.format.shard_writer import Shard
 from dkan_core.data.format.verified_blocks import Block

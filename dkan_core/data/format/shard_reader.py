@@ -17,18 +17,11 @@ import numpy as np
 import numpy.typing as npt
 
 from dkan_core.data.format import integrity
-from dkan_core.data.format.integrity import (
-    INDICES,
-    OFFSETS,
-    BlockVerifier,
-    Content,
-    Field,
-    Layout,
-    read_into,
-)
+from dkan_core.data.format.integrity import BlockVerifier, read_into
+from dkan_core.data.format.layout import INDICES, OFFSETS, SPARSE, Content, Field, Layout, stored_layout
 from dkan_core.data.format.pieces import PieceCopier
 from dkan_core.data.format.shard_writer import Shard
-from dkan_core.data.format.sparse_rows import SPARSE, SparseRows, stored_layout, stored_length
+from dkan_core.data.format.sparse_rows import SparseRows, stored_length
 from dkan_core.data.format.verified_blocks import Block, VerifiedBlocks
 from dkan_core.errors import DataError
 from dkan_core.utils.arrays import Arrays, Int64

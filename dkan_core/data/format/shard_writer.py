@@ -16,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from dkan_core.data.encoding.preprocessor import Preprocessor
-from dkan_core.data.format.integrity import HashingFile, Layout
-from dkan_core.data.format.sparse_rows import SPARSE, stored_arrays, stored_layout
+from dkan_core.data.format.integrity import HashingFile
+from dkan_core.data.format.layout import SPARSE, Layout, stored_layout
+from dkan_core.data.format.sparse_rows import stored_arrays
 from dkan_core.data.format.streamed import chunks_in_order, row_layout, safetensors_header
 from dkan_core.native.library import native_library
 from dkan_core.utils.arrays import UInt64
@@ -57,23 +57,6 @@ class Shard(Schema):
 
     blocks: tuple[SHA256, ...]
     """SHA-256 of each block of ``BLOCK_BYTES``."""
-
-
-def array_layout(preprocessor: Preprocessor, labels: int, *, weighted: bool, grouped: bool) -> Layout:
-    """Return row shape and dtype of each array in a shard."""
-    layout: dict[str, tuple[tuple[int, ...], str]] = {}
-    if preprocessor.numeric:
-        layout["numeric"] = ((len(preprocessor.numeric),), preprocessor.numeric_dtype)
-    if preprocessor.coded:
-        layout["categorical"] = ((len(preprocessor.coded),), "int32")
-    if preprocessor.sparse:
-        layout[SPARSE] = ((max(1, preprocessor.row_codes),), "int32")
-    layout["labels"] = ((labels,), "uint8")
-    if weighted:
-        layout["weight"] = ((), "float32")
-    if grouped:
-        layout["group"] = ((), "uint8")
-    return layout
 
 
 def record_type(layout: Layout) -> np.dtype[Any]:

@@ -14,23 +14,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dkan_core.data.format.integrity import INDICES, OFFSETS, Field, Layout
+from dkan_core.data.format.layout import INDICES, OFFSETS, SPARSE, Field
 from dkan_core.errors import DataError
 from dkan_core.utils.arrays import Int64
-
-SPARSE = "sparse"
 
 Require = Callable[[Int64, Int64, Int64], None]
 """Verifies ranges of bytes, given the shard of each, its first byte and the one past its last."""
 
 ReadInto = Callable[[int, memoryview, int], None]
 """Fills a buffer with bytes of a shard that were verified, from an offset on."""
-
-
-def stored_layout(layout: Layout) -> Layout:
-    """Return row shape and dtype of the arrays in a shard, where two arrays replace ``sparse``."""
-    stored: dict[str, tuple[tuple[int, ...], str]] = {name: kind for name, kind in layout.items() if name != SPARSE}
-    return {**stored, OFFSETS: ((), "int64"), INDICES: ((), "int32")} if SPARSE in layout else stored
 
 
 def stored_arrays(

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from safetensors.numpy import save
 
-from dkan_core.data.format.integrity import Layout
+from dkan_core.data.format.layout import Layout
 
 # The data in the file begin at a multiple of this.
 HEADER_ALIGNMENT = 8

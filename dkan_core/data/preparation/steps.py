@@ -22,8 +22,9 @@ from dkan_core.data.encoding.histograms import hashed_shares
 from dkan_core.data.encoding.preprocessor import UNSEEN, Preprocessor
 from dkan_core.data.encoding.sparse import left_out_shares
 from dkan_core.data.encoding.value_counts import ValueCounts
+from dkan_core.data.format.layout import array_layout
 from dkan_core.data.format.manifest import FORMAT_VERSION, SPARSE_VERSION, PreparedData
-from dkan_core.data.format.shard_writer import KEY, Shard, ShardWriter, array_layout, record_type
+from dkan_core.data.format.shard_writer import KEY, Shard, ShardWriter, record_type
 from dkan_core.data.format.split_info import SplitInfo
 from dkan_core.data.hashing import salted, splitmix64
 from dkan_core.data.preparation.label_checks import check_counts
