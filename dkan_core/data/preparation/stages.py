@@ -31,7 +31,7 @@ from dkan_core.utils.storage.shared_folder import SharedFolder
 
 
 @dataclass(frozen=True, kw_only=True)
-class SurveyResult:
+class Fitted:
     """Encoding and counts from the survey of all parts."""
 
     preprocessor: Preprocessor
@@ -43,7 +43,7 @@ def fitted_file(plan: PreparationPlan) -> str:
     return f"{plan.folder}/fitted.json"
 
 
-def read_fitted(folder: SharedFolder, plan: PreparationPlan) -> SurveyResult:
+def read_fitted(folder: SharedFolder, plan: PreparationPlan) -> Fitted:
     """Read what was fitted.
 
     Raises:
@@ -57,13 +57,13 @@ def read_fitted(folder: SharedFolder, plan: PreparationPlan) -> SurveyResult:
 
 # Cached: a process may take many parts through two stages, and for wide data this is 10 MB of text.
 @lru_cache(maxsize=1)
-def _parse_fitted(text: str, where: str) -> SurveyResult:
+def _parse_fitted(text: str, where: str) -> Fitted:
     plain = parse_json(text, where)
     preprocessor = Preprocessor.from_dict(plain["preprocessor"])
-    return SurveyResult(preprocessor=preprocessor, counts=Counts.from_dict(plain["counts"]))
+    return Fitted(preprocessor=preprocessor, counts=Counts.from_dict(plain["counts"]))
 
 
-def shard_paths(plan: PreparationPlan, fitted: SurveyResult) -> list[str]:
+def shard_paths(plan: PreparationPlan, fitted: Fitted) -> list[str]:
     """Return the path of every shard in the prepared data, in the order of the manifest."""
     record = record_of(fitted.preprocessor, plan.task)
     paths = []
