@@ -147,10 +147,12 @@ class ShardWriter:
     def __init__(self, folder: Path, rows: int, record: np.dtype[Any]) -> None:
         self.folder, self.record = folder, record
         self.count = shard_count(rows, record)
+        self.rows = np.zeros(self.count, np.int64)
+        """Rows so far, of each shard."""
         folder.mkdir(parents=True)
 
-    def _path(self, index: int, suffix: str) -> Path:
-        return self.folder / f"{shard_name(index, self.count)}.{suffix}"
+    def _spill(self, index: int) -> Path:
+        return self.folder / f"{shard_name(index, self.count)}.spill"
 
     def shard_of(self, keys: UInt64) -> npt.NDArray[np.int64]:
         """Return the number of the shard that each row goes to.
@@ -167,19 +169,19 @@ class ShardWriter:
         ends = np.cumsum(counts).tolist()
         for index, (start, stop) in enumerate(itertools.pairwise([0, *ends])):
             if start < stop:
-                with self._path(index, "spill").open("ab") as file:
+                with self._spill(index).open("ab") as file:
                     file.write(records[start:stop].data)
+        self.rows += counts
 
     def spills(self) -> list[Path]:
-        """Return the spill file of each shard; one that got no row has none."""
-        return [self._path(index, "spill") for index in range(self.count)]
+        """Return the spill files, of the shards that got any row."""
+        return [self._spill(index) for index in np.flatnonzero(self.rows).tolist()]
 
     def finish(self) -> list[Shard]:
         """Sort each spill file, write its shard and describe it."""
         reader, shards = SpillReader(), []
-        for index, spill in enumerate(self.spills()):
-            if spill.exists():
-                path = self._path(index, "safetensors")
-                load = partial(reader.take, spill, self.record)
-                shards.append(write_shard(path, f"{self.folder.name}/{path.name}", load))
+        for spill in self.spills():
+            path = spill.with_suffix(".safetensors")
+            load = partial(reader.take, spill, self.record)
+            shards.append(write_shard(path, f"{self.folder.name}/{path.name}", load))
         return shards

@@ -170,7 +170,7 @@ def _remove_leftovers(folder: SharedFolder, earlier: PreparedData) -> None:
 def _publish(folder: SharedFolder, earlier: PreparedData, split: str, writer: ShardWriter) -> list[Shard]:
     """Write a split's new shards where the data are; returns them as the manifest lists them."""
     shards = []
-    for spill in filter(Path.exists, writer.spills()):
+    for spill in writer.spills():
         path = f"{split}/append-{_next_number(earlier):04d}-{spill.stem}.safetensors"
         with folder.staged(path) as file:
             shards.append(write_shard(file, path, partial(np.fromfile, spill, writer.record)))

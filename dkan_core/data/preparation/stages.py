@@ -96,20 +96,15 @@ def encode(folder: SharedFolder, plan: PreparationPlan, part: int) -> int:
     with _scratch() as scratch:
         with progress("encoding", total, "rows") as advance:
             writers, unseen = spill_rows(scratch, plan.task, fragments, fitted.preprocessor, fitted.counts, advance)
-        spills = {split: writer.spills() for split, writer in writers.items()}
-        size = record_of(fitted.preprocessor, plan.task).itemsize
-        rows = {
-            split: [path.stat().st_size // size if path.exists() else 0 for path in paths]
-            for split, paths in spills.items()
-        }
         surveyed = Counts.from_dict(folder.read_json(f"{plan.record('survey', part)}.json"))
         # The file may have changed since the survey: a row that moved to another split would be lost or occur
         # twice.
-        for split in rows:
-            check_unchanged(fragments[0].path, split, surveyed.rows[SPLITS.index(split)], sum(rows[split]))
+        for split, writer in writers.items():
+            counted = surveyed.rows[SPLITS.index(split)]
+            check_unchanged(fragments[0].path, split, counted, int(writer.rows.sum()))
         with folder.staged(f"{plan.record('encode', part)}.rows") as file:
-            _join(itertools.chain.from_iterable(spills.values()), file)
-    by_shard = list(itertools.chain.from_iterable(rows.values()))
+            _join(itertools.chain.from_iterable(writer.spills() for writer in writers.values()), file)
+    by_shard = np.concatenate([writer.rows for writer in writers.values()]).tolist()
     folder.write_json(f"{plan.record('encode', part)}.json", {"rows": by_shard, "unseen": unseen})
     return total
 
@@ -127,7 +122,7 @@ def _scratch() -> Iterator[Path]:
 def _join(files: Iterable[Path], joined: Path) -> None:
     """Append files to one file, removing each once it is appended."""
     with joined.open("wb") as target:
-        for path in filter(Path.exists, files):
+        for path in files:
             with path.open("rb") as source:
                 shutil.copyfileobj(source, target, 1 << 20)
             # Removed right away, so that the scratch disk never holds all rows twice.
