@@ -25,6 +25,8 @@ from dkan_core.utils.storage.paths import check_name, filesystem, is_remote
 
 # Suffixes that writers use: Spark, pandas and DuckDB the first, Hive and others the shorter ones.
 SUFFIXES = (".parquet", ".parq", ".pq")
+# In a path, the beginning of what a glob may match in several ways.
+WILDCARD = re.compile(r"[*?[]")
 # The first bytes of every Parquet file.
 MAGIC = b"PAR1"
 
@@ -98,8 +100,7 @@ def _prepared_hint(source: str) -> str:
 def _begin(source: str, files: Sequence[str]) -> str:
     """Return a path in the folder that a source names, cut before any wildcard, or the path of the file it names."""
     _, path = filesystem(source)
-    wildcard = re.search(r"[*?[]", path)
-    if wildcard:
+    if wildcard := WILDCARD.search(path):
         return path[: wildcard.start()]
     return path if files[0].endswith(path) else f"{path}/file"
 
@@ -127,7 +128,7 @@ def _list_source(source: str) -> list[str]:
             if source.lower().endswith(TEXTS) and not _begins_as_parquet(fs, path):
                 raise text_error(source)
             return [fs.unstrip_protocol(path) if is_remote(source) else path]
-        elif any(mark in path for mark in "*?["):
+        elif WILDCARD.search(path):
             names = _matches(fs, path, source)
         else:
             raise DataError(f"{source}: no such file or folder")
@@ -152,7 +153,7 @@ def takes_in(source: str, folder: str, names: Iterable[str]) -> bool:
     if fs.isdir(root):
         above = PurePosixPath(_without_links(fs, root))
         return any(path.is_relative_to(above) and not _is_hidden(str(path.relative_to(above))) for path in paths)
-    wildcard = re.search(r"[*?[]", root)
+    wildcard = WILDCARD.search(root)
     if wildcard is None or fs.exists(root):
         return False
     begin = root[: wildcard.start()].rpartition("/")[0]
