@@ -348,6 +348,15 @@ def test_shard_that_is_shortened_later_is_named(shards: list[Shard], tmp_path: P
             list(all_batches(remote, 1000))
 
 
+def test_shard_that_is_removed_later_is_named_though_others_are_fetched_with_it(
+    shards: list[Shard], tmp_path: Path
+) -> None:
+    with opened(shards, tmp_path / "cache") as remote:
+        fsspec.filesystem("memory").rm_file(f"/bucket/data/{shards[1].path}")
+        with pytest.raises(DataError, match=f"{URI}/{shards[1].path}: cannot be read"):
+            remote.gather([(0, ROWS)])
+
+
 def test_local_data_cannot_be_remote(prepared: Path) -> None:
     with (
         pytest.raises(ConfigError, match=f"data_in remote: {prepared} is on this machine"),

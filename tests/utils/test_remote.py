@@ -15,7 +15,7 @@ from dkan_core.utils.storage import failures
 from dkan_core.utils.storage.failures import readable
 from dkan_core.utils.storage.outputs import PARTIAL, check_contents
 from dkan_core.utils.storage.paths import filesystem
-from dkan_core.utils.storage.remote import download_folder, replace_remote
+from dkan_core.utils.storage.remote import download_folder, local_copy, replace_remote
 from dkan_core.utils.storage.shared_folder import SharedFolder
 
 NAMES = ("shards", "page.html", "last.json")
@@ -114,6 +114,28 @@ def test_download_takes_the_names_that_are_asked_for(tmp_path: Path, memory: Abs
     with pytest.raises(DataError, match=r"names a file outside of it: 'model/../../stolen'"):
         download_folder("memory://bucket/out", tmp_path / "there", ("model",))
     assert not (tmp_path / "stolen").exists()
+
+
+def test_file_that_cannot_be_copied_is_named(
+    tmp_path: Path, memory: AbstractFileSystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*args: Any, **options: Any) -> None:
+        raise PermissionError("Access Denied")
+
+    memory.pipe_file("/bucket/model/config.json", b"{}")
+    monkeypatch.setattr(type(memory), "get_file", refuse)
+    with pytest.raises(UnreadableError, match=r"memory://bucket/model/config\.json: cannot be read \(Access Denied\)"):
+        download_folder("memory://bucket/model", tmp_path / "here")
+    monkeypatch.setattr(type(memory), "put_file", refuse)
+    with pytest.raises(OutputError, match=r"memory://bucket/out/shards/a: cannot be written \(Access Denied\)"):
+        replace_remote(write_result(tmp_path / "new", "new", "a"), "memory://bucket/out", NAMES)
+
+
+def test_error_in_the_copy_of_a_folder_names_the_folder_that_it_is_of(memory: AbstractFileSystem) -> None:
+    memory.pipe_file("/bucket/model/config.json", b"{}")
+    named = r"^memory://bucket/model/config\.json: is damaged$"
+    with pytest.raises(DataError, match=named), local_copy("memory://bucket/model") as folder:
+        raise DataError(f"{folder}/config.json: is damaged")
 
 
 @pytest.mark.parametrize("slash", ["", "/"])

@@ -90,13 +90,20 @@ def fetch_ranges(names: Sequence[str], starts: Sequence[int], stops: Sequence[in
         return []
     fs, _ = filesystem(names[0])
     with readable(names[0]):
-        found: list[bytes] = fs.cat_ranges(
-            [filesystem(name)[1] for name in names], list(starts), list(stops), on_error="raise"
+        found: list[bytes | Exception] = fs.cat_ranges(
+            [filesystem(name)[1] for name in names], list(starts), list(stops), on_error="return"
         )
-    for name, start, stop, content in zip(names, starts, stops, found, strict=True):
-        if len(content) != stop - start:
-            raise integrity.truncated(name, start + len(content))
-    return found
+    return [_whole(*each) for each in zip(names, starts, stops, found, strict=True)]
+
+
+def _whole(name: str, start: int, stop: int, content: bytes | Exception) -> bytes:
+    """Return what was fetched of a file; raise what failed, or a DataError where it is too short."""
+    if isinstance(content, Exception):
+        with readable(name):
+            raise content
+    if len(content) != stop - start:
+        raise integrity.truncated(name, start + len(content))
+    return content
 
 
 class RemoteShardReader(ShardReader):

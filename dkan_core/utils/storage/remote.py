@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from dkan_core.errors import DataError
+from dkan_core.errors import DataError, DkanError, redact
 from dkan_core.utils.storage.failures import readable, writable
 from dkan_core.utils.storage.listing import files_below
 from dkan_core.utils.storage.outputs import PARTIAL
@@ -27,7 +27,16 @@ def local_copy(uri: str | Path) -> Iterator[Path]:
         return
     with scratch_folder() as folder:
         download_folder(uri, folder)
-        yield folder
+        try:
+            yield folder
+        except DkanError as error:
+            # The copy is gone when the message is read.
+            error.args = tuple(_naming(uri, folder, each) for each in error.args)
+            raise
+
+
+def _naming(uri: str | Path, folder: Path, detail: object) -> object:
+    return detail.replace(str(folder), redact(str(uri).rstrip("/"))) if isinstance(detail, str) else detail
 
 
 def download_folder(uri: str | Path, folder: Path, names: Sequence[str] | None = None) -> None:
@@ -52,7 +61,8 @@ def download_folder(uri: str | Path, folder: Path, names: Sequence[str] | None =
             target = path_inside(folder, key, uri)
             if names is None or key.split("/")[0] in names:
                 target.parent.mkdir(parents=True, exist_ok=True)
-                fs.get_file(path, str(target))
+                with readable(f"{str(uri).rstrip('/')}/{key}"):
+                    fs.get_file(path, str(target))
 
 
 def _key_below(name: str, root: str, uri: str | Path) -> str:
@@ -75,8 +85,8 @@ def upload_folder(folder: Path, uri: str, *, last: str) -> None:
         OutputError: ``uri`` cannot be written.
     """
     fs, root = filesystem(uri)
-    with writable(uri):
-        for name in sorted(_files_in(folder), key=lambda name: name == last):
+    for name in sorted(_files_in(folder), key=lambda name: name == last):
+        with writable(f"{uri.rstrip('/')}/{name}"):
             put_file(fs, folder / name, f"{root}/{name}")
 
 
