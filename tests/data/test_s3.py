@@ -105,6 +105,19 @@ def test_what_a_killed_upload_left_is_replaced(s3: str, uploaded: str) -> None:
     assert "train/00000-of-00009.safetensors" not in listing(f"{s3}/out")
 
 
+def test_what_a_killed_replacement_left_is_removed(s3: str, uploaded: str) -> None:
+    fs = fsspec.filesystem("s3")
+    for name in (
+        ".partial/manifest.json",
+        ".partial/train/00000-of-00001.safetensors",
+        "train/00000-of-00009.safetensors",
+    ):
+        fs.pipe_file(f"{s3}/out/{name}", b"whole")
+    prepare(uploaded, f"{s3}/out", CONFIG)
+    assert "manifest.json" in listing(f"{s3}/out")
+    assert not any(name.startswith(".partial") for name in listing(f"{s3}/out"))
+
+
 def add_markers(*folders: str) -> None:
     """Make the empty objects by which consoles create folders."""
     for folder in folders:

@@ -115,6 +115,7 @@ def replace_remote(folder: Path, uri: str, names: Sequence[str]) -> None:
             return
         mark = f"{root}/{PARTIAL}"
         fs.pipe_file(mark, b"", **limit)
+        _remove_files(fs, mark, {mark})  # of a replacement that was killed: it may be as large as the result
         _remove_remote(fs, root, reversed(names))
         try:
             upload_folder(folder, uri, last=last)
