@@ -3,6 +3,7 @@
 import errno
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from dkan_core.utils.storage.outputs import PARTIAL, check_contents
 from dkan_core.utils.storage.paths import filesystem
 from dkan_core.utils.storage.remote import download_folder, local_copy, replace_remote
 from dkan_core.utils.storage.shared_folder import SharedFolder
+from dkan_core.utils.storage.staging import staged_folder
 
 NAMES = ("shards", "page.html", "last.json")
 
@@ -76,6 +78,21 @@ def test_failed_upload_leaves_what_was_there(
     assert len(sent) == 2
     assert content(memory) == before
     assert not any(PARTIAL in path for path in memory.find("/bucket"))
+
+
+def test_folder_that_cannot_be_written_is_named_before_the_work_for_it(
+    memory: AbstractFileSystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*args: Any, **options: Any) -> None:
+        raise PermissionError("Access Denied")
+
+    with suppress(InterruptedError), staged_folder("memory://bucket/out", names=NAMES, overwrite=False):
+        assert not content(memory)
+        raise InterruptedError
+    monkeypatch.setattr(type(memory), "pipe_file", refuse)
+    denied = pytest.raises(OutputError, match=r"memory://bucket/out: cannot be written \(Access Denied\)")
+    with denied, staged_folder("memory://bucket/out", names=NAMES, overwrite=False):
+        pytest.fail("the work has begun")
 
 
 @pytest.mark.parametrize("name", ["../victim", "day=1/../../victim", "/victim", "."])

@@ -73,6 +73,20 @@ def _key_below(name: str, root: str, uri: str | Path) -> str:
     return name[len(root) :].removeprefix("/") if root else name
 
 
+def check_writable(uri: str) -> None:
+    """Raise OutputError unless files can be written to a remote folder and removed from it.
+
+    Otherwise a command would only fail at its end, which may be hours later.
+    """
+    fs, root = filesystem(uri)
+    mark, limit = f"{root.rstrip('/')}/{PARTIAL}", time_limit(fs)
+    with writable(uri):
+        fs.invalidate_cache()
+        if not fs.exists(mark, **limit):  # another command's, or of one that was killed
+            fs.pipe_file(mark, b"", **limit)
+            fs.rm_file(mark, **limit)
+
+
 def upload_folder(folder: Path, uri: str, *, last: str) -> None:
     """Copy a local folder's files to a remote one, ``last`` after the rest.
 

@@ -20,7 +20,7 @@ from dkan_core.utils.storage.outputs import (
     foreign_contents,
 )
 from dkan_core.utils.storage.paths import filesystem, is_remote, local_path
-from dkan_core.utils.storage.remote import replace_remote
+from dkan_core.utils.storage.remote import check_writable, replace_remote
 from dkan_core.utils.storage.replacement import (
     COMPLETE,
     MOVING,
@@ -48,6 +48,7 @@ def staged_folder(
     """
     _check_staged(out, names, contents, overwrite)
     if is_remote(out):
+        check_writable(str(out))
         with scratch_folder() as folder:
             yield folder
             check_contents(out, contents)
