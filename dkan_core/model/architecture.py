@@ -151,11 +151,9 @@ class ModelConfig(Schema):
         if self.blended is not None:
             if self.model != "auto":
                 raise ValueError(f"blended: must not be there for model {self.model}")
-            # A second model of the same rows, with checks of its own.
-            blend = self.blended
-            if blend.ids and not self.sparse:
+            if self.blended.ids and not self.sparse:
                 raise ValueError("blended.ids: there must be a sparse column")
-            blended_config(self, coded=blend.coded, additive=blend.additive, ids=blend.ids)
+            _ = self.partner  # a second model of the same rows, with checks of its own
         return self
 
     def _check_ignored(self) -> None:
@@ -181,6 +179,14 @@ class ModelConfig(Schema):
         odd = {each.feature for each in shape.binned} - coded - {*range(self.num_numeric)}
         if odd:
             raise ValueError(f"additive.binned: {min(odd)} is no feature with a term")
+
+    @property
+    def partner(self) -> "ModelConfig | None":
+        """Architecture of the additive model that the network is blended with."""
+        blend = self.blended
+        if blend is None:
+            return None
+        return blended_config(self, coded=blend.coded, additive=blend.additive, ids=blend.ids)
 
     @property
     def widths(self) -> list[int]:

@@ -15,7 +15,7 @@ from torch import Tensor
 from dkan_core.data.encoding.preprocessor import SCORE_LIMIT, STEPS
 from dkan_core.model.additive import AdditiveFastKAN
 from dkan_core.model.additive_shape import SCORE_CODES, Blend
-from dkan_core.model.architecture import ModelConfig, blended_config
+from dkan_core.model.architecture import ModelConfig
 from dkan_core.model.decoding import score_codes
 from dkan_core.model.ensemble import mean_log_odds
 from dkan_core.model.random_state import random_state
@@ -34,10 +34,8 @@ class BlendedFastKAN(TabularFastKAN):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
-        assert config.blended is not None, "a network by itself is a TabularFastKAN"
-        blend = config.blended
-        of_terms = blended_config(config, coded=blend.coded, additive=blend.additive, ids=blend.ids)
-        self.additive = AdditiveFastKAN(of_terms)
+        assert config.partner is not None, "a network by itself is a TabularFastKAN"
+        self.additive = AdditiveFastKAN(config.partner)
         self.network_width = self.first_width
         self.first_width += self.additive.first_width
 

@@ -10,7 +10,6 @@ from dkan_core.model.architecture import (
     MAX_ONE_HOT_CODES,
     ModelConfig,
     additive_layout,
-    blended_config,
     curve_functions,
     embedding_width,
     sparse_rows,
@@ -30,11 +29,7 @@ def count_parameters(config: ModelConfig) -> int:
         rows = additive_layout(config).size if config.additive.form == "tables" else 0
         return count_trained(config) + rows + 2 * len(config.labels)
     layers = len(config.hidden) + (_basis_inputs(config) > 0)
-    blend = config.blended
-    blended = 0
-    if blend is not None:
-        of_terms = blended_config(config, coded=blend.coded, additive=blend.additive, ids=blend.ids)
-        blended = count_parameters(of_terms)
+    blended = 0 if config.partner is None else count_parameters(config.partner)
     return count_trained(config) + layers * config.num_centers + 2 * len(config.labels) + blended
 
 
