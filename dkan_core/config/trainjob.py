@@ -153,7 +153,8 @@ class NodesConfig:
     def _json(self, name: str, empty: Any) -> Any:
         value = getattr(self, name)
         try:
-            return (json.loads(value or "null") if isinstance(value, str) else value) or empty
+            found = json.loads(value or "null") if isinstance(value, str) else value
+            return empty if found is None else found
         except RecursionError:
             raise ConfigError(f"{name} must be JSON, got text that is nested too deeply to be read") from None
         except ValueError as error:
