@@ -116,8 +116,10 @@ def check_sources(
 
 def _passed_type(name: str, kind: pa.DataType, earlier: pa.DataType, path: str, first: str) -> pa.DataType:
     """Return a type for a column to pass through that holds its values in a file and in earlier files."""
-    if earlier == pa.null() or kind in (earlier, pa.null()):
-        return kind if earlier == pa.null() else earlier
+    if earlier == pa.null():
+        return kind
+    if kind in (earlier, pa.null()):
+        return earlier
     if any(map(pa.types.is_decimal, (earlier, kind))):
         raise DataError(f"{path}: column {name!r} is {kind}; in earlier files it is {earlier}")
     return common_type(name, kind, earlier, path, first, zone="UTC")
