@@ -284,14 +284,13 @@ def _check_indexes(name: str, values: Sequence[Any], end: int | None = None) -> 
 def features_of(preprocessor: Preprocessor, model: str) -> dict[str, Any]:
     """Return the fields of an architecture that follow from the encoding."""
     binary = [index for index, feature in enumerate(preprocessor.numeric) if len(feature.knots) <= MAX_BINARY_KNOTS]
+    categories = [index for index, feature in enumerate(preprocessor.coded) if feature.kind == "category"]
     return {
         "num_numeric": len(preprocessor.numeric),
         "binary": () if model == "fastkan" else tuple(binary),
         "cardinalities": tuple(feature.cardinality for feature in preprocessor.coded),
         "sparse": tuple(SparseGroup(codes=feature.size, ones=feature.ones) for feature in preprocessor.sparse),
-        "embedded": ()
-        if model == "additive"
-        else tuple(index for index, feature in enumerate(preprocessor.coded) if feature.kind == "category"),
+        "embedded": () if model == "additive" else tuple(categories),
     }
 
 
