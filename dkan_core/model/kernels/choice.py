@@ -181,8 +181,6 @@ _chosen: dict[Case, Name] = {}
 
 def radial_linear(x_BI: Tensor, weight_OK: Tensor, centers_G: Tensor, width: float) -> Tensor:
     """Return the same as ``eager.radial_linear``, by the candidate that is the best for such a batch."""
-    if not weight_OK.is_cuda:
-        return recompute.radial_linear(x_BI, weight_OK, centers_G, width)
     shape = (*weight_OK.shape[:-2], x_BI.shape[-1], weight_OK.shape[-2], len(centers_G))
     name = name_of_best(RADIAL_LINEAR, shape, (x_BI,), (weight_OK,), (centers_G, width))
     if name is None:
