@@ -134,18 +134,18 @@ class ModelResponse(Response):
         """Return the first label's log-odds of changed rows, and beside them what each member says, each calibrated."""
         found = []
         for part in chunks_of(len(rows_M), self._batch):
-            both_ML = self._together_and_apart(rows_M[part], cut(settings, part))
+            both_ML = self._mean_and_member_logits(rows_M[part], cut(settings, part))
             found.append(self._model.calibrated(both_ML)[:, :, self._labels[0]].T)
         return torch.cat(found).cpu().numpy().astype(np.float64).clip(-LARGEST, LARGEST)
 
-    def _together_and_apart(self, rows_M: Rows, settings: Settings) -> Tensor:
-        """Return the log-odds of changed rows before calibration, ``(1 + members, M, L)``, all members' first."""
+    def _mean_and_member_logits(self, rows_M: Rows, settings: Settings) -> Tensor:
+        """Return the uncalibrated log-odds of changed rows ``(1 + members, M, L)``: the mean, then each member's."""
         if isinstance(self._model, TabularFastKAN):
-            together_ML, apart = self._model.together_and_apart(self._changed_first(rows_M, settings))
+            mean_ML, members = self._model.mean_and_member_logits(self._changed_first(rows_M, settings))
         else:
-            apart = self._with_members.member_logits(*self._stored(changed_rows(self.arrays, rows_M, settings)))
-            together_ML = apart.mean(dim=0)
-        return torch.cat([together_ML.unsqueeze(0), apart])
+            members = self._with_members.member_logits(*self._stored(changed_rows(self.arrays, rows_M, settings)))
+            mean_ML = members.mean(dim=0)
+        return torch.cat([mean_ML.unsqueeze(0), members])
 
     def to_changes(self, changes: Iterable[Change]) -> Iterator[Float64]:
         """Yield what ``to_changed`` returns for each of many changes; those of few rows are scored together."""

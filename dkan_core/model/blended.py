@@ -82,17 +82,17 @@ class BlendedFastKAN(TabularFastKAN):
         ids = None if self.additive.ids is None else sparse
         return torch.cat([network_BH, self.additive.first_output(numeric, categorical, sparse=ids)], dim=1)
 
-    def together_and_apart(self, first_BH: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the log-odds ``(B, L)`` before calibration, and each member's ``(M, B, L)``, every one blended."""
+    def mean_and_member_logits(self, first_BH: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the log-odds of the members' mean ``(B, L)`` and of each member ``(M, B, L)``, each blended."""
         network_BH, terms_BL = first_BH.tensor_split([self.network_width], dim=1)
         logits_MBL, additive_BL = super().logits_of(network_BH), terms_BL + self.additive.bias
-        together_BL = weighted_mean(mean_log_odds(logits_MBL), additive_BL, self.additive_weight)
-        return together_BL, weighted_mean(logits_MBL, additive_BL, self.additive_weight)
+        mean_BL = weighted_mean(mean_log_odds(logits_MBL), additive_BL, self.additive_weight)
+        return mean_BL, weighted_mean(logits_MBL, additive_BL, self.additive_weight)
 
     def logits_of(self, first_BH: Tensor, dropout_key_B: Tensor | None = None) -> Tensor:
         """Return the log-odds ``(M, B, L)`` of each member's blend, given the first layer's output ``(B, Z)``."""
         assert dropout_key_B is None, "a blend is not trained"
-        return self.together_and_apart(first_BH)[1]
+        return self.mean_and_member_logits(first_BH)[1]
 
     @torch.no_grad()
     def term_slopes(self, numeric_BF: Tensor) -> Tensor:

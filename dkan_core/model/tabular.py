@@ -89,10 +89,10 @@ class TabularFastKAN(TabularModel):
         return self.first_layer is None or self.first_layer.layernorm is None
 
     def log_odds_of(self, first_BH: Tensor) -> Tensor:
-        return self.calibrated(self.together_and_apart(first_BH)[0])
+        return self.calibrated(self.mean_and_member_logits(first_BH)[0])
 
-    def together_and_apart(self, first_BH: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the log-odds ``(B, L)`` before calibration, and beside them each member's ``(M, B, L)``."""
+    def mean_and_member_logits(self, first_BH: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the log-odds of the members' mean ``(B, L)`` and of each member ``(M, B, L)``, before calibration."""
         logits_MBL = self.logits_of(first_BH)
         return mean_log_odds(logits_MBL), logits_MBL
 
