@@ -128,7 +128,7 @@ class InputEncoder(nn.Module):
         self.indicators = None
         if config.one_hot_groups or config.missing:
             self.indicators = OneHotWeights(config.cardinalities, config.one_hot_groups, config.missing, first_width)
-        self.groups = config.sparse
+        self.sparse_groups = config.sparse
         self.sparse = SparseWeights(sparse_rows(config), first_width) if config.sparse else None
         self.register_buffer("byte_scores", decode_scores(torch.arange(256).byte()[None])[0], persistent=False)
         layout = InputLayout(curved, self._columns, [] if self.indicators is None else self.indicators.groups())
@@ -140,10 +140,10 @@ class InputEncoder(nn.Module):
         tables = {f"embeddings.{index}.weight": [self.cardinalities[i]] for index, i in enumerate(self.embedded)}
         if self.indicators is not None:
             tables["indicators.weight"] = self.indicators.sizes
-        if self.groups:
+        if self.sparse_groups:
             # The first column includes the vector for no code.
-            sizes = [group.codes for group in self.groups]
-            tables["sparse.weight"] = [1 + sizes[0], *sizes[1:]]
+            first, *others = (group.codes for group in self.sparse_groups)
+            tables["sparse.weight"] = [1 + first, *others]
         return tables
 
     def forward(

@@ -172,7 +172,7 @@ class FirstLayerTerms:
             indices_M = group.indices(lambda feature: arrays["categorical"][:, feature])
             term_MH = self._one_hot_term(torch.from_numpy(indices_M).to(device))
             yield [("categorical", feature) for feature, _ in group.columns], term_MH
-        for feature, own_MS in _own_codes(self._encoder.groups, arrays):
+        for feature, own_MS in _own_codes(self._encoder.sparse_groups, arrays):
             assert self._encoder.sparse is not None
             yield [feature], self._encoder.sparse(torch.from_numpy(own_MS).to(device))
 
