@@ -19,6 +19,7 @@ DATE = "{date}"
 DATED = ("data_uri", "output_uri", "publish_uri", "registered_version", "serving_uri")
 # Training fills in {run} in these.
 OF_RUN = ("checkpoint_uri", "run_uri")
+# {{date}} is another one than {date}.
 PLACEHOLDER = re.compile(r"\{+[^{}]*\}+")
 
 # Schemes of URIs that need no bucket or host.
@@ -67,8 +68,8 @@ def resolve_uris(form: Mapping[str, Any], volume_path: str = "") -> tuple[str, .
         Those of ``DATED``, as ``fill_dates`` returns them.
 
     Raises:
-        ConfigError: A path is inside this pod, a scheme is unknown, a URI cannot be written or may have no date, or two
-            URIs are the same.
+        ConfigError: A path is inside this pod, a URI is malformed, of an unknown scheme, not to be written or the same
+            as another one, or a placeholder is not filled in there.
     """
     if fault := find_invalid_uri(form):
         raise ConfigError(fault)
@@ -98,9 +99,9 @@ def _unknown_placeholder(form: Mapping[str, Any]) -> str:
 serving_uri"
     """
     for name in (*READ, *WRITTEN, *DATED, "registered_name"):
-        known = {DATE} if name in DATED else {"{run}"} if name in OF_RUN else {}
+        known = DATE if name in DATED else "{run}" if name in OF_RUN else ""
         for found in PLACEHOLDER.findall(form.get(name) or ""):
-            if found not in known:
+            if found != known:
                 what = "a date" if found == DATE else found
                 return f"parameter {name!r} cannot have {what}; {DATE} may be in {', '.join(DATED)}"
     return ""
