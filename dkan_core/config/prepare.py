@@ -74,20 +74,20 @@ class PrepareConfig:
         if not self.label and self.like is None:
             raise ConfigError("label: name at least one label column")
         deciding = {"split_column": self.split_column, "split_by_time": self.split_by_time}
-        given = {setting: column for setting, column in deciding.items() if column is not None}
+        given = {role: column for role, column in deciding.items() if column is not None}
         repeated = [name for name in self.label if self.label.count(name) > 1]
         if repeated:
             raise ConfigError(f"label {repeated[0]!r} is named twice; name each label once")
         single = {**given, "group": self.group, "weight": self.weight}
         named = {"label": self.label, "drop": self.drop, "categorical": self.categorical}
-        named |= {setting: (name,) for setting, name in single.items() if name is not None}
+        named |= {role: (name,) for role, name in single.items() if name is not None}
         for name in sorted({name for names in named.values() for name in names}):
-            role, *others = [setting for setting, names in named.items() if name in names]
+            role, *others = [each for each, names in named.items() if name in names]
             if others:
                 raise ConfigError(f"column {name!r} has two roles, {role} and {others[0]}; a column can have only one")
         if len(given) > 1:
-            (setting, column), (other, removed) = list(given.items())[:2]
-            raise ConfigError(f"{setting} {column!r} already determines the splits; remove {other} {removed!r}")
+            (role, column), (other, removed) = given.items()
+            raise ConfigError(f"{role} {column!r} already determines the splits; remove {other} {removed!r}")
         given |= {} if self.group is None else {"group": self.group}
         if self.split_by == "content" and given:
             column = next(iter(given.values()))
