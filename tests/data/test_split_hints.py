@@ -5,10 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from dkan_core import PrepareConfig, prepare
 from dkan_core.data.format.manifest import read_manifest
+from dkan_core.data.preparation.task import find_task
 from tests.data.stages import run
 from tests.data.tables import make_rows, write
 
@@ -68,3 +70,6 @@ def test_nothing_is_said_where_a_column_decides_and_parts_find_the_same(tmp_path
     at_random = PrepareConfig(label=("y",), drop=("row",))
     assert run(paths, tmp_path / "parts", at_random, 2) == prepare(paths, tmp_path / "whole", at_random)
     assert read_manifest(tmp_path / "parts").split_hints == {"group": "customer_id"}
+    # The first file of a job with many writers may have no rows.
+    pq.write_table(table.slice(0, 0), tmp_path / "raw/empty.parquet")
+    assert find_task(tmp_path / "raw", at_random)[0].hints == {"group": "customer_id"}

@@ -109,7 +109,7 @@ def find_task(
     hints = {}
     if config.splits_at_random:
         taken = {*config.label, *filter(None, [config.weight]), *found.partial}
-        hints = find_split_hints(types, taken, files[0].path)
+        hints = find_split_hints(types, taken, next(file.path for file in files if file.rows))
     folders = found.folders
     if reference is None:
         roles = assign_roles(types, config, where, found.empty)

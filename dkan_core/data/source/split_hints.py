@@ -35,7 +35,7 @@ def find_split_hints(types: Mapping[str, pa.DataType], taken: set[str], path: st
     Args:
         types: Type of each column.
         taken: Columns that are no candidates, such as labels.
-        path: A file of them.
+        path: A file with rows.
     """
     free = {name: kind for name, kind in types.items() if name not in taken}
     typed = [name for name, kind in free.items() if is_time(kind) and not OTHER_TIMES.search(_plain(name))]
