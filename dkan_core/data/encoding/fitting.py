@@ -322,7 +322,7 @@ def _fit_category(
         )
     ordered = repeated.sort_by([("rows", "descending"), ("value", "ascending")])
     kept = ordered["value"].slice(0, max_categories or MAX_VOCABULARY).to_pylist()
-    buckets = hash_buckets(max_categories) if max_categories is not None and len(values) > max_categories else 0
+    buckets = _hash_buckets(max_categories) if max_categories is not None and len(values) > max_categories else 0
     return CategoryFeature(name=name, vocabulary=kept, buckets=buckets)
 
 
@@ -348,16 +348,16 @@ def full_vocabularies(encoding: Preprocessor) -> list[str]:
 def _fit_sparse(
     ids: pa.Table, column: pa.ChunkedArray | pa.Array, name: str, where: str, max_categories: int | None
 ) -> SparseFeature:
-    feature = fit_sparse(column, name, where, ids, max_categories, hash_buckets(max_categories or MAX_IDS))
+    feature = fit_sparse(column, name, where, ids, max_categories, _hash_buckets(max_categories or MAX_IDS))
     if feature is None:
         raise _no_value(name, len(column))
     return feature
 
 
-def hash_buckets(max_categories: int) -> int:
+def _hash_buckets(max_categories: int) -> int:
     """Return how many codes the values share that have none of their own: a quarter as many as have one.
 
-    >>> [hash_buckets(count) for count in (1, 100, 50_000)]
+    >>> [_hash_buckets(count) for count in (1, 100, 50_000)]
     [1, 25, 256]
     """
     return min(MAX_BUCKETS, max(1, max_categories // 4))

@@ -187,7 +187,7 @@ def slice_of_rank(rows: int, step: int, config: ResolvedTrainConfig, rank: int) 
     return slice_of(rows, step, batch_size=config.batch_size, rank=copy, workers=copies, weights=config.slice_weights)
 
 
-def largest_slice(rows: int, config: ResolvedTrainConfig, rank: int) -> int:
+def _largest_slice(rows: int, config: ResolvedTrainConfig, rank: int) -> int:
     """Return an upper bound of the rows in a slice of a rank; ``rows`` are those of the split."""
     start, stop = slice_of_rank(rows, 0, config, rank)
     # Rounding may give a slice of the smaller last batch one row more than its share.
@@ -269,7 +269,7 @@ class SliceBatches:
         return batch
 
     def _new_ring(self) -> BatchRing:
-        rows = largest_slice(self.reader.rows, self.config, self.rank)
+        rows = _largest_slice(self.reader.rows, self.config, self.rank)
         # One buffer is with the caller while the others are filled.
         buffers = [batch_buffers(self.reader, rows) for _ in range(1 + PREFETCH)]
         return BatchRing([self.copies.pin(arrays) for arrays in buffers] if self.copies else buffers)

@@ -180,7 +180,7 @@ def spill_rows(
         records = room[: len(keys)]
         _encode_records(batch, keys, order, encoder, task, records)
         if task.encoding is not None:
-            unseen.update(count_unseen(records, preprocessor))
+            unseen.update(_count_unseen(records, preprocessor))
         by_shard = np.bincount(bucket, minlength=total_shards)
         for writer in writers.values():
             own = int(by_shard[: writer.count].sum())
@@ -204,12 +204,12 @@ def _encode_records(
     records[KEY] = keys[order]
     records["labels"] = stored_labels(batch.rows, task.roles.labels)[order]
     if task.roles.weight is not None:
-        records["weight"] = weight_values(batch.rows, task.roles.weight)[order]
+        records["weight"] = _weight_values(batch.rows, task.roles.weight)[order]
     if task.grouped:
         records["group"] = group_numbers(batch.rows, task.config, task.bounds, batch.path)[order]
 
 
-def count_unseen(records: npt.NDArray[Any], preprocessor: Preprocessor) -> dict[str, int]:
+def _count_unseen(records: npt.NDArray[Any], preprocessor: Preprocessor) -> dict[str, int]:
     """Return how many rows of each category column hold a value that the encoding does not know."""
     return {
         feature.name: int(np.count_nonzero(records["categorical"][:, index] == UNSEEN))
@@ -230,7 +230,7 @@ def log_unseen(unseen: Mapping[str, int], rows: int) -> None:
             )
 
 
-def weight_values(batch: pa.RecordBatch, name: str) -> npt.NDArray[np.float32]:
+def _weight_values(batch: pa.RecordBatch, name: str) -> npt.NDArray[np.float32]:
     """Return a column of weights as they are stored.
 
     Shape:

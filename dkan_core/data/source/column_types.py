@@ -189,7 +189,7 @@ def common_type(
         DataError: There is none.
     """
     differs = f"{path}: column {name!r} is {kind}; in {first} it is {earlier}"
-    if is_zoned(kind) and is_zoned(earlier) and kind.tz != earlier.tz:
+    if _is_zoned(kind) and _is_zoned(earlier) and kind.tz != earlier.tz:
         if zone is None:
             raise DataError(
                 f"{differs}; convert both to one time zone: month, day, weekday and hour are features, and depend on it"
@@ -215,7 +215,7 @@ def common_type(
     raise DataError(f"{differs}; write all files with one type{read}")
 
 
-def is_zoned(kind: pa.DataType) -> bool:
+def _is_zoned(kind: pa.DataType) -> bool:
     """Return whether a column of this type holds times with a time zone."""
     return bool(pa.types.is_timestamp(kind)) and kind.tz is not None
 

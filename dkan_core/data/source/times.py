@@ -53,7 +53,7 @@ def is_duration(kind: pa.DataType) -> bool:
     return bool(pa.types.is_duration(kind) or pa.types.is_time(kind))
 
 
-def zone_of(kind: pa.DataType) -> str | None:
+def _zone_of(kind: pa.DataType) -> str | None:
     """Return the time zone of a column of dates or times."""
     return kind.tz if pa.types.is_timestamp(kind) else None
 
@@ -65,7 +65,7 @@ def time_parts(name: str, kind: pa.DataType) -> list[TimePart]:
     ['day', 'day.month', 'day.day', 'day.weekday']
     """
     parts = [part for part in get_args(Part) if part != "hour" or pa.types.is_timestamp(kind)]
-    return [TimePart(column=name, part=part, zone=zone_of(kind)) for part in parts]
+    return [TimePart(column=name, part=part, zone=_zone_of(kind)) for part in parts]
 
 
 def in_units(column: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:
@@ -120,7 +120,7 @@ def read_part(column: pa.ChunkedArray | pa.Array, part: TimePart, where: str) ->
 
 def fits_zone(kind: pa.DataType, zone: str | None) -> bool:
     """Return whether a column can be read as dates or times with a zone, or without one: no zone is guessed."""
-    return pa.types.is_null(kind) or (is_time(kind) and (zone_of(kind) is None) == (zone is None))
+    return pa.types.is_null(kind) or (is_time(kind) and (_zone_of(kind) is None) == (zone is None))
 
 
 def expected(zone: str | None) -> str:
