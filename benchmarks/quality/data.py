@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 from dkan_core import DataError, PrepareConfig
 from dkan_core.config.prepare import SPLITS
 from dkan_core.data.labels import NOT_MEASURED
+from dkan_core.data.source.column_requirements import ColumnRequirements
 from dkan_core.data.source.roles import ColumnRoles, assign_roles
 from dkan_core.data.source.sources import read_sources
 from dkan_core.data.source.splits import assign_splits
@@ -112,7 +113,7 @@ def stage(source: Path, root: Path, label_patterns: Sequence[str]) -> DataSet:
     Raises:
         DataError: The file has no label, a label other than 0, 1 and null, or one without both classes in a split.
     """
-    types = read_sources([str(source)]).types
+    types = read_sources([str(source)], ColumnRequirements()).types
     labels = tuple(name for name in types if any(fnmatch.fnmatchcase(name, pattern) for pattern in label_patterns))
     if not labels:
         raise DataError(f"{source}: no column is called {' or '.join(label_patterns)}; name the labels with --label")

@@ -63,7 +63,8 @@ class _SumOnCpu(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[None, Tensor | None, None]:
         codes_BS, weight_VH = ctx.saved_tensors
-        (kept_VH,) = (kept_gradients([weight_VH]) if adds_in_place() else None) or [None]
+        kept = kept_gradients([weight_VH]) if adds_in_place() else None
+        kept_VH = kept[0] if kept else None
         gradient_VH = torch.zeros_like(weight_VH) if kept_VH is None else kept_VH
         _add_gradient(codes_BS, grads[0], gradient_VH, is_native=ctx.is_native)
         return None, gradient_VH if kept_VH is None else None, None

@@ -15,6 +15,7 @@ from dkan_core.model.architecture import ModelConfig
 from dkan_core.model.build import build_model
 from dkan_core.model.parameter_count import check_sketch
 from dkan_core.model.sketch import Sketch, SketchedLinear, random_signs, sketched_layers
+from dkan_core.model.tabular import TabularFastKAN
 from dkan_core.training.compute.flat_model import Replica, flatten, trained_parameters
 from dkan_core.training.compute.gradient import accumulate_gradient
 from dkan_core.training.compute.pinned_memory import to_tensors
@@ -115,8 +116,9 @@ def test_a_sketched_layer_starts_as_large_as_a_full_one() -> None:
     full = changed(CONFIG, num_numeric=200, binary=(), hidden=(64,))
     weights = {}
     for rank in (0, 1, 16):
-        first = build_model(changed(full, sketch_rank=rank, sketch_seed=0)).first_layer
-        assert first is not None
+        model = build_model(changed(full, sketch_rank=rank, sketch_seed=0))
+        assert isinstance(model, TabularFastKAN) and model.first_layer is not None
+        first = model.first_layer
         weights[rank] = [float(each.weight.detach().std()) for each in (first.spline_linear, first.base_linear)]
     assert weights[1] == pytest.approx(weights[0], rel=0.2) and weights[16] == pytest.approx(weights[0], rel=0.1)
 
