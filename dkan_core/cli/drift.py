@@ -1,6 +1,5 @@
 """``dkan drift``: how far new rows are from the training rows."""
 
-import functools
 from typing import Annotated
 
 import dkan_core
@@ -31,7 +30,7 @@ def drift(
     """Measure how far raw Parquet, and the model's scores on it, have drifted from the training data."""
     from dkan_core.evaluation.drift.measures import check_max_psi
     from dkan_core.utils.storage.outputs import check_page_free
-    from dkan_core.utils.storage.staging import staged_file
+    from dkan_core.utils.storage.staging import write_page
 
     check_max_psi(max_psi)
     check_models(model, sources=sources)
@@ -40,7 +39,6 @@ def drift(
             check_page_free(html, overwrite=overwrite)
         summary = dkan_core.summarize_drift(model, sources)
         if html:
-            with staged_file(html, functools.partial(check_page_free, html, overwrite=overwrite)) as aside:
-                aside.write_text(summary.page, encoding="utf-8")
+            write_page(html, summary.page, overwrite=overwrite)
         show(summary.drift.to_dict(), summary.drift)
     summary.drift.check(max_psi)

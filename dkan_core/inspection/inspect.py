@@ -1,6 +1,5 @@
 """``inspect`` shows, before hours of training, the values, encoding and suspicious properties of each column."""
 
-import functools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -17,8 +16,7 @@ from dkan_core.inspection.rows import UNLABELLED, InspectedRows, read_prepared, 
 from dkan_core.report.inline import inline_page
 from dkan_core.report.templating import render_html
 from dkan_core.utils.messages import brief, counted, one_line
-from dkan_core.utils.storage.outputs import check_page_free
-from dkan_core.utils.storage.staging import staged_file
+from dkan_core.utils.storage.staging import write_page
 
 # Characters of names and types in the table for terminals.
 TABLE_WIDTH = 40
@@ -98,8 +96,7 @@ class Inspection:
         Raises:
             OutputError: It cannot be written.
         """
-        with staged_file(file, functools.partial(check_page_free, file, overwrite=overwrite)) as aside:
-            aside.write_text(self._page(), encoding="utf-8")
+        write_page(file, self._page(), overwrite=overwrite)
 
     def _repr_html_(self) -> str:
         """Return the page in a frame, which notebooks show."""

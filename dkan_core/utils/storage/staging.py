@@ -1,5 +1,6 @@
 """Outputs that appear whole or not at all, local or remote."""
 
+import functools
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,6 +17,7 @@ from dkan_core.utils.storage.outputs import (
     check_contents,
     check_file_name,
     check_free,
+    check_page_free,
     entries,
     foreign_contents,
 )
@@ -159,6 +161,21 @@ def staged_file(out: str | Path, check: Callable[[], None] = lambda: None) -> It
             sync_folder(target.parent)
         except OSError as error:
             raise failure_inside(out, aside, error) from error
+
+
+def write_page(file: str | Path, page: str, *, overwrite: bool) -> None:
+    """Write a page to a file or URI.
+
+    Args:
+        file: Where it goes.
+        page: HTML.
+        overwrite: Whether an earlier page of dkan may be replaced.
+
+    Raises:
+        OutputError: It cannot be written.
+    """
+    with staged_file(file, functools.partial(check_page_free, file, overwrite=overwrite)) as aside:
+        aside.write_text(page, encoding="utf-8")
 
 
 @contextmanager
