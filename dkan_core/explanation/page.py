@@ -188,12 +188,8 @@ def _columns_for(squares: Sequence[float]) -> int:
     >>> _columns_for([8.0, 1.5, 0.5])
     2
     """
-    total, summed = sum(squares), 0.0
-    for count, square in enumerate(squares, 1):
-        summed += square
-        if summed >= EFFECT_SHARE * total:
-            return count
-    return len(squares)
+    summed = np.cumsum(squares)
+    return int(np.searchsorted(summed, EFFECT_SHARE * summed[-1])) + 1
 
 
 def _curve_cards(found: LabelExplanation, drawings: Sequence[Drawing]) -> list[Card]:
