@@ -10,9 +10,7 @@ import numpy as np
 
 from dkan_core.explanation.curves import Curve, Point
 from dkan_core.explanation.figures.drawing import (
-    HEIGHT,
     LEVEL_SHARE,
-    WIDTH,
     Drawing,
     levels_axis,
     paint_bar,
@@ -24,7 +22,19 @@ from dkan_core.explanation.figures.drawing import (
 from dkan_core.explanation.scales import Scale
 from dkan_core.report.evaluation import FEW_ROWS
 from dkan_core.report.figures.axes import Axis, Box, Panel, even_axis, fit
-from dkan_core.report.figures.canvas import ACCENT, DASHED, MUTED, QUIET, SMALL_SIZE, WARM, Canvas, steps, text_width
+from dkan_core.report.figures.canvas import (
+    ACCENT,
+    CARD_HEIGHT,
+    CARD_WIDTH,
+    DASHED,
+    MUTED,
+    QUIET,
+    SMALL_SIZE,
+    WARM,
+    Canvas,
+    steps,
+    text_width,
+)
 
 DENSITY_HEIGHT, MISSING_WIDTH = 36.0, 44.0
 # Characters of a value's name beside a curve.
@@ -43,7 +53,7 @@ def draw_curve(curve: Curve, label: str, earlier: Curve | None = None) -> Drawin
         label: The label it is an effect on.
         earlier: The effect in an earlier model, drawn dashed on the same axes.
     """
-    canvas = Canvas(WIDTH, HEIGHT)
+    canvas = Canvas(CARD_WIDTH, CARD_HEIGHT)
     text = f"Effect on log-odds of {short(label)}"
     if curve.shape == "levels":
         _draw_levels(canvas, curve, text, earlier)

@@ -13,8 +13,7 @@ from dkan_core.report.figures.png import to_png
 from dkan_core.report.figures.svg import to_svg
 from dkan_core.utils.messages import brief
 
-# The size of the report's figures: two cards fit side by side on a laptop's screen.
-WIDTH, HEIGHT = 5.4 * POINTS_PER_INCH, 3.7 * POINTS_PER_INCH
+# As wide as the page.
 WIDE = 9.4 * POINTS_PER_INCH
 # A longer name beside the axis would leave less than half the width to the bars.
 NAME_LENGTH = 26

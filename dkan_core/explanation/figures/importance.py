@@ -6,7 +6,6 @@ from dkan_core.explanation.figures.drawing import (
     BAR_HEIGHT,
     BAR_SHARE,
     WIDE,
-    WIDTH,
     Drawing,
     levels_axis,
     paint_bar,
@@ -15,7 +14,7 @@ from dkan_core.explanation.figures.drawing import (
 )
 from dkan_core.explanation.importance import Importance
 from dkan_core.report.figures.axes import Axis, Box, Panel, even_axis, even_ticks, tick_texts
-from dkan_core.report.figures.canvas import ACCENT, MUTED, WARM, Canvas
+from dkan_core.report.figures.canvas import ACCENT, CARD_WIDTH, MUTED, WARM, Canvas
 
 # The table below has all columns, and the rest of the page should not be pages away.
 MAX_BARS = 40
@@ -29,7 +28,7 @@ def draw_importance(ranked: Sequence[Importance], *, wide: bool = False) -> Draw
         wide: Whether the figure is as wide as the page also where no loss was measured.
     """
     measured = any(importance.precision_drop is not None for importance in ranked)
-    canvas = Canvas(WIDE if measured or wide else WIDTH, BAR_HEIGHT * max(3, len(ranked)) + 54)
+    canvas = Canvas(WIDE if measured or wide else CARD_WIDTH, BAR_HEIGHT * max(3, len(ranked)) + 54)
     names = levels_axis([short(importance.name) for importance in ranked])
     ends = [importance.effect + importance.effect_error for importance in ranked]
     high = 1.05 * max(ends) or 1.0

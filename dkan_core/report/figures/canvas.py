@@ -20,6 +20,8 @@ from dkan_core.utils.messages import brief
 # Colors of the figures; in a page, each is replaced by a variable of report.css.
 MUTED, GRID, ACCENT, WARM, QUIET, PAPER = "#64707f", "#e4e8ed", "#2460a7", "#c8692b", "#9aa6b4", "#fefefe"
 POINTS_PER_INCH = 72
+# Of most figures: two cards fit side by side on a laptop's screen.
+CARD_WIDTH, CARD_HEIGHT = 5.4 * POINTS_PER_INCH, 3.7 * POINTS_PER_INCH
 FONT_SIZE, SMALL_SIZE = 9.5, 8.5
 DASHED = (4.0, 3.0)
 # Characters of a line of a hint: values may be texts of any length.

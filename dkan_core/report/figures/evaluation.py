@@ -22,8 +22,9 @@ from dkan_core.evaluation.intervals import rate_interval
 from dkan_core.report.figures.axes import Axis, Panel, even_axis, even_ticks, fit, tick_texts
 from dkan_core.report.figures.canvas import (
     ACCENT,
+    CARD_HEIGHT,
+    CARD_WIDTH,
     DASHED,
-    POINTS_PER_INCH,
     QUIET,
     WARM,
     Canvas,
@@ -34,8 +35,6 @@ from dkan_core.report.figures.svg import page_element, to_svg
 from dkan_core.utils.arrays import Array
 from dkan_core.utils.messages import counted
 
-# Two cards fit side by side on a laptop's screen.
-WIDTH, HEIGHT = 5.4 * POINTS_PER_INCH, 3.7 * POINTS_PER_INCH
 FIFTHS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 # Lower end of a logarithmic axis of counts, which has no zero and should show a bin of one row.
 HALF_A_ROW = 0.5
@@ -93,7 +92,7 @@ def lift_figure(labels_N: Array, scores_N: Array) -> Markup:
     lift = [share / rows for share, rows in zip(found, alerted, strict=True)]
     high = 1.06 * max([*lift, 1.0])
     y = Axis(low=0.0, high=high, ticks=tick_texts(even_ticks(0.0, high)), label="Lift")
-    panel = fit(Canvas(WIDTH, HEIGHT), _unit_axis("Share of rows alerted on"), y)
+    panel = fit(Canvas(CARD_WIDTH, CARD_HEIGHT), _unit_axis("Share of rows alerted on"), y)
     _dashed(panel, [0, 1], [1, 1])
     panel.canvas.line(panel.at(alerted, lift), ACCENT)
     points = zip(alerted, lift, thresholds, strict=True)
@@ -110,7 +109,7 @@ def calibration_figure(labels_N: Array, scores_N: Array) -> Markup:
     ticks = tick_texts(even_ticks(0.0, top))
     x = Axis(low=0.0, high=top, ticks=ticks, label="Mean predicted probability")
     y = Axis(low=0.0, high=1.02 * top, ticks=ticks, label="Observed rate")
-    panel = fit(Canvas(WIDTH, HEIGHT), x, y)
+    panel = fit(Canvas(CARD_WIDTH, CARD_HEIGHT), x, y)
     _dashed(panel, [0, top], [0, top])
     for position, (low, high) in zip(probability, bounds, strict=True):
         # Intervals are cut where the axis ends.
@@ -130,7 +129,7 @@ def score_figure(labels_N: Array, scores_N: Array) -> Markup:
     high = 3.0 * max([*negatives, *positives, 1])
     ticks = [(10.0**power, _short_count(10.0**power)) for power in range(12) if 10.0**power <= high]
     y = Axis(low=HALF_A_ROW, high=high, ticks=ticks, label="Rows", forward=np.log)
-    panel = fit(Canvas(WIDTH, HEIGHT), _unit_axis("Predicted probability"), y)
+    panel = fit(Canvas(CARD_WIDTH, CARD_HEIGHT), _unit_axis("Predicted probability"), y)
     right = panel.box.right
     for counts, color, name in ((positives, WARM, "positives"), (negatives, QUIET, "negatives")):
         if any(counts):
@@ -167,7 +166,7 @@ def history_figure(
     }
     shown = [value for each in points.values() for _, value in each]
     across = even_axis(min(x), max(x), xlabel, whole=x[-1] > 5, share=0.03)
-    panel = fit(Canvas(WIDTH, HEIGHT), across, even_axis(min(shown), max(shown), name, share=0.12))
+    panel = fit(Canvas(CARD_WIDTH, CARD_HEIGHT), across, even_axis(min(shown), max(shown), name, share=0.12))
     right = panel.box.right
     for (which, each), color in zip(points.items(), (ACCENT, QUIET), strict=False):
         panel.canvas.line(panel.at(*zip(*each, strict=True)), color)
@@ -221,7 +220,7 @@ def _unit_axis(label: str, high: float = 1.0) -> Axis:
 
 
 def _unit_square(xlabel: str, ylabel: str) -> Panel:
-    return fit(Canvas(WIDTH, HEIGHT), _unit_axis(xlabel), _unit_axis(ylabel, high=1.02))
+    return fit(Canvas(CARD_WIDTH, CARD_HEIGHT), _unit_axis(xlabel), _unit_axis(ylabel, high=1.02))
 
 
 def _dashed(panel: Panel, x: Sequence[float], y: Sequence[float]) -> None:
