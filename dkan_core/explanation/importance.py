@@ -48,52 +48,17 @@ class Importance:
     standard deviation; None for categories, whose codes have no gradient, and where it was not measured."""
 
 
-def rank_by_effect(
-    response: Response,
-    columns: Sequence[Column],
-    *,
-    top: int,
-    cells: float,
-    seed: int,
-    advance: Advance,
-    first: Sequence[Importance] | None = None,
-) -> list[Importance]:
-    """Measure the effect of every column, the largest first.
+def measure_effects(
+    response: Response, columns: Sequence[Column], *, cells: float, seed: int, advance: Advance
+) -> list[list[Importance]]:
+    """Measure the effect of every column on each label that the answers have; one pass serves all.
 
     ``x'`` is the row with the column's value exchanged for that of a random other row. The effect is then the standard
     deviation of the log-odds that the column answers for, alone and together with others: the total effect of Sobol's
     analysis of variance in Jansen's form (Saltelli et al. 2010, doi:10.1016/j.cpc.2009.09.018). It is one definition,
     in one unit, for numbers and categories, and needs no gradient, which says nothing about codes and 0/1 columns.
 
-    Only rows whose value changes are scored, as the others do not move. Where all would cost too much, every column is
-    measured on a part of them, and the ``2 * top`` best on more.
-
-    Args:
-        response: The model's, of one label.
-        columns: The columns to rank.
-        top: How many of them are of interest.
-        cells: Values to read, at most; so also for the second measurement.
-        seed: Decides whose value a row is given.
-        advance: Called with 1 after each column.
-        first: What ``first_effects`` has found, if it was asked.
-    """
-    few = affordable_rows(response.arrays, len(columns), cells, least=LEAST_ROWS)
-    found = first or first_effects(response, columns, cells=cells, seed=seed, advance=advance)[0]
-    # Twice as many as wanted, in case a few rows ranked a column too low.
-    many = affordable_rows(response.arrays, 2 * top, cells, least=LEAST_ROWS)
-    ranked = sorted(zip(found, columns, strict=True), key=lambda pair: -pair[0].effect)
-    if many > few:
-        again = [column for _, column in ranked[: 2 * top]]
-        (better,) = _effects(response, again, many, seed, lambda _: None)
-        rest = [importance for importance, _ in ranked[2 * top :]]
-        return sorted(better, key=lambda importance: -importance.effect) + rest
-    return [importance for importance, _ in ranked]
-
-
-def first_effects(
-    response: Response, columns: Sequence[Column], *, cells: float, seed: int, advance: Advance
-) -> list[list[Importance]]:
-    """Return the first measurement of ``rank_by_effect`` for each label that the answers have: one pass serves all.
+    Only rows whose value changes are scored, as the others do not move.
 
     Args:
         response: The model's.
@@ -104,6 +69,39 @@ def first_effects(
     """
     few = affordable_rows(response.arrays, len(columns), cells, least=LEAST_ROWS)
     return _effects(response, columns, few, seed, advance)
+
+
+def rank_by_effect(
+    response: Response,
+    columns: Sequence[Column],
+    measured: Sequence[Importance],
+    *,
+    top: int,
+    cells: float,
+    seed: int,
+) -> list[Importance]:
+    """Return the effect of every column, the largest first.
+
+    Where ``measure_effects`` could afford a part of the rows only, the ``2 * top`` best columns are measured on more.
+
+    Args:
+        response: The model's, of one label.
+        columns: The columns to rank.
+        measured: What ``measure_effects`` has found of them.
+        top: How many of them are of interest.
+        cells: Values to read, at most.
+        seed: Decides whose value a row is given.
+    """
+    few = affordable_rows(response.arrays, len(columns), cells, least=LEAST_ROWS)
+    # Twice as many as wanted, in case a few rows ranked a column too low.
+    many = affordable_rows(response.arrays, 2 * top, cells, least=LEAST_ROWS)
+    ranked = sorted(zip(measured, columns, strict=True), key=lambda pair: -pair[0].effect)
+    if many > few:
+        again = [column for _, column in ranked[: 2 * top]]
+        (better,) = _effects(response, again, many, seed, lambda _: None)
+        rest = [importance for importance, _ in ranked[2 * top :]]
+        return sorted(better, key=lambda importance: -importance.effect) + rest
+    return [importance for importance, _ in ranked]
 
 
 def _effects(

@@ -14,7 +14,7 @@ from dkan_core.explanation.bands import LabelSample, standard_errors
 from dkan_core.explanation.columns import Column, listed_columns, source_columns
 from dkan_core.explanation.curves import Curve, ReadCurve, describe_curve, read_curve, read_term
 from dkan_core.explanation.ids import ListedIds, read_ids
-from dkan_core.explanation.importance import Advance, Importance, add_precision_drops, first_effects, rank_by_effect
+from dkan_core.explanation.importance import Advance, Importance, add_precision_drops, measure_effects, rank_by_effect
 from dkan_core.explanation.interactions import Interaction, PairMap, find_interactions, is_varied, map_pair
 from dkan_core.explanation.model_response import ModelResponse
 from dkan_core.explanation.shifts import ExplanationComparison
@@ -115,7 +115,7 @@ def read_effects(
     indices = [saved.config.labels.index(label) for label in labels]
     with torch_threads(_threads(model)), progress(f"{len(labels)} labels", len(columns), "columns") as advance:
         response = ModelResponse(model, device, indices, arrays)
-        found = first_effects(response, columns, cells=effort.cells, seed=seed, advance=advance)
+        found = measure_effects(response, columns, cells=effort.cells, seed=seed, advance=advance)
     return dict(zip(labels, found, strict=True))
 
 
@@ -257,15 +257,9 @@ class _LabelReader:
             effects: What ``read_effects`` has found, if it was asked.
         """
         arrays, cells = self.response.arrays, self.effort.cells
-        ranked = rank_by_effect(
-            self.response,
-            self.columns,
-            top=self.effort.top,
-            cells=cells,
-            seed=self.seed,
-            advance=self.advance,
-            first=effects,
-        )
+        response, columns, seed = self.response, self.columns, self.seed
+        measured = effects or measure_effects(response, columns, cells=cells, seed=seed, advance=self.advance)[0]
+        ranked = rank_by_effect(response, columns, measured, top=self.effort.top, cells=cells, seed=seed)
         # A table of values has steps and no gradient.
         if not self.effort.slopes or "numeric" not in arrays or self.terms is not None:
             return ranked

@@ -31,7 +31,7 @@ from dkan_core.explanation.curves import Curve, describe_curve, read_curve
 from dkan_core.explanation.explain import read_rows
 from dkan_core.explanation.figures.curves import departing_marks, draw_curve
 from dkan_core.explanation.grid import make_grid
-from dkan_core.explanation.importance import rank_by_effect
+from dkan_core.explanation.importance import measure_effects, rank_by_effect
 from dkan_core.explanation.interactions import find_interactions, map_pair
 from dkan_core.explanation.model_response import ModelResponse
 from dkan_core.explanation.response import Response, affordable_rows
@@ -113,9 +113,9 @@ def test_sum_of_columns_has_bands_without_width_and_no_interaction(rows: tuple[P
     manifest, arrays = rows
     left, right, bowl = columns_named(manifest, "left", "right", "bowl")
     response = known_response(arrays, [left, right, bowl], lambda a, b, c: 2 * a + b - np.abs(c) / 10)
-    ranked = rank_by_effect(
-        response, source_columns(manifest.preprocessor), top=3, cells=1e9, seed=0, advance=lambda _: None
-    )
+    columns = source_columns(manifest.preprocessor)
+    (measured,) = measure_effects(response, columns, cells=1e9, seed=0, advance=lambda _: None)
+    ranked = rank_by_effect(response, columns, measured, top=3, cells=1e9, seed=0)
     effects = {importance.name: importance.effect for importance in ranked}
     # of a term of a sum, the effect is the standard deviation
     left_values, right_values, bowl_values = (read_values(column, arrays) for column in (left, right, bowl))
