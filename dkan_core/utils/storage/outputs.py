@@ -9,7 +9,7 @@ from dkan_core.errors import OutputError
 from dkan_core.utils.storage.failures import output_error, writable
 from dkan_core.utils.storage.listing import files_below, names_in
 from dkan_core.utils.storage.locks import ASIDE, LOCK, is_aside
-from dkan_core.utils.storage.paths import filesystem, is_remote, local_path
+from dkan_core.utils.storage.paths import filesystem, is_remote, local_path, names_nothing
 from dkan_core.utils.storage.replacement import COMPLETE, MOVING
 from dkan_core.utils.storage.time_limits import time_limit
 
@@ -32,7 +32,7 @@ def entries(out: str | Path) -> set[str]:
     Raises:
         OutputError: It is a file, or cannot be reached.
     """
-    if not str(out).strip() or "\0" in str(out):
+    if names_nothing(out):
         raise OutputError(f"{str(out)!r} names no folder to write to")
     if is_remote(out):
         fs, path = filesystem(out)
@@ -109,8 +109,8 @@ def check_contents(out: str | Path, contents: Mapping[str, str]) -> None:
 
 
 def check_file_name(uri: str | Path) -> None:
-    """Raise OutputError where ``uri`` can name no file; an empty text would mean the current folder."""
-    if not str(uri).strip() or "\0" in str(uri):
+    """Raise OutputError where ``uri`` can name no file."""
+    if names_nothing(uri):
         raise OutputError(f"{str(uri)!r} names no file to write")
 
 

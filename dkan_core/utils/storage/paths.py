@@ -104,12 +104,16 @@ def check_type(uri: object) -> None:
         raise DataError(f"expected a path or URI, got a value of type {type(uri).__name__}")
 
 
-def check_name(uri: object) -> None:
-    """Raise DataError where ``uri`` can name no file or folder; an empty text would mean the current folder."""
+def names_nothing(uri: str | Path) -> bool:
+    """Return whether ``uri`` can name no file or folder; an empty text would mean the current folder."""
+    return not str(uri).strip() or "\0" in str(uri)
+
+
+def check_name(uri: str | Path) -> None:
+    """Raise DataError where ``uri`` is neither a text nor a path, or can name no file or folder."""
     check_type(uri)
-    text = str(uri)
-    if not text.strip() or "\0" in text:
-        raise DataError(f"{text!r} names no file or folder")
+    if names_nothing(uri):
+        raise DataError(f"{str(uri)!r} names no file or folder")
 
 
 def path_inside(folder: Path, name: str, where: str | Path = "") -> Path:
