@@ -4,7 +4,6 @@ import logging
 import os
 import shlex
 import sys
-from collections.abc import Mapping
 from typing import NoReturn
 
 from dkan_core.config import TrainConfig
@@ -20,9 +19,7 @@ AGENT = "DKAN_TORCHRUN_AGENT"
 logger = logging.getLogger(__name__)
 
 
-def torchrun_command(
-    prepared: str, out: str, config: TrainConfig, nproc: int | None, *, overwrite: bool, given: Mapping[str, object]
-) -> list[str]:
+def torchrun_command(prepared: str, out: str, config: TrainConfig, nproc: int | None, *, overwrite: bool) -> list[str]:
     """Return the command that trains with several processes on this node.
 
     Args:
@@ -31,19 +28,12 @@ def torchrun_command(
         config: Settings.
         nproc: Processes. Default: one per GPU.
         overwrite: Whether an earlier run may be replaced.
-        given: Options of the command that torchrun needs, or that cannot be passed on.
 
     Raises:
         UserError: The ranks would refuse it, or there is no GPU and no number of processes.
     """
     from dkan_core.trainjob.body import arguments
 
-    if given["--launch"] is None:
-        raise ConfigError(
-            f"nproc {nproc}: is for --launch torchrun; without it, --workers sets the number of processes"
-        )
-    if given["--json"] is not None:
-        raise ConfigError(f"--json: with --launch, the result is in {out}/metrics.json; leave it out")
     count = _processes(nproc)
     _check(prepared, out, config, count, overwrite=overwrite)
     options = ["--overwrite"] if overwrite else []

@@ -19,6 +19,7 @@ from dkan_core.cli.options import (
     option,
 )
 from dkan_core.cli.results import fail, result_printer
+from dkan_core.errors import ConfigError
 
 
 @command(
@@ -63,9 +64,14 @@ def train(
     merged = merged_settings(dkan_core.TrainConfig, config, settings)
     # Checked before the import of torch, which takes a second.
     check_is_prepared(prepared)
-    if launch is not None or nproc is not None:
-        given = {"--launch": launch, "--json": json_file}
-        launched = torchrun_command(prepared, out, merged, nproc, overwrite=overwrite, given=given)
+    if launch is None and nproc is not None:
+        raise ConfigError(
+            f"nproc {nproc}: is for --launch torchrun; without it, --workers sets the number of processes"
+        )
+    if launch is not None:
+        if json_file is not None:
+            raise ConfigError(f"--json: with --launch, the result is in {out}/metrics.json; leave it out")
+        launched = torchrun_command(prepared, out, merged, nproc, overwrite=overwrite)
         if not dry_run:
             replace_process(launched)
         typer.echo(shlex.join(launched))
