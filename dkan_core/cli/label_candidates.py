@@ -56,11 +56,13 @@ def label_candidates(sources: Sequence[str]) -> list[str]:
                 pair = pc.unique(column.drop_null()).to_pylist()
                 texts += [f"{name} (--positive {' or '.join(map(shlex.quote, pair))})"] * (len(pair) == 2)
                 continue
-            values = to_float64(column).drop_null()
-            pair = sorted(pc.unique(values).to_pylist()) if len(pc.unique(values)) == 2 else []
+            numbers = to_float64(column)
+            # NaN in a label means, like null, that it was not measured.
+            values = numbers.filter(pc.is_finite(numbers))
+            pair = sorted(pc.unique(values).to_pylist())
             if pair == [0.0, 1.0]:
                 found.append(f"{name} ({pc.mean(values).as_py():.1%} are 1 in {shown})")
-            elif pair:
+            elif len(pair) == 2:
                 texts.append(f"{name} (--positive {' or '.join(f'{value:g}' for value in pair)})")
         break
     found += texts

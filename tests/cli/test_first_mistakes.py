@@ -31,9 +31,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "rows").mkdir()
     answers = np.where(LATE == 1, "yes", "no").tolist()
-    table = pa.table(
-        {"x": np.arange(ROWS) / 7, "late": LATE, "paid": 1 - LATE, "answer": answers, "sign": 2 * LATE - 1}
-    )
+    paid = np.where(np.arange(ROWS) % 3, 1.0 - LATE, np.nan)
+    table = pa.table({"x": np.arange(ROWS) / 7, "late": LATE, "paid": paid, "answer": answers, "sign": 2 * LATE - 1})
     pq.write_table(table, tmp_path / "rows/a.parquet")
     (tmp_path / "texts").mkdir()
     (tmp_path / "texts/rows.csv").write_text("x,late\n1,0\n")
