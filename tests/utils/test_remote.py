@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import fsspec
 import pytest
 from fsspec import AbstractFileSystem
@@ -146,6 +147,24 @@ def test_file_that_cannot_be_copied_is_named(
     monkeypatch.setattr(type(memory), "put_file", refuse)
     with pytest.raises(OutputError, match=r"memory://bucket/out/shards/a: cannot be written \(Access Denied\)"):
         replace_remote(write_result(tmp_path / "new", "new", "a"), "memory://bucket/out", NAMES)
+
+
+def test_connection_that_breaks_off_is_tried_again(
+    tmp_path: Path, memory: AbstractFileSystem, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    memory.pipe_file("/bucket/model/config.json", b"{}")
+    get_file, failed = memory.get_file, list[bool]()
+
+    def break_off_once(*args: Any, **options: Any) -> None:
+        if not failed:
+            failed.append(True)
+            raise aiohttp.ClientPayloadError("Response payload is not completed")
+        get_file(*args, **options)
+
+    monkeypatch.setattr(type(memory), "get_file", staticmethod(break_off_once))
+    download_folder("memory://bucket/model", tmp_path / "here")
+    assert (tmp_path / "here/config.json").read_bytes() == b"{}"
+    assert "model/config.json, attempt 1: Response payload is not completed" in caplog.text
 
 
 def test_error_in_the_copy_of_a_folder_names_the_folder_that_it_is_of(memory: AbstractFileSystem) -> None:

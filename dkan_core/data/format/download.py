@@ -9,6 +9,7 @@ from dkan_core.data.format.shard_writer import Shard
 from dkan_core.errors import DataError
 from dkan_core.utils.storage.failures import readable
 from dkan_core.utils.storage.paths import filesystem, path_inside
+from dkan_core.utils.storage.transfers import get_file
 
 logger = logging.getLogger(__name__)
 
@@ -23,7 +24,7 @@ def download_file(uri: str, target: Path) -> None:
     with readable(uri):
         fs.invalidate_cache()
         try:
-            fs.get_file(path, str(target))
+            get_file(fs, path, target)
         except FileNotFoundError:
             raise DataError(f"{uri}: no such file; expected a folder that `dkan prepare` wrote") from None
 

@@ -17,6 +17,7 @@ from dkan_core.utils.storage.locks import remove_abandoned
 from dkan_core.utils.storage.paths import filesystem, is_remote, local_path
 from dkan_core.utils.storage.staging import staged_file
 from dkan_core.utils.storage.time_limits import time_limit
+from dkan_core.utils.storage.transfers import cat_file
 
 # A run's folder for them, unless another is named.
 CHECKPOINTS = "checkpoints"
@@ -224,5 +225,5 @@ def _names(folder: str) -> list[str]:
 def _read(uri: str) -> Checkpoint:
     fs, path = filesystem(uri)
     with readable(uri):
-        content = fs.cat_file(path)
+        content = cat_file(fs, path)
     return decode(content, uri)

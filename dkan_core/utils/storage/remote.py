@@ -12,6 +12,7 @@ from dkan_core.utils.storage.outputs import PARTIAL
 from dkan_core.utils.storage.paths import check_name, filesystem, is_remote, local_path, path_inside
 from dkan_core.utils.storage.scratch import scratch_folder
 from dkan_core.utils.storage.time_limits import put_file, time_limit
+from dkan_core.utils.storage.transfers import get_file
 
 
 @contextmanager
@@ -62,7 +63,7 @@ def download_folder(uri: str | Path, folder: Path, names: Sequence[str] | None =
             if names is None or key.split("/")[0] in names:
                 target.parent.mkdir(parents=True, exist_ok=True)
                 with readable(f"{str(uri).rstrip('/')}/{key}"):
-                    fs.get_file(path, str(target))
+                    get_file(fs, path, target)
 
 
 def _key_below(name: str, root: str, uri: str | Path) -> str:
