@@ -91,7 +91,7 @@ def test_folder_that_cannot_be_written_is_named_before_the_work_for_it(
         assert not content(memory)
         raise InterruptedError
     monkeypatch.setattr(type(memory), "pipe_file", refuse)
-    denied = pytest.raises(OutputError, match=r"memory://bucket/out: cannot be written \(Access Denied\)")
+    denied = pytest.raises(OutputError, match=r"memory://bucket/out: cannot be written \(Access Denied; check the")
     with denied, staged_folder("memory://bucket/out", names=NAMES, overwrite=False):
         pytest.fail("the work has begun")
 
@@ -142,10 +142,14 @@ def test_file_that_cannot_be_copied_is_named(
 
     memory.pipe_file("/bucket/model/config.json", b"{}")
     monkeypatch.setattr(type(memory), "get_file", refuse)
-    with pytest.raises(UnreadableError, match=r"memory://bucket/model/config\.json: cannot be read \(Access Denied\)"):
+    with pytest.raises(
+        UnreadableError, match=r"memory://bucket/model/config\.json: cannot be read \(Access Denied; check the"
+    ):
         download_folder("memory://bucket/model", tmp_path / "here")
     monkeypatch.setattr(type(memory), "put_file", refuse)
-    with pytest.raises(OutputError, match=r"memory://bucket/out/shards/a: cannot be written \(Access Denied\)"):
+    with pytest.raises(
+        OutputError, match=r"memory://bucket/out/shards/a: cannot be written \(Access Denied; check the"
+    ):
         replace_remote(write_result(tmp_path / "new", "new", "a"), "memory://bucket/out", NAMES)
 
 

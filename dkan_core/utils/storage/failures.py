@@ -32,7 +32,7 @@ def readable(uri: str | Path) -> Iterator[None]:
         # UnicodeEncodeError for a name that is not UTF-8.
         if not is_remote(uri) and not isinstance(error, OSError | UnicodeEncodeError):
             raise
-        raise UnreadableError(f"{uri}: cannot be read ({_reason(error)})") from error
+        raise UnreadableError(f"{uri}: cannot be read ({_reason(uri, error)})") from error
 
 
 @contextmanager
@@ -43,7 +43,7 @@ def writable(uri: str | Path) -> Iterator[None]:
     except DkanError:
         raise
     except Exception as error:
-        raise OutputError(f"{uri}: cannot be written ({_reason(error)})") from error
+        raise OutputError(f"{uri}: cannot be written ({_reason(uri, error)})") from error
 
 
 @contextmanager
@@ -65,8 +65,12 @@ def _notices(uri: str) -> Iterator[None]:
         done.set()
 
 
-def _reason(error: Exception) -> str:
-    return str(error) or ("no answer in time" if isinstance(error, TimeoutError) else type(error).__name__)
+def _reason(uri: str | Path, error: Exception) -> str:
+    if not str(error):
+        return "no answer in time" if isinstance(error, TimeoutError) else type(error).__name__
+    # Servers answer a request for the head of an object without a word more than "Forbidden".
+    is_refused = isinstance(error, PermissionError) and is_remote(uri)
+    return f"{error}; check the credentials and what they allow" if is_refused else str(error)
 
 
 # Limits of the process, by errno, with the remedy: no folder is the cause of these.
