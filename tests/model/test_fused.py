@@ -57,6 +57,27 @@ def test_kernels_that_do_not_run_are_replaced(caplog: pytest.LogCaptureFixture) 
     assert "does not run on cpu" in caplog.text
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        subprocess.CalledProcessError(1, ["gcc", "__triton_launcher.c"]),
+        PermissionError(13, "Permission denied", "/.triton"),
+        FileNotFoundError(2, "No such file or directory", "/sbin/ldconfig"),
+    ],
+    ids=["compiler", "cache", "linker"],
+)
+def test_kernels_that_cannot_be_built_are_replaced(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
+    """Triton passes on what the C compiler of its launchers and the folder of its cache fail with."""
+    pytest.importorskip("triton")
+
+    def build() -> list[float]:
+        raise error
+
+    with caplog.at_level(logging.WARNING):
+        assert not verified.is_right("a kernel", torch.device("cpu"), build, 0.0)
+    assert f"a kernel does not run on cpu ({error}); it is not used" in caplog.text
+
+
 @pytest.mark.parametrize("errors", [[1e-7, float("nan"), 1e-7], [1e-7, 1e-7, 1e-2]])
 def test_kernels_that_are_wrong_are_replaced(
     errors: list[float], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch

@@ -6,6 +6,7 @@ they do not compile, a warning says so and ``recompute`` is used: a wrong kernel
 
 import functools
 import logging
+import subprocess
 from collections.abc import Callable
 
 import torch
@@ -87,7 +88,9 @@ def kernel_errors() -> tuple[type[Exception], ...]:
         from triton.errors import TritonError
     except ImportError:
         return RuntimeError, ImportError
-    return RuntimeError, ImportError, AttributeError, TypeError, ValueError, AssertionError, TritonError
+    # Triton calls a C compiler, which may lack Python's headers, and writes to a cache, which may be read-only.
+    outside = (OSError, subprocess.CalledProcessError)
+    return RuntimeError, ImportError, AttributeError, TypeError, ValueError, AssertionError, TritonError, *outside
 
 
 @torch.inference_mode(False)
