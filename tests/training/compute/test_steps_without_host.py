@@ -3,12 +3,17 @@
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorDeviceMismatchError
 
+from dkan_core.data.loading.in_memory import ArraysReader
 from dkan_core.data.loading.loader import SliceBatches
+from dkan_core.model.additive_shape import AdditiveShape, FeatureCuts
+from dkan_core.model.architecture import ModelConfig, SparseGroup
+from dkan_core.model.build import build_model
 from dkan_core.model.kernels import choice
 from dkan_core.training.collectives import DEVICE_STRATEGIES, ddp
 from dkan_core.training.communication.process_group import ProcessGroup
@@ -17,6 +22,7 @@ from dkan_core.training.compute.device_steps import DeviceSteps
 from dkan_core.training.compute.flat_model import Replica
 from dkan_core.training.setup.parameter_groups import parameter_groups
 from dkan_core.training.state.parameter_store import UpdateRules
+from tests.model.architectures import CONFIG, changed
 from tests.training.compute.fake_gpu import CUDA, HostInvolvedError, NoHost, fake_gpu, fused_kernels
 from tests.training.compute.test_device_steps import network, rows_in_memory, settings
 
@@ -40,10 +46,14 @@ def rows_fit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextmanager
-def steps_on_gpu(changes: dict[str, object], patch: pytest.MonkeyPatch) -> Iterator[DeviceSteps]:
+def steps_on_gpu(
+    changes: dict[str, object], patch: pytest.MonkeyPatch, architecture: ModelConfig | None = None
+) -> Iterator[DeviceSteps]:
     config = settings(**changes)
     reader = rows_in_memory()
-    model = network(config).to("meta")
+    if architecture is not None and architecture.sparse:
+        reader = ArraysReader({**reader.arrays, "sparse": np.zeros((reader.rows, 4), np.int32)})
+    model = (network(config) if architecture is None else build_model(architecture)).to("meta")
     rules = UpdateRules.from_config(config, reader.rows, parameter_groups(model, config, reader.rows))
     with fake_gpu(patch), closing(SliceBatches(reader, config, 0)) as batches:
         yield DeviceSteps(Replica(model.to_empty(device=CUDA), CUDA), batches, rules)
@@ -58,6 +68,33 @@ def test_step_needs_nothing_of_the_host(changes: dict[str, object], monkeypatch:
         with NoHost():  # type: ignore[no-untyped-call]
             steps._step(steps._rows(0, 0, BATCH))
     assert len(launched) == 2 * before > 0
+
+
+NETWORK = changed(CONFIG, labels=("label",), binary=(), cardinalities=(5, 5))
+CURVES = AdditiveShape(
+    form="curves",
+    monotone=((0, 1),),
+    pairs=((1, 2), (2, 4)),
+    binned=tuple(FeatureCuts(feature=feature, cuts=(2,)) for feature in (1, 2, 4)),
+)
+ADDITIVE = {"model": "additive", "embedded": (), "hidden": (), "one_hot_groups": ((1,),), "missing": (), "dropout": 0.2}
+
+
+@pytest.mark.parametrize(
+    "architecture",
+    [
+        NETWORK.model_copy(update={"sparse": (SparseGroup(codes=9, ones=2.0),)}),
+        NETWORK.model_copy(update={**ADDITIVE, "additive": CURVES}),
+    ],
+    ids=["sparse columns", "additive"],
+)
+def test_step_of_another_model_needs_nothing_of_the_host(
+    architecture: ModelConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with steps_on_gpu({}, monkeypatch, architecture) as steps, fused_kernels(monkeypatch):
+        steps._step(steps._rows(0, 0, BATCH))
+        with NoHost():  # type: ignore[no-untyped-call]
+            steps._step(steps._rows(0, 0, BATCH))
 
 
 def test_kernels_of_a_step_are_compiled_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
