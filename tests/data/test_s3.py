@@ -144,6 +144,7 @@ def test_brackets_in_the_name_of_a_folder_are_no_pattern(s3: str, uploaded: str)
     fs.pipe_file(f"{s3}/out1/train/kept", b"of somebody else")
     fs.pipe_file(f"{s3}/out[1]/.partial", b"")
     fs.pipe_file(f"{s3}/out[1]/train/00000-of-00009.safetensors", b"half")
+    add_markers(f"{s3}/out[1]/train")
     prepare(uploaded, f"{s3}/out[1]", CONFIG)
     assert listing(f"{s3}/out1") == {"train/kept"}
     assert "train/00000-of-00009.safetensors" not in listing(f"{s3}/out[1]")

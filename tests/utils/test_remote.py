@@ -79,6 +79,9 @@ def test_failed_upload_leaves_what_was_there(
     assert len(sent) == 2
     assert content(memory) == before
     assert not any(PARTIAL in path for path in memory.find("/bucket"))
+    # No empty folder either, which would be taken for somebody else's.
+    with suppress(InterruptedError), staged_folder(uri, names=NAMES, overwrite=True):
+        raise InterruptedError
 
 
 def test_folder_that_cannot_be_written_is_named_before_the_work_for_it(

@@ -1,5 +1,6 @@
 """Folders on remote file systems: download to read them, and upload of local folders."""
 
+import glob
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -193,5 +194,8 @@ def _remove_files(fs: Any, root: str, keep: Collection[str] = ()) -> None:
 
 
 def _remove_remote(fs: Any, root: str, names: Iterable[str]) -> None:
-    for name in names:
-        _remove_files(fs, f"{root}/{name}")
+    for path in (f"{root}/{name}" for name in names):
+        _remove_files(fs, path)
+        # In HDFS, folders stay when they are empty, and the next command would take them for somebody else's.
+        if fs.exists(path, **time_limit(fs)):
+            fs.rm(glob.escape(path), recursive=True)
