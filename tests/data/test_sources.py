@@ -74,7 +74,8 @@ def test_files_that_begin_differently_are_not_read_further(monkeypatch: pytest.M
 
     def count_bytes(self: Any, path: str, start: int, end: int) -> bytes:
         asked.append(end - start)
-        return cat_file(self, path, start=start, end=end)
+        content: bytes = cat_file(self, path, start=start, end=end)
+        return content
 
     monkeypatch.setattr(type(fs), "cat_file", count_bytes)
     files = [SourceFile(path=f"memory://copies/{name}", rows=1, bytes=1 << 22, modified="") for name in "abc"]
