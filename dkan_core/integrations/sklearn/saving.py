@@ -1,5 +1,6 @@
 """A classifier on disk: a model folder, with ``estimator.json`` for what the model itself lacks."""
 
+import copy
 from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -89,6 +90,14 @@ class SavingMixin:
         def _get_param_names(cls) -> list[str]: ...
 
         def _take_history(self, history: list[dict[str, Any]]) -> None: ...
+
+    def __getstate__(self) -> dict[str, Any]:
+        given: Any = super().__getstate__()
+        state: dict[str, Any] = {**given}
+        if "module_" in state:
+            # A prediction leaves the model on the GPU; the process that reads a pickle may have none.
+            state["module_"] = copy.deepcopy(self.module_).cpu()
+        return state
 
     def save(self, folder: str | Path, *, overwrite: bool = False) -> None:
         """Write a model folder, without pickle, that ``load``, ``dkan predict`` and ``dkan evaluate`` read.

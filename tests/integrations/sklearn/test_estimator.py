@@ -18,6 +18,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from dkan_core import ConfigError, FastKANClassifier, evaluate
+from dkan_core.model.base import TabularModel
 
 ROWS = 600
 
@@ -242,6 +243,16 @@ def test_estimator_is_cloned_and_pickled() -> None:
     expected = model.predict_proba(X)
     np.testing.assert_array_equal(copied.fit(X, y).predict_proba(X), expected)
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(model)).predict_proba(X), expected)
+
+
+def test_pickles_have_the_model_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A prediction leaves it on the GPU, and the process that reads the pickle may have none."""
+    model = small(epochs=1).fit(*frame(200))
+    moved: list[TabularModel] = []
+    monkeypatch.setattr(TabularModel, "cpu", lambda module: moved.append(module) or module)
+    pickle.dumps(model)
+    (copied,) = moved
+    assert copied is not model.module_, "another thread may predict meanwhile"
 
 
 def test_random_state_decides_everything() -> None:
