@@ -32,7 +32,7 @@ LAYERS = [
     {"evaluation.drift"},
     {"explanation", "tracking", "onnx_export"},
     {"evaluation.labelled_rows", "evaluation.leakage"},
-    {"inspection", "evaluation.comparison", "evaluation.publishing", "batch_scoring"},
+    {"inspection", "evaluation.publishing", "batch_scoring"},
     {"evaluation", "training"},
     {"editing"},
     {"integrations", "serving", "trainjob"},

@@ -130,12 +130,19 @@ def test_what_a_pass_takes_is_compiled_before_it_is_chosen(
         assert best() == "recompute"
 
 
-def test_candidate_that_needs_too_much_memory_for_all_rows_is_not_taken(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("error", "warning"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory"), "kernel fused of radial_linear runs out of memory on cpu"),
+        (RuntimeError("no such size"), "kernel fused of radial_linear fails on all rows of a batch (no such size)"),
+    ],
+)
+def test_candidate_that_fails_only_on_all_rows_is_not_taken(
+    error: Exception, warning: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def greedy(x: Tensor, weight: Tensor, centers: Tensor, width: float) -> Tensor:
         if len(x) > 40:
-            raise torch.OutOfMemoryError("CUDA out of memory")
+            raise error
         return RIGHT(x, weight, centers, width)
 
     measure = choice.pass_seconds
@@ -143,7 +150,7 @@ def test_candidate_that_needs_too_much_memory_for_all_rows_is_not_taken(
     monkeypatch.setattr(choice, "pass_seconds", measure)
     monkeypatch.setattr(choice, "CHECKED_ROWS", 30)
     assert best() == "recompute"
-    assert "kernel fused of radial_linear runs out of memory on cpu" in caplog.text
+    assert warning in caplog.text
 
 
 def test_choice_is_kept_for_other_processes(

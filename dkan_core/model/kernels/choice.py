@@ -25,6 +25,7 @@ from torch import Tensor
 from dkan_core.errors import DataError
 from dkan_core.model.kernels import compilation, eager, recompute, verified
 from dkan_core.utils import gpu
+from dkan_core.utils.messages import first_line
 from dkan_core.utils.schemas import Schema, read_json
 
 Name = Literal["fused", "recompute", "compile", "parts"]
@@ -269,12 +270,16 @@ def _times(case: Case, operation: Operation, operands: Operands) -> dict[Name, f
             break
         worth = any(case.gradients) and min(seconds.values(), default=0.0) > WORTH_COMPILING
         if (name != "compile" or worth) and is_right(name, operation, operands):
-            # Right for some rows, it may need too much memory for all of them.
+            # Right for some rows, it may need too much memory for all of them, or be compiled again for their number.
             try:
                 seconds[name] = pass_seconds(name, operation, operands)
             except torch.OutOfMemoryError:
                 logger.warning("kernel %s of %s runs out of memory on %s", name, operation.name, operands.device)
                 torch.cuda.empty_cache()
+            except verified.kernel_errors() as error:
+                gpu.check_works(operands.device)
+                why = first_line(error)
+                logger.warning("kernel %s of %s fails on all rows of a batch (%s)", name, operation.name, why)
     return seconds
 
 

@@ -249,7 +249,12 @@ def test_pickles_have_the_model_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> N
     """A prediction leaves it on the GPU, and the process that reads the pickle may have none."""
     model = small(epochs=1).fit(*frame(200))
     moved: list[TabularModel] = []
-    monkeypatch.setattr(TabularModel, "cpu", lambda module: moved.append(module) or module)
+
+    def cpu(module: TabularModel) -> TabularModel:
+        moved.append(module)
+        return module
+
+    monkeypatch.setattr(TabularModel, "cpu", cpu)
     pickle.dumps(model)
     (copied,) = moved
     assert copied is not model.module_, "another thread may predict meanwhile"
