@@ -4,6 +4,7 @@ import contextlib
 import itertools
 import re
 import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from dkan_core import (
 )
 from dkan_core.data.format import shard_writer
 from dkan_core.data.format.manifest import read_manifest
-from dkan_core.data.preparation import parallel, statistics, task
+from dkan_core.data.preparation import parallel, plan, statistics, task
 from dkan_core.utils.storage.shared_folder import SharedFolder
 from tests import warm
 from tests.data.stages import every_call, run
@@ -188,3 +189,14 @@ def test_code_in_the_documentation_runs(tmp_path: Path) -> None:
     exec(code.replace("s3://bucket", str(tmp_path)), {})
     prepare(tmp_path / "flights", tmp_path / "alone", PrepareConfig(label=("label",)))
     assert contents(tmp_path / "prepared") == contents(tmp_path / "alone")
+
+
+def test_records_of_parts_are_read_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = write(make_rows(300), tmp_path / "raw", files=4)
+    plan_preparation(paths, tmp_path / "out", CONFIG, parts=4)
+    folder, planned = plan.open_plan(tmp_path / "out")
+    all_of_them = threading.Barrier(len(planned.parts), timeout=30)
+    monkeypatch.setattr(folder, "read_json", lambda name: all_of_them.wait() >= 0 and name)
+    assert plan.read_records(folder, planned, "survey") == [
+        f"{planned.record('survey', part)}.json" for part in range(4)
+    ]

@@ -6,6 +6,7 @@ by the plan's id, so that nothing of another plan is ever taken for this one's.
 
 import hashlib
 import json
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -16,7 +17,7 @@ from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.data.format.manifest import CONTENTS, MANIFEST, OUTPUTS
 from dkan_core.data.preparation.reuse import earlier_result, is_reusable
 from dkan_core.data.preparation.task import PreparationTask
-from dkan_core.data.source.files import stamps, whole_second
+from dkan_core.data.source.files import AT_ONCE, stamps, whole_second
 from dkan_core.data.source.partition import Fragment
 from dkan_core.data.source.roles import ColumnRoles
 from dkan_core.data.source.sources import SourceFile
@@ -193,7 +194,10 @@ def read_records(folder: SharedFolder, plan: PreparationPlan, stage: str) -> lis
     Raises:
         DataError: A part is not through it yet.
     """
-    records = [folder.read_json(f"{plan.record(stage, part)}.json") for part in range(len(plan.parts))]
+    names = [f"{plan.record(stage, part)}.json" for part in range(len(plan.parts))]
+    # At once, because each part reads the records of all, and a file of a bucket takes tens of milliseconds.
+    with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="dkan-record") as pool:
+        records = list(pool.map(folder.read_json, names))
     missing = [part for part, record in enumerate(records) if record is None]
     if missing:
         parts = f"part {missing[0]}" if len(missing) == 1 else f"parts {some_of([*map(str, missing)], 8)}"
