@@ -84,6 +84,16 @@ def test_failed_upload_leaves_what_was_there(
         raise InterruptedError
 
 
+def test_folder_that_a_killed_replacement_left_is_removed(tmp_path: Path, memory: AbstractFileSystem) -> None:
+    """As in HDFS, a file cannot have the name of a folder here."""
+    for name in (f"{PARTIAL}/last.json", f"{PARTIAL}/shards/a", "shards/a", "shards/z"):
+        memory.makedirs(f"/bucket/out/{name}".rpartition("/")[0], exist_ok=True)
+        memory.pipe_file(f"/bucket/out/{name}", b"old")
+    with staged_folder("memory://bucket/out", names=NAMES, overwrite=False) as folder:
+        write_result(folder, "new", "b")
+    assert content(memory) == {"last.json": b"new", "shards/b": b"new"}
+
+
 def test_folder_that_cannot_be_written_is_named_before_the_work_for_it(
     memory: AbstractFileSystem, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -129,9 +129,11 @@ def replace_remote(folder: Path, uri: str, names: Sequence[str]) -> None:
                     _remove_files(fs, f"{root}/{name}", {f"{root}/{each}" for each in new})
                 _copy_staged(fs, root, new & {last})
             return
-        mark = f"{root}/{PARTIAL}"
+        aside = f"{root}/{PARTIAL}"
+        # Left by a replacement that was killed, it may be as large as the result; in HDFS no file can take its place.
+        mark = f"{aside}/mark" if fs.isdir(aside) else aside
         fs.pipe_file(mark, b"", **limit)
-        _remove_files(fs, mark, {mark})  # of a replacement that was killed: it may be as large as the result
+        _remove_files(fs, aside, {mark})
         _remove_remote(fs, root, reversed(names))
         try:
             upload_folder(folder, uri, last=last)
