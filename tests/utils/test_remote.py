@@ -84,6 +84,21 @@ def test_failed_upload_leaves_what_was_there(
         raise InterruptedError
 
 
+def test_listing_of_a_file_may_have_no_details(
+    tmp_path: Path, memory: AbstractFileSystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As that of adlfs, for Azure."""
+    find = type(memory).find
+
+    def find_as_adlfs(self: AbstractFileSystem, path: str, **options: Any) -> Any:
+        return [path] if self.isfile(path) else find(self, path, **options)
+
+    monkeypatch.setattr(type(memory), "find", find_as_adlfs)
+    for text in ("old", "new"):
+        replace_remote(write_result(tmp_path / text, text, text), "memory://bucket/out", NAMES)
+        assert content(memory) == {"last.json": text.encode(), f"shards/{text}": text.encode()}
+
+
 def test_folder_that_a_killed_replacement_left_is_removed(tmp_path: Path, memory: AbstractFileSystem) -> None:
     """As in HDFS, a file cannot have the name of a folder here."""
     for name in (f"{PARTIAL}/last.json", f"{PARTIAL}/shards/a", "shards/a", "shards/z"):

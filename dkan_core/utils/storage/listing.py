@@ -9,7 +9,10 @@ from typing import Any
 
 def files_below(fs: Any, folder: str) -> list[str]:
     """Return the paths of the files below a folder; none if it is absent."""
-    return [path for path, info in fs.find(folder, detail=True).items() if not _is_folder(path, info)]
+    found = fs.find(folder, detail=True)
+    # That of Azure returns a list for a path that is a file itself.
+    listed = found if isinstance(found, dict) else {path: dict[str, Any]() for path in found}
+    return [path for path, info in listed.items() if not _is_folder(path, info)]
 
 
 def names_in(fs: Any, folder: str, **limit: float) -> set[str]:
