@@ -134,7 +134,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         if self.run_as_user == 0 and self.run_as_non_root:
-            raise ValueError("run_as_user 0: is root, as which no pod starts unless run_as_non_root is False")
+            raise ValueError("run_as_user 0: is root, and no pod starts as root unless run_as_non_root is False")
 
     def form(self, asked: Iterable[Parameter]) -> list[Parameter]:
         """Return what is asked for and what every step is given."""

@@ -17,7 +17,8 @@ WRITTEN = ("prepared_uri", "checkpoint_uri", "run_uri", "publish_uri", "output_u
 DATE = "{date}"
 # Parameters that may contain {date}.
 DATED = ("data_uri", "output_uri", "publish_uri", "registered_version", "serving_uri")
-# Training fills in {run} in these.
+# Training fills in a digest of data and settings in these.
+RUN = "{run}"
 OF_RUN = ("checkpoint_uri", "run_uri")
 # {{date}} is another one than {date}.
 PLACEHOLDER = re.compile(r"\{+[^{}]*\}+")
@@ -97,18 +98,21 @@ def _unknown_placeholder(form: Mapping[str, Any]) -> str:
     >>> _unknown_placeholder({"model_uri": "s3://b/late/{date}"})
     "parameter 'model_uri' cannot have a date; {date} may be in data_uri, output_uri, publish_uri, registered_version, \
 serving_uri"
+    >>> _unknown_placeholder({"checkpoint_uri": "s3://b/{Run}"})
+    "parameter 'checkpoint_uri' cannot have {Run}; {run} may be in checkpoint_uri, run_uri"
     """
     for name in (*READ, *WRITTEN, *DATED, "registered_name"):
-        known = DATE if name in DATED else "{run}" if name in OF_RUN else ""
+        known = DATE if name in DATED else RUN if name in OF_RUN else ""
         for found in PLACEHOLDER.findall(form.get(name) or ""):
             if found != known:
                 what = "a date" if found == DATE else found
-                return f"parameter {name!r} cannot have {what}; {DATE} may be in {', '.join(DATED)}"
+                meant, others = (RUN, OF_RUN) if known == RUN and found != DATE else (DATE, DATED)
+                return f"parameter {name!r} cannot have {what}; {meant} may be in {', '.join(others)}"
     return ""
 
 
 def _malformed_uri(form: Mapping[str, Any]) -> str:
-    """Return an error for a URI that names no bucket, or was pasted with a blank or a line end.
+    """Return an error for a URI that names no bucket, or was pasted with a space or a line end.
 
     >>> _malformed_uri({"data_uri": "s3://b/flights", "publish_uri": "s3:///late"})
     "parameter 'publish_uri' must name a bucket, such as s3://bucket/folder, got 's3:///late'"
@@ -116,7 +120,7 @@ def _malformed_uri(form: Mapping[str, Any]) -> str:
     for name in (*READ, *WRITTEN, "serving_uri"):
         for uri in _uris(form, name):
             if uri != uri.strip():
-                return f"parameter {name!r} must not begin or end with a blank, got {uri!r}"
+                return f"parameter {name!r} must not begin or end with white space, got {uri!r}"
             scheme, separator, rest = uri.partition("://")
             if separator and scheme not in WITHOUT_BUCKET and not rest.partition("/")[0]:
                 return f"parameter {name!r} must name a bucket, such as s3://bucket/folder, got {uri!r}"
