@@ -199,5 +199,6 @@ def _remove_remote(fs: Any, root: str, names: Iterable[str]) -> None:
     for path in (f"{root}/{name}" for name in names):
         _remove_files(fs, path)
         # In HDFS, folders stay when they are empty, and the next command would take them for somebody else's.
+        fs.invalidate_cache()
         if fs.exists(path, **time_limit(fs)):
             fs.rm(glob.escape(path), recursive=True)
