@@ -24,7 +24,7 @@ OF_RUN = ("checkpoint_uri", "run_uri")
 PLACEHOLDER = re.compile(r"\{+[^{}]*\}+")
 
 # Schemes of URIs that need no bucket or host.
-WITHOUT_BUCKET = ("file", "local", "memory", "hdfs", "webhdfs")
+WITHOUT_BUCKET = ("file", "local", "memory", "hdfs", "arrow_hdfs", "webhdfs", "dbfs")
 
 # Kubeflow Pipelines sets this variable in every step on a cluster.
 POD = "KFP_POD_NAME"
@@ -121,7 +121,8 @@ def _malformed_uri(form: Mapping[str, Any]) -> str:
         for uri in _uris(form, name):
             if uri != uri.strip():
                 return f"parameter {name!r} must not begin or end with white space, got {uri!r}"
-            scheme, separator, rest = uri.partition("://")
+            # Of a chain, such as zip:///rows.parquet::s3://bucket/rows.zip, the last one has the bucket.
+            scheme, separator, rest = uri.rpartition("::")[2].partition("://")
             if separator and scheme not in WITHOUT_BUCKET and not rest.partition("/")[0]:
                 return f"parameter {name!r} must name a bucket, such as s3://bucket/folder, got {uri!r}"
     return ""

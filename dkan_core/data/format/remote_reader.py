@@ -90,15 +90,15 @@ def fetch_ranges(names: Sequence[str], starts: Sequence[int], stops: Sequence[in
         return []
     fs, _ = filesystem(names[0])
     with readable(names[0]):
-        found: list[bytes | Exception] = fs.cat_ranges(
+        found: list[bytes | BaseException] = fs.cat_ranges(
             [filesystem(name)[1] for name in names], list(starts), list(stops), on_error="return"
         )
     return [_whole(*each) for each in zip(names, starts, stops, found, strict=True)]
 
 
-def _whole(name: str, start: int, stop: int, content: bytes | Exception) -> bytes:
+def _whole(name: str, start: int, stop: int, content: bytes | BaseException) -> bytes:
     """Return what was fetched of a file; raise what failed, or a DataError where it is too short."""
-    if isinstance(content, Exception):
+    if isinstance(content, BaseException):
         with readable(name):
             raise content
     if len(content) != stop - start:

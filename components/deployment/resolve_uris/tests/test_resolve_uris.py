@@ -60,6 +60,7 @@ def test_path_that_is_lost_with_its_pod_is_refused_on_a_cluster(
         {"data_uri": "gs://b/new/*.parquet\nhttps://host/f.parquet", "output_uri": "abfs://b/scores"},
         {"run_uri": "/mnt/dkan/runs", "prepared_uri": "file:///mnt/dkan/p", "volume_path": "/mnt/dkan"},
         {"checkpoint_uri": "s3://b/{run}", "run_uri": "hdfs:///runs/{run}"},
+        {"data_uri": "zip:///rows.parquet::s3://b/rows.zip"},
     ],
     ids=str,
 )
