@@ -40,17 +40,16 @@ def written_values(rows: pa.Table, encoding: Preprocessor) -> pa.Table:
     Shape:
         - Input and output: N rows
     """
-    return pa.table(
-        {
-            column.name: pa.array([_written(column, value) for value in rows[column.name].to_pylist()], pa.string())
-            for column in source_columns(encoding)
-        }
-    )
+    texts = {}
+    for column in source_columns(encoding):
+        # Each value once, however many rows have it.
+        values = rows[column.name].combine_chunks().dictionary_encode()
+        written = [_written(column, value) for value in values.dictionary.to_pylist()]
+        texts[column.name] = pa.array(written, pa.string()).take(values.indices)
+    return pa.table(texts)
 
 
-def _written(column: Column, value: float | str | None) -> str | None:
-    if value is None:
-        return None
+def _written(column: Column, value: float | str) -> str:
     if isinstance(value, str):
         return RARE if value.startswith(UNKNOWN) else value
     if column.is_calendar:
