@@ -52,7 +52,14 @@ def written_values(rows: pa.Table, encoding: Preprocessor) -> pa.Table:
 def _written(column: Column, value: float | str) -> str:
     if isinstance(value, str):
         return RARE if value.startswith(UNKNOWN) else value
-    if column.is_calendar:
-        return written_value(column, value)
-    # Only as exactly as it is known.
-    return f"{value + 0.0:.0f}" if value.is_integer() and abs(value) < 1e15 else f"{value:.4g}"
+    return written_value(column, value) if column.is_calendar else _number(value)
+
+
+def _number(value: float) -> str:
+    """Write a number only as exactly as it is known.
+
+    >>> _number(21.0), _number(-0.0), _number(1234567.0), _number(0.12345), _number(-12345.6), _number(1.5e-7)
+    ('21', '0', '1234567', '0.1235', '-12350', '1.5e-07')
+    """
+    known = value if value.is_integer() else float(f"{value:.4g}")
+    return f"{known + 0.0:.0f}" if known.is_integer() and abs(known) < 1e15 else f"{known:.4g}"
