@@ -44,7 +44,7 @@ ADDITIVE = {"model_kind": "additive", "monotone": "agee:+"}
         ({"num_gpus": "2", "settings": {"workers": 4}}, "workers 4: with num_gpus 2 there is one per GPU"),
         ({"num_gpus": "2", "sweep": [{"seed": 1}, {"workers": 1}]}, "workers 1: with num_gpus 2 there is one per GPU"),
         ({"strategy": "hybrid", "workers": 3}, "workers 3: strategy hybrid takes a multiple of tensor_parallel_size 2"),
-        ({"settings": {"device": "cpu,cpu", "slice_weights": [1.0]}}, "slice_weights: 1 numbers; there are 2 workers"),
+        ({"settings": {"device": "cpu,cpu", "slice_weights": [1.0]}}, "slice_weights: 1 number for 2 workers"),
         ({"settings": {"mode": "async"}, "strategy": "ring"}, "mode async: only strategy parameter-server"),
         ({"split": "80/20/0"}, "split must leave rows to test on, got '80/20/0'"),
         ({"num_gpus": "all"}, "num_gpus must be a whole number, 0 or more, got 'all'"),
@@ -55,7 +55,7 @@ ADDITIVE = {"model_kind": "additive", "monotone": "agee:+"}
         ({"node_selector": {"pool": "a b"}}, "node_selector must be a JSON object of labels"),
         ({"tolerations": [{"value": "gpu"}]}, "tolerations must be a JSON list of tolerations"),
         ({"num_gpus": ""}, "num_gpus must be a whole number, 0 or more, got ''"),
-        ({"label": "late, lost", "label_weights": "1,2,3"}, "label_weights: 3 numbers; the data has 2 labels"),
+        ({"label": "late, lost", "label_weights": "1,2,3"}, "label_weights: 3 numbers for 2 labels"),
         (ADDITIVE, r"monotone: 'agee' is not a numeric column of the data; did you mean 'age'\?"),
         ({**ADDITIVE, "monotone": "name:+"}, "monotone: 'name' is not a numeric column"),
         (

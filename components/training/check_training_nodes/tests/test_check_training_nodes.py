@@ -26,7 +26,7 @@ URIS = {"run_uri": "s3://bucket/run", "image": "dkan"}
         ({"prepared_uri": "minio://b/p", "pvc_name": "claim"}, "prepared_uri must be on storage that 2 nodes share"),
         ({"gpu_type": ""}, "gpu_type must be a resource name"),
         ({"labels": {"a b": "c"}}, "labels must be a JSON object of labels"),
-        ({"label": "late", "label_weights": "1,2"}, "label_weights: 2 numbers; the data has 1 label"),
+        ({"label": "late", "label_weights": "1,2"}, "label_weights: 2 numbers for 1 label"),
         ({"model_kind": "additive", "monotone": "agee:+"}, "monotone: 'agee' is not a numeric column"),
     ],
 )
