@@ -1,6 +1,6 @@
 """What a GPU is to do alone needs nothing of the host: every kind of step, on a GPU that is not there."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 
 import numpy as np
@@ -62,11 +62,15 @@ def steps_on_gpu(
 @every_step
 def test_step_needs_nothing_of_the_host(changes: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
     with steps_on_gpu(changes, monkeypatch) as steps, fused_kernels(monkeypatch) as launched:
-        # As in a run, the first step is not the one that is captured: it makes constants.
+        check_needs_no_host(steps, launched)
+
+
+def check_needs_no_host(steps: DeviceSteps, launched: Sequence[str]) -> None:
+    # As in a run, the first step is not the one that is captured: it makes constants.
+    steps._step(steps._rows(0, 0, BATCH))
+    before = len(launched)
+    with NoHost():  # type: ignore[no-untyped-call]
         steps._step(steps._rows(0, 0, BATCH))
-        before = len(launched)
-        with NoHost():  # type: ignore[no-untyped-call]
-            steps._step(steps._rows(0, 0, BATCH))
     assert len(launched) == 2 * before > 0
 
 
@@ -91,10 +95,8 @@ ADDITIVE = {"model": "additive", "embedded": (), "hidden": (), "one_hot_groups":
 def test_step_of_another_model_needs_nothing_of_the_host(
     architecture: ModelConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with steps_on_gpu({}, monkeypatch, architecture) as steps, fused_kernels(monkeypatch):
-        steps._step(steps._rows(0, 0, BATCH))
-        with NoHost():  # type: ignore[no-untyped-call]
-            steps._step(steps._rows(0, 0, BATCH))
+    with steps_on_gpu({}, monkeypatch, architecture) as steps, fused_kernels(monkeypatch) as launched:
+        check_needs_no_host(steps, launched)
 
 
 def test_kernels_of_a_step_are_compiled_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
