@@ -34,10 +34,9 @@ def warn_of_copies(files: Sequence[SourceFile], footers: Sequence[Footer]) -> No
 
 def find_original(file: SourceFile, earlier: Sequence[SourceFile]) -> str | None:
     """Return which of the files that were prepared earlier a file is a copy of, if that one is still there."""
-    alike = [each for each in earlier if (each.rows, each.bytes) == (file.rows, file.bytes) and file.rows]
-    for each in alike:
-        if each.path == redact(file.path):
-            continue
+    path = redact(file.path)
+    alike = [each for each in earlier if (each.rows, each.bytes) == (file.rows, file.bytes) and each.path != path]
+    for each in alike if file.rows else ():
         try:
             is_there = whole_second(stamp(each.path)[1]) == whole_second(each.modified)
             if is_there and _hold_same_bytes(each.path, file.path, file.bytes):

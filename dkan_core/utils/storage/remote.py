@@ -12,8 +12,8 @@ from dkan_core.utils.storage.listing import files_below
 from dkan_core.utils.storage.outputs import PARTIAL
 from dkan_core.utils.storage.paths import check_name, filesystem, is_remote, local_path, path_inside
 from dkan_core.utils.storage.scratch import scratch_folder
-from dkan_core.utils.storage.time_limits import put_file, time_limit
-from dkan_core.utils.storage.transfers import get_file
+from dkan_core.utils.storage.time_limits import time_limit
+from dkan_core.utils.storage.transfers import get_file, put_file
 
 
 @contextmanager

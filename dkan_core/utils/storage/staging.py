@@ -32,7 +32,7 @@ from dkan_core.utils.storage.replacement import (
     replace_result,
 )
 from dkan_core.utils.storage.scratch import scratch_folder
-from dkan_core.utils.storage.time_limits import put_file
+from dkan_core.utils.storage.transfers import put_file
 
 
 @contextmanager

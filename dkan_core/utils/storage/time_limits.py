@@ -4,7 +4,6 @@ Time-outs of clients are for one request: with their retries they add up to many
 upload that the server does not read has none.
 """
 
-from pathlib import Path
 from typing import Any
 
 # Longer than clients retry requests that a busy server refuses.
@@ -28,12 +27,3 @@ def time_limit(fs: Any, size: int = 0) -> dict[str, float]:
     ({'timeout': 180.0}, {})
     """
     return {"timeout": ANSWER_SECONDS + size / SLOWEST_BYTES_PER_SECOND} if fs.async_impl else {}
-
-
-def put_file(fs: Any, file: Path, path: str) -> None:
-    """Copy a local file to a remote file system.
-
-    Raises:
-        TimeoutError: It takes longer than a minute and four seconds per megabyte.
-    """
-    fs.put_file(str(file), path, **time_limit(fs, file.stat().st_size))
