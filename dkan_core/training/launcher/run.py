@@ -142,9 +142,9 @@ def open_run(start: RunStart, architecture: ModelConfig) -> Iterator["Run"]:
         del model  # the run has no use for a second copy of its parameters
         for pair in template.wakeups.values():
             stack.callback(Wakeup(pair).close)
-        if ranks is not None:
-            ranks.publish_value("plan", template.model)
         facts = run_facts(start.manifest.fingerprint, template.model, config)
+        if ranks is not None:
+            ranks.publish_value("plan", facts)
         history = checkpoint.history if checkpoint else []
         placement = Placement.from_config(config, ranks.torchrun if ranks else None)
         yield Run(memory, template, placement, start.checkpoints, facts, history)

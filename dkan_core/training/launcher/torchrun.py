@@ -21,15 +21,16 @@ from typing import Any, TypeVar
 
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
-from dkan_core.config import ResolvedTrainConfig
+from dkan_core.config import ResolvedTrainConfig, build_config
 from dkan_core.data.format.manifest import PreparedData
-from dkan_core.errors import DkanError, TrainingError
+from dkan_core.errors import ConfigError, DkanError, TrainingError
 from dkan_core.model.architecture import ModelConfig
 from dkan_core.training.communication.process_group import backend_for_devices, open_tcp_store, serve_loopback_store
 from dkan_core.training.communication.rendezvous import Rendezvous, TorchRun
 from dkan_core.training.compute.flat_model import parameter_count
 from dkan_core.training.launcher.child_processes import Child
 from dkan_core.training.launcher.fork_server_client import ForkServer
+from dkan_core.training.launcher.run_log import describe
 from dkan_core.training.roles.process_spec import ProcessSpec
 from dkan_core.training.setup.parameter_groups import parameter_groups
 from dkan_core.training.setup.placement import Placement
@@ -81,15 +82,21 @@ class Ranks:
                 return serve_loopback_store(self.timeout, address, torchrun.port)
         return open_tcp_store(torchrun.host, torchrun.port, self.timeout, is_master=self._keeps_store)
 
-    def wait_until_ready(self) -> None:
+    def wait_until_ready(self, device: str, data: str) -> None:
         """Signal that this rank has its data; rank 0 waits for all signals, as ranks wait only shortly for each other.
 
         Rank 0 also waits for a rank that dies before its signal and is started again.
 
+        Args:
+            device: A device that this rank has found; its kind must be that of the other ranks.
+            data: Fingerprint of its data.
+
         Raises:
+            ConfigError: A rank has found another kind of device, or other data.
             TrainingError: A rank cannot read its data, or its settings are wrong.
         """
-        self._ask(lambda: self._store.set(f"ready/{self.torchrun.rank}", ""))
+        facts = {"device": device.partition(":")[0], "prepared data with fingerprint": data[:12]}
+        self.publish_value(f"ready/{self.torchrun.rank}", facts)
         # Reading the data may take minutes on one node; the exchange between ranks has a short timeout.
         missing = [] if self.torchrun.rank else list(range(self.torchrun.size))
         patience = time.monotonic() + SILENCE_SECONDS
@@ -100,6 +107,15 @@ class Ranks:
                 logger.info("waiting for the data of ranks %s", ", ".join(map(str, missing)))
                 patience = time.monotonic() + SILENCE_SECONDS
             time.sleep(POLL_SECONDS)
+        if self.torchrun.rank == 0:
+            self._check_ranks_have(facts)
+
+    def _check_ranks_have(self, facts: dict[str, str]) -> None:
+        """Raise ConfigError unless every rank has the same facts."""
+        for rank in range(1, self.torchrun.size):
+            for name, theirs in self.wait_for_value(f"ready/{rank}").items():
+                if theirs != facts[name]:
+                    raise ConfigError(f"rank {rank} has {name} {theirs}, but rank 0 has {facts[name]}")
 
     def report_failure(self, error: DkanError) -> None:
         """Tell rank 0, which waits for this rank, why it failed."""
@@ -110,9 +126,9 @@ class Ranks:
         """Tell the others, which wait for values of this rank 0, if it ends with an exception, such as by Ctrl-C."""
         try:
             yield
-        except BaseException:
+        except BaseException as error:
             with suppress(TrainingError):
-                self.publish_value("ended", True)
+                self.publish_value("ended", describe(error))
             raise
 
     def rendezvous(self, config: ResolvedTrainConfig) -> Rendezvous:
@@ -134,7 +150,8 @@ class Ranks:
         """
         while not self._has(key):
             if self._has("ended"):
-                raise TrainingError("rank 0 has ended without a result; its output says why")
+                reason = json.loads(self._ask(lambda: self._store.get("ended")))
+                raise TrainingError(f"rank 0 has ended without a result ({reason})")
             time.sleep(POLL_SECONDS)
         return json.loads(self._ask(lambda: self._store.get(key)))
 
@@ -193,10 +210,10 @@ def run_following_rank(
     """
     # Ctrl-C is left to rank 0, which ends the run for all.
     with ForkServer() as fork_server, handle_signal(signal.SIGINT, signal.SIG_IGN):
-        ranks.wait_until_ready()
-        model = ranks.wait_for_value("plan")
-        if model is not None:
-            spec = replace(_collective_worker_spec(ranks, data, manifest, config, model), logs=logs)
+        ranks.wait_until_ready(config.devices[0], manifest.fingerprint)
+        facts = ranks.wait_for_value("plan")
+        if facts is not None:
+            spec = replace(_collective_worker_spec(ranks, data, manifest, config, facts), logs=logs)
             with scratch_folder() as scratch:
                 child = fork_server.spawn(spec, scratch / f"{spec.name}.log")
                 try:
@@ -210,8 +227,13 @@ def run_following_rank(
 
 
 def _collective_worker_spec(
-    ranks: Ranks, data: Path, manifest: PreparedData, config: ResolvedTrainConfig, model: dict[str, Any]
+    ranks: Ranks, data: Path, manifest: PreparedData, config: ResolvedTrainConfig, facts: dict[str, Any]
 ) -> ProcessSpec:
+    """Return the spec of this rank's collective worker; ``facts`` are the ``run_facts`` of rank 0."""
+    # Settings may follow from the model of init_from, which rank 0 alone has read.
+    shared = build_config(ResolvedTrainConfig, facts["settings"])
+    config = replace(shared, device=config.device, data_in=config.data_in)
+    model = facts["architecture"]
     untrained = untrained_model(ModelConfig.from_dict(model), manifest, config)
     rank = ranks.torchrun.rank
     rows = manifest.splits["train"].rows

@@ -144,7 +144,7 @@ def _lead(
         settled_config = settle_tier(resolved, manifest.splits["train"].bytes)
         if ranks is not None:
             # Before anything is written: a rank whose data is damaged ends the run of all.
-            ranks.wait_until_ready()
+            ranks.wait_until_ready(resolved.devices[0], manifest.fingerprint)
         # Another run may have been given the same folder for its checkpoints.
         with nullcontext() if _is_locked(where, run) else output_lock(where), local_run_folder(run) as folder:
             make_logs_ready(folder, is_resumed=checkpoint is not None)

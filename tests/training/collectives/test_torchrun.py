@@ -13,11 +13,14 @@ import numpy as np
 import pytest
 
 from dkan_core import ConfigError, TrainConfig, TrainingError, train
+from dkan_core.data.format.manifest import read_manifest
+from dkan_core.model.architecture import ModelConfig
 from dkan_core.training.communication.process_group import serve_loopback_store
 from dkan_core.training.communication.rendezvous import TorchRun
 from dkan_core.training.launcher import torchrun as torchrun_module
 from dkan_core.training.launcher.torchrun import Ranks
-from dkan_core.training.setup.defaults import resolve
+from dkan_core.training.setup.defaults import resolve, resolve_for
+from dkan_core.training.state.checkpoint_file import run_facts
 from dkan_core.training.state.checkpoint_store import load_checkpoint
 from tests import warm, warm_python
 from tests.certificates import make_certificate
@@ -102,7 +105,7 @@ def test_store_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPatch)
     try:
         torchrun = replace(TWO, rank=1, port=int(keeper.stderr.readline()), agent_has_store=True)
         ranks = Ranks(torchrun, 60)
-        ranks.wait_until_ready()
+        ranks.wait_until_ready("cpu", "")
         monkeypatch.setattr(ranks, "timeout", 0.5)
         os.kill(keeper.pid, signal.SIGSTOP)
         with pytest.raises(TrainingError, match=r"lost the other ranks: no answer from localhost:\d+ for 0\.5 s"):
@@ -119,10 +122,10 @@ def test_first_rank_waits_for_the_data_of_the_others(caplog: pytest.LogCaptureFi
     second._store = first._store  # runs of one process have keys of their own
     with caplog.at_level("INFO"), ThreadPoolExecutor() as pool, pytest.MonkeyPatch.context() as patch:
         patch.setattr(torchrun_module, "SILENCE_SECONDS", 0.2)
-        waiting = pool.submit(first.wait_until_ready)
+        waiting = pool.submit(first.wait_until_ready, "cuda:0", "")
         wait_until(lambda: "waiting for the data of ranks 1" in caplog.text)
         assert not waiting.done()
-        second.wait_until_ready()
+        second.wait_until_ready("cuda:1", "")
         waiting.result(timeout=UNRESPONSIVE_SECONDS)
 
 
@@ -135,8 +138,40 @@ def test_ranks_do_not_wait_for_values_of_a_rank_0_that_has_failed() -> None:
         waiting = pool.submit(second.wait_for_value, "plan")
         with pytest.raises(KeyboardInterrupt), first.told_of_failure():
             raise KeyboardInterrupt
-        with pytest.raises(TrainingError, match="rank 0 has ended without a result"):
+        with pytest.raises(TrainingError, match=r"rank 0 has ended without a result \(Ctrl-C\)"):
             waiting.result(timeout=UNRESPONSIVE_SECONDS)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "message"),
+    [
+        (("cpu", "a"), "rank 1 has device cpu, but rank 0 has cuda"),
+        (("cuda:1", "b"), "rank 1 has prepared data with fingerprint b, but rank 0 has a"),
+    ],
+)
+def test_ranks_with_other_devices_or_data_are_refused(theirs: tuple[str, str], message: str) -> None:
+    store = serve_loopback_store(60)
+    first, second = (Ranks(replace(TWO, rank=rank, port=store.port), 60) for rank in range(2))
+    second._store = first._store  # runs of one process have keys of their own
+    second.wait_until_ready(*theirs)
+    with pytest.raises(ConfigError, match=message), first.told_of_failure():
+        first.wait_until_ready("cuda:0", "a")
+    with pytest.raises(TrainingError, match=rf"rank 0 has ended without a result \(error: {message}\)"):
+        second.wait_for_value("plan")
+
+
+def test_settings_are_those_of_rank_0_which_has_read_the_model_of_init_from(prepared: Path) -> None:
+    store = serve_loopback_store(60)
+    ranks = Ranks(replace(TWO, rank=1, port=store.port), 60)
+    manifest = read_manifest(prepared)
+    given = resolve_for(replace(CONFIG, data_in="disk"), manifest, TWO)
+    completed = resolve_for(replace(CONFIG, model="fastkan", hidden=(4,), init_from="sha256:0"), manifest, TWO)
+    architecture = ModelConfig.for_data(manifest, completed).to_dict()
+    facts = json.loads(json.dumps(run_facts(manifest.fingerprint, architecture, completed)))
+    spec = torchrun_module._collective_worker_spec(ranks, prepared, manifest, given, facts)
+    os.close(spec.memory)
+    assert spec.config == replace(completed, data_in="disk") != given
+    assert (spec.rank, spec.device, spec.model) == (1, "cpu", facts["architecture"])
 
 
 def test_store_that_the_first_rank_keeps_on_one_node_listens_on_the_loopback_alone() -> None:
@@ -149,7 +184,7 @@ def test_store_that_the_first_rank_keeps_on_one_node_listens_on_the_loopback_alo
         with pytest.raises(TrainingError, match=rf"cannot listen at localhost:{port} for the other ranks: .*in use"):
             Ranks(launched[0], 60)
     first, second = (Ranks(torchrun, 60) for torchrun in launched if torchrun)
-    second.wait_until_ready()
+    second.wait_until_ready("cpu", "")
     found = listening([os.getpid()])
     assert found and found <= LOOPBACKS, found
     del first
