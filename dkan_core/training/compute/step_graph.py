@@ -5,6 +5,7 @@ for the same batches. They do so only if every rank was able to capture it.
 """
 
 import logging
+from collections import Counter
 from collections.abc import Callable
 
 import torch
@@ -36,7 +37,10 @@ class StepGraph:
         self._all_agree = all_agree
         self._graph: torch.cuda.CUDAGraph | None = None
         self._rows = 0
-        self._warmed_up = 0
+        """Rows of the captured step."""
+
+        self._launches: Counter[int] = Counter()
+        """Steps launched so far, by their rows: a process may be given slices of two sizes in turn."""
 
     def run(self, step: Callable[[], None], rows: int) -> None:
         """Run a step of ``rows`` rows.
@@ -50,9 +54,9 @@ class StepGraph:
             return
         step()
         if self._enabled and self._graph is None:
-            self._warmed_up = self._warmed_up + 1 if rows == self._rows else 1
-            self._rows = rows
-            if self._warmed_up == WARMUP_STEPS:
+            self._launches[rows] += 1
+            if self._launches[rows] == WARMUP_STEPS:
+                self._rows = rows
                 self._capture(step)
 
     def release(self) -> None:

@@ -50,6 +50,15 @@ def test_released_graph_is_reset_and_steps_are_launched(monkeypatch: pytest.Monk
     assert step.count == WARMUP_STEPS + MORE + 1
 
 
+def test_step_is_captured_where_slices_have_two_sizes_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = record_graphs(monkeypatch)
+    step, graph = Step(), StepGraph(CPU)
+    for index in range(2 * (WARMUP_STEPS + MORE)):
+        graph.run(step, 8 + index % 2)
+    assert [each.replays for each in made] == [MORE]
+    assert step.count == 2 * (WARMUP_STEPS + MORE)
+
+
 @pytest.mark.parametrize("here", [True, False])
 def test_step_that_one_rank_cannot_capture_is_launched_by_all(
     here: bool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
