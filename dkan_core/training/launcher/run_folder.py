@@ -59,6 +59,8 @@ def check_run_folder(run: str | Path, checkpoints: str | None, *, overwrite: boo
     there = entries(run)
     own = _checkpoint_names(str(run).rstrip("/"), checkpoints.rstrip("/")) if checkpoints else ""
     left = [name for name in there if re.fullmatch(own, name)]
+    # A run that was refused before its first step has left a log, and nothing that could be lost.
+    overwrite = overwrite or there == {LOGS}
     check_free(run, ours=OUTPUTS, overwrite=overwrite, leftovers=[*MODEL_ASIDES, *left], contents=CONTENTS)
     if MODEL_FOLDER in there and entries(f"{run}/{MODEL_FOLDER}"):
         check_model_is_ours(f"{run}/{MODEL_FOLDER}")

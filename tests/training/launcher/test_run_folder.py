@@ -87,6 +87,17 @@ def test_checkpoints_that_a_run_resumes_from_are_not_removed(
     assert replaces_checkpoints("run", "here", other, overwrite=True)
 
 
+def test_run_that_was_refused_after_its_log_began_can_be_started_again(tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs/train.log").touch()
+    check_run_folder(tmp_path, None, overwrite=False)
+    for other, message in (("history.jsonl", "already holds an earlier result"), ("logs/mine.txt", "was not written")):
+        (tmp_path / other).touch()
+        with pytest.raises(OutputError, match=message):
+            check_run_folder(tmp_path, None, overwrite=False)
+        (tmp_path / other).unlink()
+
+
 @pytest.mark.parametrize("where", ["local", "memory://earlier-runs"])
 @pytest.mark.parametrize(
     "wrong", [{"members": 1024, "hidden": (65_536, 65_536)}, {"damaged": True}], ids=["size", "data"]
