@@ -29,6 +29,7 @@ from dkan_core.model.architecture import (
 from dkan_core.model.base import TabularModel
 from dkan_core.model.decoding import decode_scores, score_codes
 from dkan_core.model.dropout import RowDropout, keep_factors
+from dkan_core.model.envelope import envelope
 from dkan_core.model.fastkan import RadialBasis
 from dkan_core.model.kernels import KernelModule, table_sum
 from dkan_core.model.sparse_weights import SparseWeights
@@ -300,19 +301,6 @@ class _Weighted(torch.autograd.Function):
 def _weighted(values: Tensor, weight: Tensor) -> Tensor:
     weighted: Tensor = _Weighted.apply(values, weight)
     return weighted
-
-
-def envelope(curve_CH: Tensor, sign: int) -> Tensor:
-    """Return the middle between the least monotone function above a curve and the greatest one below it.
-
-    A curve that rises (``sign`` 1) or falls (-1) stays as it is.
-
-    >>> envelope(torch.tensor([[0.0], [2.0], [1.0], [3.0]]), 1).flatten().tolist()
-    [0.0, 1.5, 1.5, 3.0]
-    """
-    rising_CH = sign * curve_CH
-    below_CH = rising_CH.flip(0).cummin(dim=0).values.flip(0)
-    return sign * (rising_CH.cummax(dim=0).values + below_CH) / 2
 
 
 def bins_of_rows(shape: AdditiveShape, layout: Layout) -> np.ndarray[Any, np.dtype[np.int32]]:

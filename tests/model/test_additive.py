@@ -20,10 +20,11 @@ from dkan_core.data.loading.loader import all_batches, open_split
 from dkan_core.explanation.additive import AdditiveCurves, AdditiveExplainer
 from dkan_core.explanation.term_cells import codes_of_values
 from dkan_core.explanation.term_tables import first_values
-from dkan_core.model.additive import AdditiveFastKAN, envelope
+from dkan_core.model.additive import AdditiveFastKAN
 from dkan_core.model.additive_shape import AdditiveShape, FeatureCuts
 from dkan_core.model.additive_terms import AdditiveTerms, purified, terms_of
 from dkan_core.model.architecture import ModelConfig, additive_layout
+from dkan_core.model.envelope import envelope, sum_in_order
 from dkan_core.model.parameter_count import count_parameters, count_trained
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.training.additive_fit.additive_tables import with_smooth_pairs
@@ -195,6 +196,18 @@ def test_an_envelope_is_monotone_and_leaves_monotone_curves_alone() -> None:
         found = envelope(curve, sign)
         assert (sign * found.diff(dim=0) >= 0).all()
         torch.testing.assert_close(envelope(found, sign), found)
+
+
+def test_gradient_of_an_envelope_is_that_of_cummax_and_without_atomics_the_same() -> None:
+    curve_CH = torch.randint(-2, 3, (50, 4)).double().requires_grad_()
+    slope_CH = torch.randn(50, 4).double()
+    greatest_CH, index_CH = curve_CH.cummax(dim=0)
+    below_CH = curve_CH.flip(0).cummin(dim=0).values.flip(0)
+    (expected_CH,) = torch.autograd.grad((greatest_CH + below_CH) / 2, curve_CH, slope_CH)
+    (found_CH,) = torch.autograd.grad(envelope(curve_CH, 1), curve_CH, slope_CH)
+    assert torch.equal(found_CH, expected_CH)
+    added_CH = torch.zeros_like(slope_CH).scatter_add_(0, index_CH, slope_CH)
+    torch.testing.assert_close(sum_in_order(slope_CH, index_CH), added_CH)
 
 
 def test_reasons_are_the_terms_and_pairs_are_named(saved: SavedModel, prepared: Path) -> None:
