@@ -140,7 +140,7 @@ def _lead(
         asked, initial = take_initial(config, manifest, prepared, f"{run}/{CHECKPOINTS}")
         resolved = resolve_for(asked, manifest, ranks.torchrun if ranks else None)
         where, checkpoint, clears = find_starting_point(run, resolved, manifest, overwrite=overwrite)
-        log_choices(asked, resolved)
+        log_choices(asked, resolved, manifest.splits["train"].rows)
         settled_config = settle_tier(resolved, manifest.splits["train"].bytes)
         if ranks is not None:
             # Before anything is written: a rank whose data is damaged ends the run of all.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dkan_core.config import ResolvedStrategy, ResolvedTrainConfig, TrainConfig
 from dkan_core.config.strategies import DESCRIPTIONS, ONE_NODE, averages_parameters
 from dkan_core.data.format.manifest import PreparedData
-from dkan_core.data.loading.order import slice_of
+from dkan_core.data.loading.order import slice_of, steps_per_epoch
 from dkan_core.errors import ConfigError
 from dkan_core.model.kernels import check_kernel, describe_kernel
 from dkan_core.tracking.mlflow.client import check_mlflow
@@ -182,8 +182,14 @@ def resolve(
     return found
 
 
-def log_choices(asked: TrainConfig, config: ResolvedTrainConfig) -> None:
-    """Log the main settings, the reason for the strategy, and whether the learning rate reached its limit."""
+def log_choices(asked: TrainConfig, config: ResolvedTrainConfig, rows: int) -> None:
+    """Log the main settings, the reason for the strategy, and where limits change what was asked for.
+
+    Args:
+        asked: Settings as given.
+        config: Resolved settings.
+        rows: Rows of the train split.
+    """
     logger.info("strategy %s: %s", config.strategy, DESCRIPTIONS[config.strategy, config.mode])
     logger.info(
         "training: device %s, workers %d, batch size %d, learning rate %.2g, epochs %d",
@@ -203,6 +209,16 @@ def log_choices(asked: TrainConfig, config: ResolvedTrainConfig) -> None:
             config.batch_size,
             config.learning_rate * by_rule / MAX_LR,
             config.learning_rate,
+        )
+    between = max(1, steps_per_epoch(rows, config.batch_size) // config.evaluations_per_epoch)
+    # A round ends with its epoch at the latest, so that each epoch has an evaluation.
+    if config.evaluations_per_epoch > 1 and config.sync_interval > between:
+        logger.warning(
+            "some of the %d evaluations per epoch are left out, as there is none during a round of %d local steps; "
+            "%s leaves out none",
+            config.evaluations_per_epoch,
+            config.sync_interval,
+            flag("sync-interval", between),
         )
 
 

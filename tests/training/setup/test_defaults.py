@@ -298,9 +298,20 @@ def test_capped_learning_rate_is_said(
 ) -> None:
     caplog.set_level("INFO")
     asked = TrainConfig(device="cpu", model=model, batch_size=8192, learning_rate=rate)
-    log_choices(asked, resolve(asked, 100_000))
+    log_choices(asked, resolve(asked, 100_000), 100_000)
     expected = f"sqrt scaling to batches of 8192 rows would give {wanted}; the limit is {limit}, "
     assert (f"learning rate capped: {expected}" in caplog.text) == said
+
+
+@pytest.mark.parametrize(("interval", "evaluations", "said"), [(4, 3, True), (3, 3, False), (64, 1, False)])
+def test_evaluations_that_long_rounds_leave_out_are_said(
+    interval: int, evaluations: int, said: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings: dict[str, Any] = {"workers": 2, "mode": "average", "batch_size": 100, "device": "cpu"}
+    asked = TrainConfig(sync_interval=interval, evaluations_per_epoch=evaluations, **settings)
+    log_choices(asked, resolve(asked, 1000), 1000)
+    assert ("some of the 3 evaluations per epoch are left out" in caplog.text) == said
+    assert ("--sync-interval 3 leaves out none" in caplog.text) == said
 
 
 def test_a_shorter_schedule_bounds_the_epochs_that_follow_from_the_data() -> None:
