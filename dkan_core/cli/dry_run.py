@@ -8,6 +8,7 @@ from dkan_core.utils.messages import counted, one_line, some_of
 if TYPE_CHECKING:
     from dkan_core.config import PrepareConfig, ResolvedTrainConfig, TrainConfig
     from dkan_core.data.format.manifest import PreparedData
+    from dkan_core.data.preparation.task import PreparationTask
     from dkan_core.data.source.roles import ColumnRoles
     from dkan_core.training.communication.rendezvous import TorchRun
 
@@ -23,16 +24,38 @@ def describe_preparation(sources: Sequence[str], out: str, config: "PrepareConfi
     """
     from dkan_core.data.format.manifest import CONTENTS, OUTPUTS
     from dkan_core.data.preparation.task import find_task
-    from dkan_core.data.source.split_hints import split_warnings
-    from dkan_core.data.source.split_rule import describe_split
     from dkan_core.utils.storage.outputs import check_free
 
     check_free(out, ours=OUTPUTS, overwrite=overwrite, contents=CONTENTS)
     task, _ = find_task(list(sources), config)
+    return _described_task(task, f"would prepare {_described_files(task)} into {out}")
+
+
+def describe_append(sources: Sequence[str], prepared: str, *, like: str | None = None, drop: Sequence[str] = ()) -> str:
+    """Return what ``dkan prepare --append`` would do; settings and schemas are checked, values are not.
+
+    Raises:
+        UserError: It would be refused.
+    """
+    from dkan_core.data.preparation.append import find_new_rows
+    from dkan_core.utils.storage.shared_folder import SharedFolder
+
+    earlier, task, _ = find_new_rows(list(sources), SharedFolder(prepared), like, drop)
+    rows = sum(split.rows for split in earlier.splits.values())
+    return _described_task(task, f"would add {_described_files(task)} to {prepared}, which has {counted(rows, 'row')}")
+
+
+def _described_files(task: "PreparationTask") -> str:
     size = sum(file.bytes for file in task.files)
+    return f"{counted(task.rows, 'row')} of {counted(len(task.files), 'file')} ({size / 1e6:,.1f} MB)"
+
+
+def _described_task(task: "PreparationTask", action: str) -> str:
+    from dkan_core.data.source.split_hints import split_warnings
+    from dkan_core.data.source.split_rule import describe_split
+
     lines = [
-        f"would prepare {counted(task.rows, 'row')} of {counted(len(task.files), 'file')} "
-        f"({size / 1e6:,.1f} MB) into {out}",
+        action,
         f"labels: {', '.join(_label_text(name, task.roles.positive) for name in task.roles.labels)}",
         *_feature_lines(task.roles),
         describe_split(task.split_rule),

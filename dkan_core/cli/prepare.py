@@ -51,13 +51,18 @@ def prepare(
     settings: dict[str, Any],
 ) -> None:
     """Turn Parquet into shuffled, encoded shards and a manifest."""
-    from dkan_core.cli.dry_run import describe_preparation
+    from dkan_core.cli.dry_run import describe_append, describe_preparation
     from dkan_core.cli.label_candidates import settings_with_label
 
     with result_printer(json_file, out=append or out, overwrite=overwrite) as show:
         if append is not None:
-            others = {"--overwrite": overwrite, "--workers": workers, "--config": config, "--dry-run": dry_run}
-            _append(sources, append, out, [name for name, value in others.items() if value], settings)
+            others = {"--overwrite": overwrite, "--workers": workers, "--config": config}
+            _check_append(append, out, [name for name, value in others.items() if value], settings)
+            if dry_run:
+                would = describe_append(sources, append, **settings)
+                show({"would": would.splitlines()}, would)
+                return
+            dkan_core.append_rows(sources, append, **settings)
             show({"prepared": append})
             return
         if out is None:
@@ -73,7 +78,7 @@ def prepare(
         show({"prepared": out, **made.summary()})
 
 
-def _append(sources: list[str], prepared: str, out: str | None, others: list[str], settings: dict[str, Any]) -> None:
+def _check_append(prepared: str, out: str | None, others: list[str], settings: dict[str, Any]) -> None:
     if out is not None:
         raise ConfigError("give --out or --append, not both")
     if others:
@@ -81,4 +86,3 @@ def _append(sources: list[str], prepared: str, out: str | None, others: list[str
     fixed = [name for name in settings if name not in ("like", "drop")]
     if fixed:
         raise ConfigError(f"{fixed[0]}: --append uses the setting of {prepared}; leave it out")
-    dkan_core.append_rows(sources, prepared, **settings)

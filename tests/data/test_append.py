@@ -228,12 +228,18 @@ def test_command_appends(
     old, new = raw
     out = tmp_path / "out"
     prepare(old, out, PrepareConfig(label=("y",), group="row"))
+    before = contents(out)
+    assert dkan("prepare", *new, "--append", out, "--dry-run", monkeypatch=monkeypatch) == 0
+    said = capsys.readouterr().out
+    assert f"would add {NEW} rows of 2 files" in said and f"which has {OLD} rows\nlabels: y\n" in said
+    assert contents(out) == before
     assert dkan("prepare", *new, "--append", out, "--like", out, monkeypatch=monkeypatch) == 0
     assert sum(split.rows for split in read_manifest(out).splits.values()) == OLD + NEW
     for arguments, message in (
         (["--append", out, "--out", tmp_path / "x"], "give --out or --append, not both"),
         (["--append", out, "--seed", "3"], "seed: --append uses the setting of"),
         (["--append", out, "--workers", "2"], "--append takes no --workers"),
+        (["--append", out, "--dry-run"], "its rows are already there"),
         ([], "give --out"),
     ):
         assert dkan("prepare", *new, *arguments, monkeypatch=monkeypatch) == 2

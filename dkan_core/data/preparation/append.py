@@ -37,6 +37,7 @@ from dkan_core.data.preparation.steps import (
 from dkan_core.data.preparation.task import PreparationTask, find_task
 from dkan_core.data.source.copies import find_original
 from dkan_core.data.source.partition import whole_files
+from dkan_core.data.source.sources import Footer
 from dkan_core.data.source.split_rule import settings_of_rule
 from dkan_core.errors import ConfigError, DataError, OutputError, redact
 from dkan_core.utils.arrays import Int64
@@ -77,10 +78,7 @@ def append_rows(
     finish_interrupted(prepared, OUTPUTS)
     folder = SharedFolder(prepared)
     with output_lock(prepared):
-        earlier = _read_earlier(folder, like)
-        task, footers = find_task(sources, _settings(earlier, str(prepared), drop), adds=True)
-        task = replace(task, grouped=earlier.grouped)  # data of earlier versions hold no group numbers
-        _check_new(task, earlier)
+        earlier, task, footers = find_new_rows(sources, folder, like, drop)
         # New rows are numbered after the old ones, so each gets the split that it would have if prepared with them.
         fragments = whole_files(task.files, footers, first=sum(file.rows for file in earlier.sources))
         with progress("reading", task.rows, "rows") as advance:
@@ -101,6 +99,20 @@ def append_rows(
     log_unseen(unseen, task.rows)
     log_prepared(prepared, joined)
     return joined
+
+
+def find_new_rows(
+    sources: str | Path | Sequence[str | Path], folder: SharedFolder, like: str | Path | None, drop: Sequence[str]
+) -> tuple[PreparedData, PreparationTask, list[Footer]]:
+    """Return the manifest of prepared data, the rows to add to them, and the footer of each file of these.
+
+    Args and errors are those of ``append_rows``.
+    """
+    earlier = _read_earlier(folder, like)
+    task, footers = find_task(sources, _settings(earlier, folder.uri, drop), adds=True)
+    task = replace(task, grouped=earlier.grouped)  # data of earlier versions hold no group numbers
+    _check_new(task, earlier)
+    return earlier, task, footers
 
 
 def _read_earlier(folder: SharedFolder, like: str | Path | None) -> PreparedData:
