@@ -17,7 +17,7 @@ def test_they_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Non
     """Files of equal size and footer, which holds no statistics, may still differ."""
     folder = tmp_path / "raw"
     folder.mkdir()
-    for name, seed in (("a", 0), ("b", 1), ("c", 0)):
+    for name, seed in (("a", 0), ("b", 1), ("c", 0), ("d", 1)):
         pq.write_table(
             make_rows(seed=seed).select(["x", "y", "row"]),
             folder / f"{name}.parquet",
@@ -28,7 +28,9 @@ def test_they_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Non
     assert len({path.stat().st_size for path in folder.iterdir()}) == 1
     prepare(folder, tmp_path / "out", CONFIG)
     warnings = [record.getMessage() for record in caplog.records if "copies among" in record.getMessage()]
-    assert len(warnings) == 1 and warnings[0].endswith(f": {folder}/c.parquet (of {folder}/a.parquet)")
+    assert len(warnings) == 1 and warnings[0].endswith(
+        f": {folder}/c.parquet (of {folder}/a.parquet), {folder}/d.parquet (of {folder}/b.parquet)"
+    )
 
 
 def test_files_that_begin_differently_are_not_read_further(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """Source files that are copies of others: their rows count twice, and may be in both train and test."""
 
 import logging
+from collections import defaultdict
 from collections.abc import Sequence
 
 from dkan_core.data.source.files import stamp, whole_second
@@ -19,12 +20,18 @@ logger = logging.getLogger(__name__)
 
 def warn_of_copies(files: Sequence[SourceFile], footers: Sequence[Footer]) -> None:
     """Warn of files that are copies of each other; only files of one size and footer are read to find out."""
-    first: dict[tuple[int, str], str] = {}
-    copies = []
+    alike = defaultdict[tuple[int, str], list[str]](list)
     for file, footer in zip(files, footers, strict=True):
-        original = first.setdefault((file.bytes, footer.digest), file.path)
-        if original != file.path and file.rows and _hold_same_bytes(original, file.path, file.bytes):
-            copies.append(f"{file.path} (of {original})")
+        if file.rows:
+            alike[file.bytes, footer.digest].append(file.path)
+    copies = []
+    for (size, _), paths in alike.items():
+        first: dict[bytes, str] = {}
+        for path in paths if len(paths) > 1 else ():
+            # By the first bytes, so that each file is compared with one other, however many there are.
+            original = first.setdefault(_read(path, 0, FIRST_BYTES), path)
+            if original != path and _hold_same_bytes(original, path, size):
+                copies.append(f"{path} (of {original})")
     if copies:
         logger.warning(
             "copies among the source files, whose rows count twice and may be in both train and test: %s",
