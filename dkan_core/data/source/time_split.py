@@ -110,7 +110,7 @@ def _text_of(key: int, kind: pa.DataType) -> str:
     """Return the value that a key stands for, as text."""
     if not _is_integer_like(kind):
         bits = np.array([key ^ (1 << 63) if key >> 63 else key ^ (2**64 - 1)], np.uint64)
-        return f"{bits.view(np.float64)[0]:g}"
+        return str(bits.view(np.float64)[0]).removesuffix(".0")
     if pa.types.is_uint64(kind):
         return str(key)
     number = key - (1 << 63)
