@@ -23,10 +23,12 @@ from dkan_core.evaluation.drift.counting import DriftCounts, TrainingDistributio
 from dkan_core.evaluation.drift.measures import LARGE, measure, psi_beyond_chance
 from dkan_core.evaluation.leakage import MIN_CLASS_ROWS, SUSPECT_COLUMN
 from dkan_core.evaluation.metrics import compute_metrics, positive_rates
+from dkan_core.explanation.inverse_transform import UNKNOWN
 
 # With fewer rows, checks say little: 100 random numbers all differ, and so do the shares of their bins in two samples.
 MIN_ROWS = 100
 UNIQUE_SHARE = 0.95
+UNKNOWN_SHARE = 0.1
 # Bins of a number. With more, each has too few rows, and its rate is chance.
 RATE_BINS = 50
 
@@ -143,6 +145,9 @@ def suspicions(
         found.append("unique identifier")
     if held := "" if is_code else stored_as_text(column):
         found.append(f"{held} stored as text")
+    unknown = pc.sum(pc.equal(column, UNKNOWN)).as_py() if pa.types.is_string(column.type) else None
+    if unknown and unknown >= UNKNOWN_SHARE * len(column):
+        found.append(f"{unknown / len(column):.0%} of the rows of train hold a value without a code")
     if auc is not None and auc >= SUSPECT_COLUMN:
         found.append(f"leakage: alone it separates the label (ROC AUC {auc:.3f} on valid)")
     if psi is not None and psi >= LARGE:
