@@ -240,6 +240,8 @@ CASES: dict[str, Case] = {
     "feature of lists": (with_column("z", LISTS), LABEL, None, r"'z' is list<.*a feature is a number"),
     "binary feature": (with_column("z", pa.array([b"z"] * ROWS)), LABEL, None, r"'z' is binary; a feature is a number"),
 }
+if int(pa.__version__.partition(".")[0]) >= 26:
+    del CASES["null among lists of a fixed size"]  # Arrow reads them: https://github.com/apache/arrow/issues/35692
 
 
 @pytest.fixture
