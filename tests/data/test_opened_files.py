@@ -4,6 +4,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,22 @@ def test_file_is_opened_once_for_its_columns_and_once_in_each_pass(
         prepare(write(rows, tmp_path / "rows", files=40), tmp_path / "alone", CONFIG)
         alone = contents(tmp_path / "alone")
         assert all(alone[name] == data for name, data in contents(tmp_path / "out").items() if name != "manifest.json")
+
+
+def test_small_file_of_a_bucket_is_fetched_at_once(
+    bucket: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fs, asked = fsspec.filesystem("memory"), Counter[str]()
+
+    def count(name: str, call: Any, path: str, *args: Any, **options: Any) -> Any:
+        asked[name] += path.startswith("/opened/part-")
+        return call(path, *args, **options)
+
+    for name in ("info", "cat_file", "open"):
+        monkeypatch.setattr(type(fs), name, staticmethod(partial(count, name, getattr(fs, name))))
+    prepare("memory://opened", tmp_path / "out", CONFIG)
+    each = {name: times // len(bucket) for name, times in asked.items()}
+    assert each == {"info": 3, "cat_file": 3}, "once for its columns and once in each pass"
 
 
 def test_times_are_read_with_the_files_opened_ahead(

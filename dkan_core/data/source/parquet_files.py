@@ -20,6 +20,9 @@ from dkan_core.utils.storage.paths import filesystem, is_remote
 
 # Buffer per column of the row group: 256 MB with 1,000 columns. Less would mean more and shorter reads.
 READ_BYTES = 1 << 18
+# A file of a bucket up to this size is fetched at once, which takes about as long as a round trip: asking for its size,
+# its footer and its rows would take three.
+WHOLE_FILE_BYTES = 1 << 18
 # A nonce and a tag, which follow the metadata in the footer of a file with encrypted columns.
 SIGNATURE_BYTES = 28
 # Bytes from the beginning of a file that is no Parquet, and what they are in formats that are no text.
@@ -47,13 +50,16 @@ Item = TypeVar("Item")
 OpenedT = TypeVar("OpenedT", bound=Opened)
 
 
-def open_parquet(path: str, *, in_pieces: bool = False, metadata: pq.FileMetaData | None = None) -> pq.ParquetFile:
+def open_parquet(
+    path: str, *, in_pieces: bool = False, metadata: pq.FileMetaData | None = None, size: int | None = None
+) -> pq.ParquetFile:
     """Open a Parquet file, local or remote; pages with checksums are verified.
 
     Args:
         path: The file.
         in_pieces: Whether a local one has row groups too large to be read at once.
         metadata: Its footer, where it was read before.
+        size: Its bytes, where they are known.
 
     Raises:
         DataError: The file is truncated, no Parquet file, or encrypted.
@@ -62,7 +68,7 @@ def open_parquet(path: str, *, in_pieces: bool = False, metadata: pq.FileMetaDat
     if not remote:
         check_regular(path)
     with readable(path):
-        source = _open_remote(path) if remote else pa.OSFile(path)
+        source = _open_remote(path, size) if remote else pa.OSFile(path)
         try:
             parquet = pq.ParquetFile(
                 source,
@@ -100,11 +106,14 @@ class Stamped(NamedTuple):
 def open_stamped(path: str) -> Stamped:
     """Open a Parquet file, local or remote; raises DataError as ``open_parquet`` does."""
     size, modified = stamp(path)
-    return Stamped(open_parquet(path), size, modified)
+    return Stamped(open_parquet(path, size=size), size, modified)
 
 
-def _open_remote(uri: str) -> Any:
+def _open_remote(uri: str, size: int | None) -> Any:
     fs, path = filesystem(uri)
+    if size and size <= WHOLE_FILE_BYTES:
+        # Without an end, s3fs would ask for the size once more.
+        return pa.BufferReader(fs.cat_file(path, start=0, end=WHOLE_FILE_BYTES))
     return fs.open(path, "rb")
 
 

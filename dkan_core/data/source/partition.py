@@ -38,7 +38,12 @@ def open_fragments(fragments: Sequence[Fragment], roles: ColumnRoles) -> Iterato
 
     def open_fragment(fragment: Fragment) -> OpenFile:
         return open_file(
-            fragment.path, fragment.groups, fragment.footer, folder_types=roles.folders, common=roles.common
+            fragment.path,
+            fragment.groups,
+            fragment.footer,
+            folder_types=roles.folders,
+            common=roles.common,
+            size=None if fragment.file is None else fragment.file.bytes,
         )
 
     return open_in_order(open_fragment, fragments, fragments[0].path)

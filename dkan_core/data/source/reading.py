@@ -50,6 +50,7 @@ def open_file(
     *,
     folder_types: Mapping[str, str] | None = None,
     common: Mapping[str, str] | None = None,
+    size: int | None = None,
 ) -> OpenFile:
     """Open a file to read its rows.
 
@@ -59,11 +60,12 @@ def open_file(
         footer: What ``footer_digest`` gave before. Default: any.
         folder_types: What columns in the names of folders are read as. Default: text.
         common: What columns are read as whose type is another in other files, as ``Sources`` has them.
+        size: Its bytes, where they are known.
 
     Raises:
         DataError: The file cannot be read, or is another one than before.
     """
-    parquet = open_parquet(path)
+    parquet = open_parquet(path, size=size)
     if footer is not None and footer_digest(parquet) != footer:
         raise source_changed(path)
     return OpenFile(

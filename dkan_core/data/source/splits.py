@@ -13,12 +13,13 @@ import pyarrow.compute as pc
 from dkan_core.config.prepare import SPLITS, PrepareConfig
 from dkan_core.data.hashing import content_keys, splitmix64
 from dkan_core.data.source.blocks import read_blocks
-from dkan_core.data.source.files import stamp
+from dkan_core.data.source.files import AT_ONCE, stamps
 from dkan_core.data.source.groups import group_keys
 from dkan_core.data.source.partition import Fragment, open_fragments
 from dkan_core.data.source.positive import with_nulls, with_positive
 from dkan_core.data.source.reading import source_changed
 from dkan_core.data.source.roles import ColumnRoles
+from dkan_core.data.source.sources import SourceFile
 from dkan_core.data.source.time_split import TimeBounds, time_keys
 from dkan_core.errors import DataError
 from dkan_core.utils.arrays import UInt64
@@ -64,6 +65,7 @@ def read_split_batches(
     """
     by_content = config.splits_at_random and config.split_by == "content"
     at_once = roles.columns if by_content else roles.others
+    read = list[SourceFile]()
     for fragment, file in zip(fragments, open_fragments(fragments, roles), strict=True):
         first = fragment.first
         for batch in read_blocks(file, at_once, () if by_content else roles.features):
@@ -75,9 +77,22 @@ def read_split_batches(
             labelled = with_positive(source, roles.positive, fragment.path)
             yield SplitBatch(fragment.path, labelled, source, row_ids, split, features)
             on_rows(batch.count)
-        # Checked in both passes: if the file changed in between, the manifest would not describe the rows written.
-        if fragment.file is not None and stamp(fragment.path) != (fragment.file.bytes, fragment.file.modified):
-            raise source_changed(fragment.path)
+        if fragment.file is not None:
+            read.append(fragment.file)
+        if len(read) == AT_ONCE:
+            _check_unchanged(read)
+            read.clear()
+    _check_unchanged(read)
+
+
+def _check_unchanged(files: Sequence[SourceFile]) -> None:
+    """Raise DataError where a file is another one than when the preparation began.
+
+    In both passes: if one changed in between, the manifest would not describe the rows written.
+    """
+    for file, found in zip(files, stamps([file.path for file in files]), strict=True):
+        if found != (file.bytes, file.modified):
+            raise source_changed(file.path)
 
 
 def assign_splits(
