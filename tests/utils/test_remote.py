@@ -2,8 +2,9 @@
 
 import errno
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,12 @@ from dkan_core.utils.storage import failures
 from dkan_core.utils.storage.failures import readable
 from dkan_core.utils.storage.outputs import PARTIAL, check_contents
 from dkan_core.utils.storage.paths import filesystem
-from dkan_core.utils.storage.remote import download_folder, local_copy, replace_remote
+from dkan_core.utils.storage.remote import (
+    download_folder,
+    exchange_remote,
+    local_copy,
+    replace_remote,
+)
 from dkan_core.utils.storage.shared_folder import SharedFolder
 from dkan_core.utils.storage.staging import staged_folder
 
@@ -82,6 +88,29 @@ def test_failed_upload_leaves_what_was_there(
     # No empty folder either, which would be taken for somebody else's.
     with suppress(InterruptedError), staged_folder(uri, names=NAMES, overwrite=True):
         raise InterruptedError
+
+
+@pytest.mark.parametrize("replace", [partial(replace_remote, names=NAMES), partial(exchange_remote, last="last.json")])
+def test_failed_copy_of_what_was_uploaded_leaves_that_and_says_where(
+    replace: Callable[[Path, str], None], tmp_path: Path, memory: AbstractFileSystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri, copy = "memory://bucket/out", memory.cp_file
+    results = [write_result(tmp_path / text, text, "a", "b") for text in ("old", "new")]
+    replace(results[0], uri)
+
+    def lost_connection(path: str, target: str) -> None:
+        if path.endswith("b"):
+            raise OSError(104, "Connection reset by peer")
+        copy(path, target)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(type(memory), "cp_file", staticmethod(lost_connection))
+        with pytest.raises(OutputError, match=rf"reset by peer\); the new files are whole in {uri}/{PARTIAL}$"):
+            replace(results[1], uri)
+    new = {"last.json": b"new", "shards/a": b"new", "shards/b": b"new"}
+    assert {f"{PARTIAL}/{name}": data for name, data in new.items()}.items() <= content(memory).items()
+    replace(results[1], uri)
+    assert content(memory) == new
 
 
 def test_listing_of_a_file_may_have_no_details(

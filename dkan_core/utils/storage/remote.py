@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from dkan_core.errors import DataError, DkanError, redact
+from dkan_core.errors import DataError, DkanError, OutputError, redact
 from dkan_core.utils.storage.failures import readable, writable
 from dkan_core.utils.storage.listing import files_below
 from dkan_core.utils.storage.outputs import PARTIAL
@@ -109,8 +109,9 @@ def upload_folder(folder: Path, uri: str, *, last: str) -> None:
 def replace_remote(folder: Path, uri: str, names: Sequence[str]) -> None:
     """Replace an earlier result by a local folder's files; a failed upload leaves the earlier result.
 
-    Without an earlier result, a failure leaves nothing. Meanwhile an object or folder with the name of the staging
-    folder marks what a killed command left as ours.
+    Once all is uploaded, a failure leaves the new result in the staging folder. Without an earlier result, a failure
+    leaves nothing. Meanwhile an object or folder with the name of the staging folder marks what a killed command left
+    as ours.
 
     Args:
         folder: The new result, whole.
@@ -122,7 +123,7 @@ def replace_remote(folder: Path, uri: str, names: Sequence[str]) -> None:
     with writable(uri):
         fs.invalidate_cache()
         if fs.exists(f"{root}/{last}", **limit):
-            with _staged(fs, folder, root) as new:
+            with _staged(fs, folder, root, uri) as new:
                 fs.rm_file(f"{root}/{last}", **limit)
                 _copy_staged(fs, root, new - {last})
                 for name in names:
@@ -147,6 +148,8 @@ def replace_remote(folder: Path, uri: str, names: Sequence[str]) -> None:
 def exchange_remote(folder: Path, uri: str, *, last: str) -> None:
     """Replace remote files by those of a local folder; a failed upload leaves the remote files as they are.
 
+    Once all is uploaded, a failure leaves the new files in the staging folder.
+
     Args:
         folder: Files alone, no folders.
         uri: Where they go.
@@ -155,23 +158,32 @@ def exchange_remote(folder: Path, uri: str, *, last: str) -> None:
     fs, root = filesystem(uri)
     root = root.rstrip("/")
     with writable(uri):
-        with _staged(fs, folder, root) as names:
+        with _staged(fs, folder, root, uri) as names:
             _copy_staged(fs, root, names - {last})
             _copy_staged(fs, root, names & {last})
         _remove_files(fs, root, {f"{root}/{name}" for name in names})
 
 
 @contextmanager
-def _staged(fs: Any, folder: Path, root: str) -> Iterator[set[str]]:
-    """Keep a local folder's files in the staging folder of a remote one during the block; yield their names."""
+def _staged(fs: Any, folder: Path, root: str, uri: str) -> Iterator[set[str]]:
+    """Keep a local folder's files in the staging folder of a remote one; yield their names.
+
+    They are removed if the block ends well: if it fails, they may be the only ones that are whole.
+    """
     aside = f"{root}/{PARTIAL}"
     names = _files_in(folder)
     try:
         for name in sorted(names):
             put_file(fs, folder / name, f"{aside}/{name}")
-        yield names
-    finally:
+    except BaseException:
         _remove_files(fs, aside)
+        raise
+    try:
+        with writable(uri):
+            yield names
+    except OutputError as error:
+        raise OutputError(f"{error}; the new files are whole in {uri.rstrip('/')}/{PARTIAL}") from error
+    _remove_files(fs, aside)
 
 
 def _copy_staged(fs: Any, root: str, names: Iterable[str]) -> None:
