@@ -23,7 +23,7 @@ from dkan_core.utils.messages import counted
 from dkan_core.utils.progress import progress
 from dkan_core.utils.storage.outputs import check_file_name
 from dkan_core.utils.storage.paths import filesystem, is_remote, local_path
-from dkan_core.utils.storage.remote import local_copy
+from dkan_core.utils.storage.remote import check_file_writable, local_copy
 from dkan_core.utils.storage.staging import staged_file
 from dkan_core.utils.torch_resources import best_device
 
@@ -114,6 +114,7 @@ def _predict_file(
         saved = SavedModel(folder)
     check = functools.partial(check_scores_file, out, saved.config.labels, overwrite=overwrite)
     check()
+    check_file_writable(out)
     if reasons:
         check_holds_reasons(out)
     folder_types = copied_folder_types(saved, paths)

@@ -39,6 +39,7 @@ def result_printer(json_file: str | None, *, out: str | None = None, overwrite: 
     from dkan_core.utils.storage.files import json_text
     from dkan_core.utils.storage.outputs import check_file_free, check_suffix
     from dkan_core.utils.storage.paths import lies_in
+    from dkan_core.utils.storage.remote import check_file_writable
     from dkan_core.utils.storage.staging import staged_file
 
     def as_json(facts: dict[str, Any]) -> str:
@@ -51,6 +52,7 @@ def result_printer(json_file: str | None, *, out: str | None = None, overwrite: 
             raise OutputError(f"--json {json_file} lies in {out}, where the command writes; name a file elsewhere")
         beginning = f'{{\n  "{VERSION}": "'.encode()
         check = functools.partial(check_file_free, json_file, overwrite=overwrite, beginning=beginning)
+        check_file_writable(json_file)
         staged = staged_file(json_file, check=check)
     with staged as aside:
 

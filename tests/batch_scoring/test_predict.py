@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from dkan_core import DataError, OutputError, PrepareConfig, TrainResult, predict, prepare
+from dkan_core.cli.results import result_printer
 from dkan_core.data.format.manifest import read_manifest
 from dkan_core.data.loading.loader import open_split
 from dkan_core.data.source import reading
@@ -244,6 +245,21 @@ def test_source_is_never_overwritten(trained: TrainResult, table: pa.Table, tmp_
     for out in (remote, "memory:///raw/rows.parquet"):
         with pytest.raises(OutputError, match="is one of the sources"):
             predict(trained.model, remote, out, overwrite=True)
+
+
+def test_bucket_that_cannot_be_written_is_named_before_rows_are_scored(
+    trained: TrainResult, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError("Access Denied")
+
+    monkeypatch.setattr(type(fsspec.filesystem("memory")), "pipe_file", refuse)
+    monkeypatch.setattr("dkan_core.batch_scoring.predict.scored_batches", lambda *_: pytest.fail("rows are scored"))
+    denied = r"memory://denied/\w+\.\w+: cannot be written \(Access Denied"
+    with pytest.raises(OutputError, match=denied):
+        predict(trained.model, source, "memory://denied/scores.parquet")
+    with pytest.raises(OutputError, match=denied), result_printer("memory://denied/scored.json", overwrite=False):
+        pytest.fail("the command has begun")
 
 
 def test_scores_that_would_be_sources_of_the_next_call_are_refused(

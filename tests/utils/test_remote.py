@@ -19,6 +19,7 @@ from dkan_core.utils.storage.failures import readable
 from dkan_core.utils.storage.outputs import PARTIAL, check_contents
 from dkan_core.utils.storage.paths import filesystem
 from dkan_core.utils.storage.remote import (
+    check_file_writable,
     download_folder,
     exchange_remote,
     local_copy,
@@ -151,6 +152,22 @@ def test_folder_that_cannot_be_written_is_named_before_the_work_for_it(
     denied = pytest.raises(OutputError, match=r"memory://bucket/out: cannot be written \(Access Denied; check the")
     with denied, staged_folder("memory://bucket/out", names=NAMES, overwrite=False):
         pytest.fail("the work has begun")
+
+
+def test_file_that_cannot_be_written_is_named_before_the_work_for_it(
+    memory: AbstractFileSystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*args: Any, **options: Any) -> None:
+        raise PermissionError("Access Denied")
+
+    uri = "memory://bucket/out/scores.parquet"
+    check_file_writable(uri)
+    assert not content(memory)
+    monkeypatch.setattr(type(memory), "rm_file", refuse)
+    check_file_writable(uri)
+    monkeypatch.setattr(type(memory), "pipe_file", refuse)
+    with pytest.raises(OutputError, match=rf"{uri}: cannot be written \(Access Denied; check the"):
+        check_file_writable(uri)
 
 
 @pytest.mark.parametrize("name", ["../victim", "day=1/../../victim", "/victim", "."])

@@ -56,6 +56,7 @@ from dkan_core.training.state.schedule import Schedule
 from dkan_core.utils.file_names import METRICS, MODEL_FOLDER
 from dkan_core.utils.storage.files import write_atomic, write_json
 from dkan_core.utils.storage.paths import is_remote, lies_in, local_path
+from dkan_core.utils.storage.remote import check_writable
 from dkan_core.utils.storage.staging import output_lock
 
 LEDGER_FIELDS = ("units_done", "rows", "refused", "backoffs", "late", "reassigned")
@@ -129,6 +130,8 @@ def _lead(
     """Train as the only launcher or that of rank 0, which writes the run."""
     check_run_folder(run, config.checkpoint_uri, overwrite=overwrite or config.resume in OWN_CHECKPOINTS)
     check_initial_stays(run, config.init_from)
+    if is_remote(run):
+        check_writable(str(run))
     with (
         output_lock(run),
         capture_log() as write_log,

@@ -2,7 +2,7 @@
 
 import glob
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +87,21 @@ def check_writable(uri: str) -> None:
         if not fs.exists(mark, **limit):  # another command's, or of one that was killed
             fs.pipe_file(mark, b"", **limit)
             fs.rm_file(mark, **limit)
+
+
+def check_file_writable(uri: str | Path) -> None:
+    """Raise OutputError unless a remote file can be written, as ``check_writable`` does for a folder; local ones pass.
+
+    What is written is an empty file beside it, so that nobody takes that for the result.
+    """
+    if not is_remote(uri):
+        return
+    fs, path = filesystem(uri)
+    mark, limit = f"{path}{PARTIAL}", time_limit(fs)
+    with writable(uri):
+        fs.pipe_file(mark, b"", **limit)
+    with suppress(OSError):  # credentials that may write but not remove are enough for a new file
+        fs.rm_file(mark, **limit)
 
 
 def upload_folder(folder: Path, uri: str, *, last: str) -> None:

@@ -222,6 +222,17 @@ def test_limit_of_the_process_is_no_fault_of_the_folder(tmp_path: Path, number: 
         raise OSError(number, os.strerror(number))
 
 
+def test_bucket_that_cannot_be_written_is_named_before_the_data_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError("Access Denied")
+
+    monkeypatch.setattr(type(fsspec.filesystem("memory")), "pipe_file", refuse)
+    with pytest.raises(OutputError, match=r"memory://denied: cannot be written \(Access Denied"):
+        train(tmp_path / "no data", "memory://denied", CONFIG)
+
+
 def test_run_that_cannot_be_uploaded_stays_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
