@@ -157,8 +157,8 @@ def test_choice_is_kept_for_other_processes(
     folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     set_candidates(monkeypatch, {"fused": (2, RIGHT), "recompute": (1, RIGHT)})
-    assert (best(), best(rows=40), best(rows=70)) == ("recompute",) * 3
-    assert len([*folder.iterdir()]) == 2, "40 rows are of the kind of 50"
+    assert (best(), best(rows=40), best(rows=1), best(rows=0)) == ("recompute",) * 4
+    assert len([*folder.iterdir()]) == 3, "40 rows are of the kind of 50; that no rows are right says nothing of one"
     # Another process, in which the clock says otherwise.
     choice._chosen.clear()
     set_candidates(monkeypatch, {"fused": (1, RIGHT), "recompute": (2, RIGHT)})

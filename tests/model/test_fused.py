@@ -8,7 +8,8 @@ import sys
 import pytest
 import torch
 
-from dkan_core.model.kernels import recompute, verified
+from dkan_core.model.kernels import choice, verified
+from dkan_core.model.kernels.choice import Operands
 from tests.model.fused_in_interpreter import BYTE_SHAPES, HIDDEN_SHAPES, SHAPES
 
 HALF = ["half precision", "bytes, half precision"]
@@ -49,11 +50,22 @@ def test_half_precision_rounds(interpreted: dict[str, list[float]], name: str) -
     assert min(interpreted[name][:3]) > verified.TOLERANCES[torch.float32]
 
 
+def operands(shape: tuple[int, ...], rows: int, product: torch.dtype, device: torch.device) -> Operands:
+    """Return rows and weights, for networks side by side, inputs, outputs and centers."""
+    *networks, inputs, outputs, centers = shape
+    generator = torch.Generator(device).manual_seed(0)
+    x, weight = (
+        torch.randn(*networks, *size, generator=generator, device=device, requires_grad=True)
+        for size in ((rows, inputs), (outputs, inputs * centers))
+    )
+    return Operands((x,), (weight,), (torch.linspace(-2, 2, centers, device=device), 0.6), product)
+
+
 def test_kernels_that_do_not_run_are_replaced(caplog: pytest.LogCaptureFixture) -> None:
     """As here, on a device that they cannot be compiled for."""
-    verified.is_verified.cache_clear()
+    cpu = torch.device("cpu")
     with caplog.at_level(logging.WARNING):
-        assert not verified.is_verified((3, 2, 8), torch.float32, torch.device("cpu"), gradients=True)
+        assert not choice.is_right("fused", choice.RADIAL_LINEAR, operands((3, 2, 8), 10, torch.float32, cpu))
     assert "does not run on cpu" in caplog.text
 
 
@@ -79,44 +91,22 @@ def test_kernels_that_cannot_be_built_are_replaced(error: Exception, caplog: pyt
 
 
 @pytest.mark.parametrize("errors", [[1e-7, float("nan"), 1e-7], [1e-7, 1e-7, 1e-2]])
-def test_kernels_that_are_wrong_are_replaced(
-    errors: list[float], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    verified.is_verified.cache_clear()
-    monkeypatch.setattr(verified, "_errors", lambda *_: errors)
+def test_kernels_that_are_wrong_are_replaced(errors: list[float], caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        assert not verified.is_verified((3, 2, 8), torch.float32, torch.device("cpu"), gradients=True)
+        assert not verified.is_right("a kernel", torch.device("cpu"), lambda: errors, 1e-5)
     assert f"differs by 1.0e-07, {errors[1]:.1e}" in caplog.text
-    verified.is_verified.cache_clear()
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("product", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("shape", [(1, 1, 2), (40, 70, 8), (2, 3, 5), (3, 200, 8), (3, 20, 1, 8), (768, 64, 8)])
 def test_kernels_are_right_on_this_gpu(shape: tuple[int, ...], product: torch.dtype) -> None:
-    assert verified.is_verified(shape, product, CUDA, gradients=True)
+    """Of several tiles of rows the last one is not full."""
+    assert choice.is_right("fused", choice.RADIAL_LINEAR, operands(shape, 300, product, CUDA))
 
 
 @pytest.mark.gpu
 def test_same_inputs_give_the_same_bits() -> None:
-    generator = torch.Generator(CUDA).manual_seed(0)
-    x = torch.randn(5000, 30, device=CUDA, generator=generator, requires_grad=True)
-    weight = torch.randn(64, 240, device=CUDA, generator=generator, requires_grad=True)
-    grid = torch.linspace(-2, 2, 8, device=CUDA)
-    first, second = (
-        (out := verified.radial_linear(x, weight, grid, 0.6), *torch.autograd.grad(out.sum(), (x, weight)))
-        for _ in range(2)
-    )
+    given = operands((30, 64, 8), 5000, torch.float32, CUDA)
+    first, second = (given.passes(choice.compute_fused) for _ in range(2))
     assert all(map(torch.equal, first, second))
-
-
-@pytest.mark.gpu
-def test_wrong_kernels_are_replaced(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    from dkan_core.model.kernels import fused
-
-    verified.is_verified.cache_clear()
-    monkeypatch.setattr(fused, "radial_linear", lambda *operands: recompute.radial_linear(*operands) * 1.001)
-    with caplog.at_level(logging.WARNING):
-        assert not verified.is_verified((3, 2, 8), torch.float32, CUDA, gradients=True)
-    assert "differs by 1.0e-03" in caplog.text
-    verified.is_verified.cache_clear()

@@ -82,7 +82,7 @@ class Case:
     """Networks side by side, inputs, outputs and centers."""
 
     rows: int
-    """Rounded up to a power of two: the last batch of an epoch is of the same kind."""
+    """Rounded up to a power of two: the last batch of an epoch is of the same kind; none say nothing of others."""
 
     product: str
     """Type of the operands of matrix products."""
@@ -169,10 +169,17 @@ def compute_compiled(x_BI: Tensor, weight_OK: Tensor, centers_G: Tensor, width: 
         return compiled()(x_BI, weight_OK, centers_G, width)
 
 
+def compute_fused(x_BI: Tensor, weight_OK: Tensor, centers_G: Tensor, width: float) -> Tensor:
+    """Return the same, by the fused kernels; Triton, which they need, may be missing."""
+    from dkan_core.model.kernels import fused
+
+    return fused.radial_linear(x_BI, weight_OK, centers_G, width)
+
+
 RADIAL_LINEAR = Operation(
     "radial_linear",
     eager.radial_linear,
-    {"fused": verified.radial_linear, "recompute": recompute.radial_linear, "compile": compute_compiled},
+    {"fused": compute_fused, "recompute": recompute.radial_linear, "compile": compute_compiled},
     "recompute",
     verified.TOLERANCES,
 )
@@ -209,7 +216,7 @@ def name_of_best(
     """
     x, weight = rows[0], weights[0]
     assert x is not None
-    device = weight.device
+    device, count = weight.device, x.shape[-2]
     product = torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else weight.dtype
     needed = torch.is_grad_enabled()
     case = Case(
@@ -217,7 +224,7 @@ def name_of_best(
         device=device_name(device),
         versions=versions(),
         shape=shape,
-        rows=1 << max(0, x.shape[-2] - 1).bit_length(),
+        rows=1 << (count - 1).bit_length() if count else 0,
         product=str(product),
         gradients=(needed and x.requires_grad, needed and weight.requires_grad),
     )

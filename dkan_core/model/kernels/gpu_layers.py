@@ -114,7 +114,7 @@ def _hidden_layer_by(radial_linear: RadialLinear) -> Compute:
 
 
 def _layer(name: str, fused: Compute, computed_by: Callable[[RadialLinear], Compute]) -> Operation:
-    candidates: dict[Name, Compute] = {"fused": fused, "parts": computed_by(verified.radial_linear)}
+    candidates: dict[Name, Compute] = {"fused": fused, "parts": computed_by(choice.compute_fused)}
     return Operation(name, computed_by(eager.radial_linear), candidates, "parts", TOLERANCES)
 
 
