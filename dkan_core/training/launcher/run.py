@@ -144,7 +144,7 @@ def open_run(start: RunStart, architecture: ModelConfig) -> Iterator["Run"]:
             stack.callback(Wakeup(pair).close)
         facts = run_facts(start.manifest.fingerprint, template.model, config)
         if ranks is not None:
-            ranks.publish_value("plan", facts)
+            ranks.publish_value("facts", facts)
         history = checkpoint.history if checkpoint else []
         placement = Placement.from_config(config, ranks.torchrun if ranks else None)
         yield Run(memory, template, placement, start.checkpoints, facts, history)

@@ -211,7 +211,7 @@ def run_following_rank(
     # Ctrl-C is left to rank 0, which ends the run for all.
     with ForkServer() as fork_server, handle_signal(signal.SIGINT, signal.SIG_IGN):
         ranks.wait_until_ready(config.devices[0], manifest.fingerprint)
-        facts = ranks.wait_for_value("plan")
+        facts = ranks.wait_for_value("facts")
         if facts is not None:
             spec = replace(_collective_worker_spec(ranks, data, manifest, config, facts), logs=logs)
             with scratch_folder() as scratch:

@@ -279,7 +279,7 @@ def _take_over(
     how = FITTED if is_fitted else STOP_CRITERIA[ending].advice
     logger.info("%s is from a finished run: nothing to train; %s", checkpoint.source, how)
     if ranks is not None:
-        ranks.publish_value("plan", None)
+        ranks.publish_value("facts", None)
     lines = "".join(json.dumps(entry) + "\n" for entry in checkpoint.history)
     write_atomic(folder / HISTORY, lines)
     return Outcome(checkpoint.history, replace(checkpoint.ledger, ended=ENDINGS.index(ending)), replaced)

@@ -109,7 +109,7 @@ def test_store_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setattr(ranks, "timeout", 0.5)
         os.kill(keeper.pid, signal.SIGSTOP)
         with pytest.raises(TrainingError, match=r"lost the other ranks: no answer from localhost:\d+ for 0\.5 s"):
-            ranks.wait_for_value("plan")
+            ranks.wait_for_value("facts")
     finally:
         keeper.kill()
         keeper.wait()
@@ -135,7 +135,7 @@ def test_ranks_do_not_wait_for_values_of_a_rank_0_that_has_failed() -> None:
     first, second = (Ranks(replace(TWO, rank=rank, port=store.port), 60) for rank in range(2))
     second._store = first._store  # runs of one process have keys of their own
     with ThreadPoolExecutor() as pool:
-        waiting = pool.submit(second.wait_for_value, "plan")
+        waiting = pool.submit(second.wait_for_value, "facts")
         with pytest.raises(KeyboardInterrupt), first.told_of_failure():
             raise KeyboardInterrupt
         with pytest.raises(TrainingError, match=r"rank 0 has ended without a result \(Ctrl-C\)"):
@@ -157,7 +157,7 @@ def test_ranks_with_other_devices_or_data_are_refused(theirs: tuple[str, str], m
     with pytest.raises(ConfigError, match=message), first.told_of_failure():
         first.wait_until_ready("cuda:0", "a")
     with pytest.raises(TrainingError, match=rf"rank 0 has ended without a result \(error: {message}\)"):
-        second.wait_for_value("plan")
+        second.wait_for_value("facts")
 
 
 def test_settings_are_those_of_rank_0_which_has_read_the_model_of_init_from(prepared: Path) -> None:
