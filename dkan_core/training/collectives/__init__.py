@@ -1,8 +1,8 @@
 """How the ranks of a run without a server keep one set of parameters."""
 
 from dkan_core.training.collectives.allreduce import AllReduce, Ring
-from dkan_core.training.collectives.base import Strategy
 from dkan_core.training.collectives.ddp import DistributedDataParallelism
+from dkan_core.training.collectives.host_exchange import HostExchange
 from dkan_core.training.collectives.local_sgd import LocalSGD
 from dkan_core.training.collectives.on_device import (
     AveragingExchange,
@@ -14,7 +14,7 @@ from dkan_core.training.collectives.on_device import (
 from dkan_core.training.collectives.pipeline import Pipeline
 from dkan_core.training.collectives.tensor_parallel import TensorParallelism
 
-HOST_STRATEGIES: dict[str, type[Strategy]] = {
+HOST_STRATEGIES: dict[str, type[HostExchange]] = {
     "allreduce": AllReduce,
     "ddp": DistributedDataParallelism,
     "ring": Ring,

@@ -11,13 +11,13 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from dkan_core.training.collectives.base import RoundInputs, RoundTotals, Strategy
+from dkan_core.training.collectives.host_exchange import HostExchange, RoundInputs, RoundTotals
 
 Exchange = Callable[[Tensor, Tensor], None]
 """Sends the first tensor to the next rank and fills the second from the previous one."""
 
 
-class AllReduce(Strategy):
+class AllReduce(HostExchange):
     """One gradient a step: that of the global batch, the mean over its measured labels."""
 
     def __post_init__(self) -> None:

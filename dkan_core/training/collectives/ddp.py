@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from dkan_core.config.resolved import ResolvedTrainConfig
 from dkan_core.model.base import TabularModel
-from dkan_core.training.collectives.base import RoundInputs, RoundTotals, Strategy
+from dkan_core.training.collectives.host_exchange import HostExchange, RoundInputs, RoundTotals
 from dkan_core.training.communication.process_group import ProcessGroup
 from dkan_core.training.compute.flat_model import Replica
 from dkan_core.training.compute.gradient import parts_of
@@ -19,7 +19,7 @@ from dkan_core.training.compute.loss import part_loss, total_weight
 from dkan_core.training.compute.pinned_memory import to_tensors
 
 
-class DistributedDataParallelism(Strategy):
+class DistributedDataParallelism(HostExchange):
     """Gradients are averaged by hooks, in buckets, while the rest is still being computed."""
 
     def __post_init__(self) -> None:

@@ -10,12 +10,12 @@ Shape suffixes: P trainable parameters, N numbers of a buffer.
 import numpy as np
 import torch
 
-from dkan_core.training.collectives.base import RoundInputs, RoundTotals, Strategy
+from dkan_core.training.collectives.host_exchange import HostExchange, RoundInputs, RoundTotals
 from dkan_core.training.compute.device_steps import make_local_steps
 from dkan_core.training.state.adamw import AdamState
 
 
-class LocalSGD(Strategy):
+class LocalSGD(HostExchange):
     """Parameters and moments are averaged by torch.distributed."""
 
     arrays = 3

@@ -15,13 +15,13 @@ from torch import Tensor
 
 from dkan_core.model.base import TabularModel
 from dkan_core.model.build import build_model
-from dkan_core.training.collectives.base import RoundInputs, RoundTotals, Strategy
+from dkan_core.training.collectives.host_exchange import HostExchange, RoundInputs, RoundTotals
 from dkan_core.training.compute.flat_model import Replica
 from dkan_core.training.state.aggregation import LossTotals
 from dkan_core.utils.arrays import Arrays
 
 
-class ModelParallelism(Strategy):
+class ModelParallelism(HostExchange):
     """One gradient a step, computed by ranks that each have a part of the model."""
 
     repeated: tuple[str, ...] = ()

@@ -33,7 +33,7 @@ POLL_SECONDS = 1e-4
 
 
 class DeviceExchange(StepExchange):
-    """Base of the strategies on GPUs; ``base.Strategy`` is the counterpart on the host."""
+    """Base of the strategies on GPUs; ``host_exchange.HostExchange`` is the counterpart on the host."""
 
     def __init__(self, process_group: ProcessGroup, replica: Replica, rules: UpdateRules) -> None:
         super().__init__(replica, rules.config)

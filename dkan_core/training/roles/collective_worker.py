@@ -56,7 +56,7 @@ def _update_source(spec: ProcessSpec, process: ComputeProcess) -> "Iterator[OwnS
         yield DeviceRounds(steps, process_group, store, process.stopwatch)
     else:
         make = HOST_STRATEGIES[spec.config.strategy]
-        strategy = make(process_group, process.replica, process.batches, process.rules, on_step)
-        yield ReducedUpdates(strategy, store, process.stopwatch)
+        host_exchange = make(process_group, process.replica, process.batches, process.rules, on_step)
+        yield ReducedUpdates(host_exchange, store, process.stopwatch)
     # Not after an error: closing waits for the other ranks, one of which may be gone.
     process_group.close()

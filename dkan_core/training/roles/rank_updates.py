@@ -11,7 +11,7 @@ from dataclasses import asdict, replace
 import numpy as np
 import torch
 
-from dkan_core.training.collectives.base import RoundInputs, RoundTotals, Strategy
+from dkan_core.training.collectives.host_exchange import HostExchange, RoundInputs, RoundTotals
 from dkan_core.training.communication.process_group import ProcessGroup
 from dkan_core.training.compute.device_steps import DeviceSteps
 from dkan_core.training.roles.own_updates import MAX_SECONDS, MAX_STEPS, rounds_before_anything_is_due
@@ -113,16 +113,16 @@ class RankUpdates(UpdateSource):
 class ReducedUpdates(RankUpdates):
     """One update per round, which every rank applies to its copy of the state."""
 
-    def __init__(self, strategy: Strategy, store: ParameterStore, stopwatch: Stopwatch) -> None:
-        super().__init__(strategy.process_group, store, stopwatch)
-        self.strategy = strategy
+    def __init__(self, exchange: HostExchange, store: ParameterStore, stopwatch: Stopwatch) -> None:
+        super().__init__(exchange.process_group, store, stopwatch)
+        self.exchange = exchange
 
     def next_updates(self) -> list[WorkerUpdate]:
         self.stopwatch.lap("other")
         steps = self.store.rules.work_plan.steps_of_unit(self.store.ledger.units_done)
-        totals = self.strategy.run_sync_round(self._inputs(steps))
+        totals = self.exchange.run_sync_round(self._inputs(steps))
         self._agree(totals)
-        return [self._update(totals, 1, self.strategy.reduced_update())]
+        return [self._update(totals, 1, self.exchange.reduced_update())]
 
 
 class DeviceRounds(RankUpdates):

@@ -18,7 +18,7 @@ from dkan_core.data.loading.loader import SliceBatches, open_split
 from dkan_core.model.tabular import TabularFastKAN
 from dkan_core.training.collectives import DEVICE_STRATEGIES
 from dkan_core.training.collectives.allreduce import AllReduce, ring_all_reduce
-from dkan_core.training.collectives.base import RoundInputs, RoundTotals, Strategy
+from dkan_core.training.collectives.host_exchange import HostExchange, RoundInputs, RoundTotals
 from dkan_core.training.collectives.local_sgd import LocalSGD
 from dkan_core.training.communication.process_group import ProcessGroup
 from dkan_core.training.compute import flat_model, gradient, step_exchange
@@ -139,7 +139,7 @@ class Drifting(Spoilt):
     drifts = True
 
 
-def reduced(kind: type[Strategy]) -> Source:
+def reduced(kind: type[HostExchange]) -> Source:
     """Return what makes a rank take its steps on the host."""
 
     def source(group: ThreadGroup, replica: Replica, batches: SliceBatches, store: ParameterStore) -> RankUpdates:
@@ -231,7 +231,9 @@ GPUS = "cuda:0,cuda:1"
         (LocalSGD, {"strategy": "local-sgd", "sync_interval": 3}),
     ],
 )
-def test_steps_on_devices_are_those_on_the_host(kind: type[Strategy], changes: dict[str, Any], prepared: Path) -> None:
+def test_steps_on_devices_are_those_on_the_host(
+    kind: type[HostExchange], changes: dict[str, Any], prepared: Path
+) -> None:
     expected = train_in_threads(prepared, reduced(kind), **changes)[0][0]
     found, other = train_in_threads(prepared, on_device, device=GPUS, **changes)[0].values()
     assert np.array_equal(found.state_KP, other.state_KP)
@@ -245,7 +247,7 @@ def test_steps_on_devices_are_those_on_the_host(kind: type[Strategy], changes: d
 
 @pytest.mark.parametrize(("kind", "strategy"), [(AllReduce, "allreduce"), (LocalSGD, "local-sgd")])
 def test_steps_on_devices_that_lead_to_no_finite_numbers_are_refused_by_all(
-    kind: type[Strategy], strategy: str, prepared: Path, monkeypatch: pytest.MonkeyPatch
+    kind: type[HostExchange], strategy: str, prepared: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only one rank sees the cause, and so many are refused that the learning rate is halved."""
     add_gradient = gradient.add_gradient

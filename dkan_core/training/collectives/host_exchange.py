@@ -1,4 +1,4 @@
-"""The interface of a strategy.
+"""What ranks exchange in a round, with the state on the host: the base of the strategies without a server.
 
 Shape suffixes: P trainable parameters, K arrays of the state, N numbers of a buffer.
 """
@@ -114,7 +114,7 @@ class RoundInputs:
 
 
 @dataclass
-class Strategy(ABC):
+class HostExchange(ABC):
     """How ranks combine their gradients or their parameters, with the state on the host.
 
     ``on_device.DeviceExchange`` is the counterpart for GPUs, where a rank takes its steps without the host.
