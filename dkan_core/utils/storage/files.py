@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import stat
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -67,14 +68,19 @@ def write_atomic(path: Path, content: bytes | str) -> None:
     data = content.encode() if isinstance(content, str) else content
     try:
         with held_aside(path) as aside:
-            with aside.open("wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            aside.replace(path)
+            aside.write_bytes(data)
+            put_in_place(aside, path)
     except OSError as error:
         raise output_error(path, error) from error
-    sync_folder(path.parent)
+
+
+def put_in_place(file: Path, target: Path, check: Callable[[], None] = lambda: None) -> None:
+    """Flush a file, ``check`` and rename it: the name never stands for an empty file after a power cut."""
+    with file.open("rb+") as opened:
+        os.fsync(opened.fileno())
+    check()
+    file.replace(target)
+    sync_folder(target.parent)
 
 
 def json_text(value: Any) -> str:

@@ -1,6 +1,5 @@
 """A folder or URI that many processes write to at once: each file appears whole or not at all, and may be rewritten."""
 
-import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -9,7 +8,7 @@ from typing import Any
 
 from dkan_core.utils.schemas import SchemaT, parse_json, read_json
 from dkan_core.utils.storage.failures import failure_inside, readable, writable
-from dkan_core.utils.storage.files import json_text, read_if_there, remove, sync_folder
+from dkan_core.utils.storage.files import json_text, put_in_place, read_if_there, remove
 from dkan_core.utils.storage.paths import check_relative, filesystem, is_remote, path_inside
 from dkan_core.utils.storage.staging import staged_file
 
@@ -38,7 +37,7 @@ class SharedFolder:
     @contextmanager
     def staged(self, name: str) -> Iterator[Path]:
         """Yield a local file to write; it becomes ``name`` when the block ends well, else nothing does."""
-        path = self._path(name)
+        path = Path(self._path(name))
         if is_remote(self.uri):
             with staged_file(f"{self.uri}/{name}") as file:
                 yield file
@@ -47,7 +46,8 @@ class SharedFolder:
             with tempfile.TemporaryDirectory(prefix="dkan-", dir=self._aside()) as folder:
                 file = Path(folder) / "file"
                 yield file
-                _rename(file, Path(path))
+                path.parent.mkdir(parents=True, exist_ok=True)
+                put_in_place(file, path)
         except OSError as error:
             raise failure_inside(f"{self.uri}/{name}", Path(self.root), error) from error
 
@@ -112,11 +112,3 @@ class SharedFolder:
             # ``find`` returns nothing for a missing folder. ``rm`` would take a bracket in a path for a pattern.
             for path in self.fs.find(self._path(name)):
                 self.fs.rm_file(path)
-
-
-def _rename(file: Path, target: Path) -> None:
-    with file.open("rb+") as opened:
-        os.fsync(opened.fileno())
-    target.parent.mkdir(parents=True, exist_ok=True)
-    file.replace(target)
-    sync_folder(target.parent)

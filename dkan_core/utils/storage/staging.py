@@ -1,7 +1,6 @@
 """Outputs that appear whole or not at all, local or remote."""
 
 import functools
-import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -9,7 +8,7 @@ from pathlib import Path
 
 from dkan_core.errors import OutputError
 from dkan_core.utils.storage.failures import failure_inside, output_error, writable
-from dkan_core.utils.storage.files import sync_folder
+from dkan_core.utils.storage.files import put_in_place
 from dkan_core.utils.storage.locks import folder_lock, held_aside
 from dkan_core.utils.storage.outputs import (
     OWN_FOLDERS,
@@ -153,12 +152,7 @@ def staged_file(out: str | Path, check: Callable[[], None] = lambda: None) -> It
             target.parent.mkdir(parents=True, exist_ok=True)
             with held_aside(target) as aside:
                 yield aside
-                # Flushed before the rename, so that the name never stands for an empty file after a power cut.
-                with aside.open("rb+") as file:
-                    os.fsync(file.fileno())
-                check()
-                aside.replace(target)
-            sync_folder(target.parent)
+                put_in_place(aside, target, check)
         except OSError as error:
             raise failure_inside(out, aside, error) from error
 
