@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -359,10 +360,18 @@ def test_settings_of_every_type_survive_the_file() -> None:
         hidden=(8, 4),
         learning_rate=1e-05,
         tensorboard=True,
-        checkpoint_uri='a "b"\\\x7f\u20ac',
+        init_from='a "b"\\\x7f\u20ac',
         max_seconds=1e9,
     )
     assert build_config(TrainConfig, tomllib.loads(settings_text(asked, asked))) == asked
+
+
+def test_settings_of_a_resumed_run_train_from_the_start() -> None:
+    asked = TrainConfig(epochs=2)
+    resumed = replace(asked, resume="auto", checkpoint_uri="s3://bucket/{run}")
+    text = settings_text(resumed, resumed)
+    assert build_config(TrainConfig, tomllib.loads(text)) == asked
+    assert '# checkpoint_uri = "s3://bucket/{run}"\n# resume = "auto"\n' in text
 
 
 def test_early_stopping_says_what_it_stopped_for() -> None:
