@@ -123,16 +123,21 @@ class Plan:
 
     def _assumed_on_cpu(self) -> list[str]:
         cores = self.measured.cores
-        notes = [
+        return [
+            *self._missing_gpus(),
             f"workers beyond the {cores} cores take turns and gain nothing",
             "the cost of exchanges among more than 4 workers is extrapolated from 2 and 4",
         ]
-        if self.asked.gpus is not None:
-            notes.append(
-                f"no GPU is visible: {self.asked.gpus} workers were planned on these {cores} cores; to plan for GPUs, "
-                "give the published or measured rate of one with --rows-per-second, and its --device-memory"
-            )
-        return notes
+
+    def _missing_gpus(self) -> list[str]:
+        """Return a warning where GPUs were asked for, and cores are planned."""
+        if not self.on_cpu or self.asked.gpus is None:
+            return []
+        return [
+            f"no GPU is visible: this plans {counted(self.asked.gpus, 'worker')} on this machine's "
+            f"{counted(self.measured.cores, 'core')}; to plan for GPUs, give the published or measured rate of one "
+            "with --rows-per-second, and its --device-memory"
+        ]
 
     def _assumed_of_gpu(self) -> list[str]:
         """Return what was given or guessed of a GPU that is not there to be measured."""
@@ -153,10 +158,16 @@ class Plan:
         return notes
 
     def __str__(self) -> str:
+        missing = self._missing_gpus()
+        warning = [f"warning: {each}" for each in missing]
         checked = ["", *checked_table(self.checked)] if self.checked else []
-        notes = [f"note: {note}" for note in (*self.advice.notes, *self.assumed())]
         divided = ["", *model_parallel_table(self.divided)] if self.divided else []
-        return "\n".join([*self._facts(), "", *self._table(), *divided, *checked, "", str(self.advice), *notes])
+        advice = str(self.advice)
+        if self.asked.gpus and missing:
+            without = f"recommended for this machine's CPU, not for {counted(self.asked.gpus, 'GPU')}:"
+            advice = advice.replace("recommended:", without, 1)
+        notes = [f"note: {note}" for note in (*self.advice.notes, *self.assumed()) if note not in missing]
+        return "\n".join([*warning, *self._facts(), "", *self._table(), *divided, *checked, "", advice, *notes])
 
     def _facts(self) -> list[str]:
         measured = self.measured

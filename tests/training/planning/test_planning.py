@@ -69,7 +69,8 @@ def test_plan_prints_every_scheme_at_every_number_of_workers(planned: tuple[str,
     assert len(rows) == len(found)
     assert "| strategy | workers | step ms | rows/s |" in printed
     assert "take turns and gain nothing" in printed and written["assumed"]
-    assert "no GPU is visible: 3 workers were planned on these" in printed
+    assert printed.startswith("warning: no GPU is visible: this plans 3 workers on this machine's ")
+    assert printed.count("no GPU is visible") == 1 and "no GPU is visible" in written["assumed"][0]
 
 
 def test_plan_measures_what_it_says(planned: tuple[str, dict[str, Any]]) -> None:
@@ -89,7 +90,8 @@ def test_plan_measures_what_it_says(planned: tuple[str, dict[str, Any]]) -> None
 def test_plan_warns_of_too_few_steps_and_recommends(planned: tuple[str, dict[str, Any]]) -> None:
     printed, written = planned
     advice = written["advice"]
-    assert f"recommended: --strategy {advice['strategy']}" in printed and f"--workers {advice['workers']}" in printed
+    assert f"recommended for this machine's CPU, not for 3 GPUs: --strategy {advice['strategy']}" in printed
+    assert f"--workers {advice['workers']}" in printed
     assert "note: 14 steps in 2 epochs of batches of 64 rows, too few" in printed
     assert advice["workers"] <= 3
 
