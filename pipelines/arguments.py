@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 import yaml
 
+from dkan_core.config import TrainConfig, field_types
 from dkan_core.config.schema import nearest
 from pipelines.compiled import PIPELINES, package_of
 from pipelines.form_checks import find_fault
@@ -32,6 +33,15 @@ READERS: dict[str, Callable[[str], Any]] = {
     ".yaml": yaml.safe_load,
     ".yml": yaml.safe_load,
 }
+
+# Names on the command line, and what a pipeline's field of another name is called.
+OF_COMMAND_LINE = (
+    ("model", "model_kind"),
+    ("previous", "previous_model_uri"),
+    ("init_from", "initial_model_uri"),
+    ("like", "initial_model_uri"),
+    *((name, field) for name in ("gpus", "device") for field in ("num_gpus", "gpus_per_node")),
+)
 
 ASSIGNMENT = re.compile(r"([\w-]+)=(.*)", re.DOTALL)
 
@@ -86,9 +96,9 @@ def read_parameters(inputs: dict[str, Any], given: Sequence[str]) -> dict[str, A
         except ValueError:
             raise ArgumentError(f"parameter {name!r} must be {kind}, got {text!r}") from None
         values[name] = _checked(inputs, name, value, "")
-    missing = sorted(name for name, spec in inputs.items() if not spec.get("isOptional") and name not in values)
-    if missing:
-        raise ArgumentError(f"missing parameter {', '.join(missing)}; the pipeline has {', '.join(sorted(inputs))}")
+    required = sorted(name for name, spec in inputs.items() if not spec.get("isOptional"))
+    if missing := [name for name in required if name not in values]:
+        raise ArgumentError(f"missing parameter {', '.join(missing)}; the pipeline requires {', '.join(required)}")
     if fault := find_fault(with_defaults(inputs, values)):
         raise ArgumentError(fault)
     return values
@@ -116,11 +126,21 @@ def _read_file(path: Path) -> dict[str, Any]:
 
 def _spec(inputs: dict[str, Any], name: str, where: str) -> dict[str, Any]:
     if name not in inputs:
-        # The list of some sixty parameters is shown only without a guess, which it would hide.
-        hint = nearest(name, inputs) or f"; expected one of {', '.join(sorted(inputs))}"
-        raise ArgumentError(f"{where}unknown parameter {name!r}{hint}")
+        raise ArgumentError(f"{where}unknown parameter {name!r}{_hint(inputs, name)}")
     spec: dict[str, Any] = inputs[name]
     return spec
+
+
+def _hint(inputs: dict[str, Any], name: str) -> str:
+    """Return what was probably meant by an unknown name, as the end of a message."""
+    plain = name.replace("-", "_")
+    for written, field in OF_COMMAND_LINE:
+        if written == plain and field in inputs:
+            return f" (did you mean {field!r}?)"
+    if plain in field_types(TrainConfig) and plain not in inputs and "settings" in inputs:
+        return f"; a setting without a field of its own goes into settings={{{json.dumps(plain)}: ...}}"
+    # The list of some sixty parameters is shown only without a guess, which it would hide.
+    return nearest(name, inputs) or f"; expected one of {', '.join(sorted(inputs))}"
 
 
 def _checked(inputs: dict[str, Any], name: str, value: Any, where: str) -> Any:
