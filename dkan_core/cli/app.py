@@ -3,8 +3,10 @@
 import typer
 
 from dkan_core.cli.options import epilog
+from dkan_core.cli.usage_errors import Commands
 
 app = typer.Typer(
+    cls=Commands,
     no_args_is_help=True,
     add_completion=True,
     pretty_exceptions_enable=False,

@@ -18,6 +18,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand
 
+from dkan_core.cli.usage_errors import UsageError, explain_usage_error
 from dkan_core.errors import OutputError
 from dkan_core.utils.signals import disarm_signals
 
@@ -94,9 +95,6 @@ def _opened_anew(stdout: Any) -> io.TextIOWrapper:
     )
 
 
-# Expected values by pydantic's error type, for messages: typer shows pydantic's text without the value.
-EXPECTED = {"int_parsing": "an integer", "int_from_float": "an integer", "float_parsing": "a number"}
-
 # Key of a context's ``meta``: whether advanced options are shown.
 WHOLE_HELP = "dkan.whole_help"
 
@@ -151,14 +149,12 @@ class LazyCommand(TyperCommand):
                 option.hidden = False
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the command line; errors about a value's type show the value."""
+        """Parse the command line; errors say what was probably meant."""
+        given = [*args]  # parsing empties the list
         try:
             return super().parse_args(ctx, args)
-        except typer.BadParameter as error:
-            faults: list[Any] = getattr(error.__cause__, "errors", list)()
-            if faults and faults[0]["type"] in EXPECTED:
-                error.message = f"must be {EXPECTED[faults[0]['type']]}, got {faults[0]['input']!r}"
-            error.message = error.message.removeprefix("Value error, ")
+        except UsageError as error:
+            explain_usage_error(error, given, self.params)
             raise
 
     def invoke(self, ctx: Any) -> Any:

@@ -191,6 +191,8 @@ def test_text_that_cannot_be_read_is_refused_as_text(
         (["--epochs", "abc"], r"'--epochs': .*'abc'"),
         (["--learning-rate", "fast"], r"'--learning-rate': .*'fast'"),
         (["--model", "forest"], r"'--model': 'forest' is not one of 'auto'"),
+        (["--hidden", "64,32"], "'64,32'; repeat the option for several values: --hidden 64 --hidden 32"),
+        (["--epochs", "1,2"], r"an integer, got '1,2'\W*$"),
     ],
 )
 def test_value_of_another_type_is_shown(
@@ -200,9 +202,25 @@ def test_value_of_another_type_is_shown(
     check(code, capsys.readouterr().err, message)
 
 
-def test_typo_in_an_option_names_the_nearest(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    assert dkan("prepare", "rows", *PREPARE, "--lable", "late", monkeypatch=monkeypatch) == 2
-    assert "Possible options: --label" in " ".join(capsys.readouterr().err.replace("│", " ").split())
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("prepare rows --out prepared --lable late", "No such option: --lable (Possible options: --label"),
+        ("prepare rows --out prepared --target late", "No such option: --target (Possible options: --label)"),
+        ("train prepared --out run --gpus 2", "No such option: --gpus (Possible options: --device, --workers)"),
+        ("predict model rows --out scores.parquet --gpus 2", "No such option: --gpus"),
+        ("fit prepared --out run", "No such command 'fit'. Did you mean 'train'?"),
+        (
+            "train prepared --resume --out run",
+            "Missing option '--out'. --resume needs a value such as auto, and took this option as one.",
+        ),
+    ],
+)
+def test_words_of_other_programs_lead_to_ours(
+    line: str, message: str, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    assert dkan(*line.split(), monkeypatch=monkeypatch) == 2
+    assert message in " ".join(capsys.readouterr().err.replace("│", " ").split())
 
 
 def test_dry_runs_say_what_would_be_done_and_write_nothing(
