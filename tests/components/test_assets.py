@@ -112,6 +112,8 @@ def test_readme_code_runs(folder: str, tmp_path: Path, monkeypatch: pytest.Monke
     assert blocks, f"{folder}/README.md shows no example"
     for block in blocks:
         exec(compile(block, f"{folder}/README.md", "exec"), {})
+        cached = re.findall(r"prepare_parquet\(\s*data_uri.*?\)", block, re.DOTALL)
+        assert all("data_fingerprint" in call for call in cached), "the cache would give a run on new data old shards"
     assert list(tmp_path.glob("*.yaml"))
 
 
