@@ -115,6 +115,11 @@ def test_pipeline_runs_without_a_cluster(folder: Path) -> None:
     assert report and Path(report[1]).is_file()
 
 
+def test_python_code_is_that_of_the_page_about_notebooks() -> None:
+    (code,) = blocks("README.md", "python")
+    assert set(code.splitlines()) <= set(blocks("docs/getting-started/notebook.md", "python")[1].splitlines())
+
+
 def test_make_targets_exist() -> None:
     makefile = (ROOT / "Makefile").read_text()
     targets = [line.split()[1] for page in ("README.md", "CONTRIBUTING.md") for line in lines_starting(page, "make ")]
