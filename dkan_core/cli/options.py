@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import Field, fields
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
@@ -41,6 +42,7 @@ Prepared = Annotated[str, typer.Argument(metavar="DIR", help="Folder or URI that
 Model = Annotated[str, typer.Argument(metavar="RUN/model", help="Model folder or URI that `dkan train` wrote.")]
 Out = Annotated[str, option("--out", help="Folder or fsspec URI to write the results to.", group="Output")]
 Overwrite = Annotated[bool, option("--overwrite", help="Replace an earlier result.", group="Output")]
+OverwriteJson = Annotated[bool, option("--overwrite", help="Replace an earlier --json file.", group="Output")]
 DryRun = Annotated[
     bool,
     option(
@@ -213,7 +215,20 @@ def _setting_options(kind: type, without: Collection[str]) -> list[inspect.Param
 
     docs, types = field_docs(kind), field_types(kind)
     used = [each for each in fields(kind) if each.name not in without]
-    return [_setting_option(each, types[each.name], docs[each.name]) for each in used]
+    return [_setting_option(each, types[each.name], _naming_options(docs[each.name], types)) for each in used]
+
+
+def _naming_options(doc: str, settings: Collection[str]) -> str:
+    """Return a setting's text with other settings named as options.
+
+    >>> _naming_options("Percentages, unless `split_column` is given; see `dkan`.", {"split_column"})
+    'Percentages, unless --split-column is given; see `dkan`.'
+    """
+    return re.sub(r"`(\w+)`", lambda match: _option_name(match[1]) if match[1] in settings else match[0], doc)
+
+
+def _option_name(setting: str) -> str:
+    return f"--{setting.replace('_', '-')}"
 
 
 def _setting_option(field: Field[Any], expected: Any, doc: str) -> inspect.Parameter:
@@ -227,8 +242,8 @@ def _setting_option(field: Field[Any], expected: Any, doc: str) -> inspect.Param
     if default is None:
         kind = kind | None
         doc = doc if "Default: " in doc else f"{doc} Default: none."
-    name = field.name.replace("_", "-")
-    names = f"--{name}/--no-{name}" if default is True else f"--{name}"
+    name = _option_name(field.name)
+    names = f"{name}/--no{name[1:]}" if default is True else name
     info = option(names, help=doc, group=field.metadata["group"])
     return inspect.Parameter(
         field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, info]

@@ -6,7 +6,7 @@ import typer
 
 import dkan_core
 from dkan_core.cli.app import app
-from dkan_core.cli.options import ConfigFile, JsonFile, Overwrite, Prepared, command, merged_settings, option
+from dkan_core.cli.options import ConfigFile, JsonFile, OverwriteJson, Prepared, command, merged_settings, option
 from dkan_core.cli.results import result_printer
 from dkan_core.errors import ConfigError
 
@@ -36,7 +36,7 @@ def tune_lr(
             group="Training",
         ),
     ] = None,
-    overwrite: Overwrite = False,
+    overwrite: OverwriteJson = False,
     json_file: JsonFile = None,
     config: ConfigFile = None,
     *,
@@ -90,7 +90,7 @@ def plan(
             group="Distribution",
         ),
     ] = None,
-    overwrite: Overwrite = False,
+    overwrite: OverwriteJson = False,
     json_file: JsonFile = None,
     config: ConfigFile = None,
     *,
@@ -147,7 +147,7 @@ def sync(
     device: Annotated[
         str, option("--device", help="auto, cpu, cuda, or one device per worker.", group="Distribution")
     ] = "auto",
-    overwrite: Overwrite = False,
+    overwrite: OverwriteJson = False,
     json_file: JsonFile = None,
 ) -> None:
     """Measure the cost of each way to exchange parameters, by size."""

@@ -6,7 +6,7 @@ import typer
 
 import dkan_core
 from dkan_core.cli.app import app
-from dkan_core.cli.options import JsonFile, Overwrite, check_models, command, option
+from dkan_core.cli.options import JsonFile, OverwriteJson, check_models, command, option
 from dkan_core.cli.results import result_printer
 
 PANEL = "Deployment"
@@ -33,7 +33,7 @@ def register(
     metrics: Annotated[
         str | None, option("--metrics", help="metrics.json from `dkan evaluate`, to register as well. Default: none.")
     ] = None,
-    overwrite: Overwrite = False,
+    overwrite: OverwriteJson = False,
     json_file: JsonFile = None,
 ) -> None:
     """Register a published model in a Kubeflow Model Registry; repeating the command has no further effect."""

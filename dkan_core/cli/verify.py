@@ -3,7 +3,7 @@
 from typing import Annotated
 
 from dkan_core.cli.app import PANEL, app
-from dkan_core.cli.options import JsonFile, Overwrite, Prepared, command, option
+from dkan_core.cli.options import JsonFile, OverwriteJson, Prepared, command, option
 from dkan_core.cli.results import result_printer
 
 
@@ -13,7 +13,7 @@ def verify(
     split: Annotated[
         list[str] | None, option("--split", help="Split to read; may be repeated. Default: all.", group="Data")
     ] = None,
-    overwrite: Overwrite = False,
+    overwrite: OverwriteJson = False,
     json_file: JsonFile = None,
 ) -> None:
     """Read every block of prepared data and compare it with its hash; name the file and block of any damage."""

@@ -60,9 +60,9 @@ class TrainConfig:
     """
 
     quality: Literal["fast", "default", "best"] = setting("default", "Model", form=True)
-    """Sizes that follow from the data: "fast" costs a fraction of "default", "best" several times as much.
+    """Trade accuracy for time: "fast" trains a smaller network for fewer epochs, "best" a larger ensemble.
 
-    Members, hidden, epochs, batch_size and learning_rate keep the values that are set.
+    Settings that you give are not changed.
     """
 
     pairs: Annotated[
@@ -125,10 +125,10 @@ class TrainConfig:
     """Model (path or URI) whose architecture and weights to start from; prepare the data with `--like` this model."""
 
     init_optimizer: Literal["fresh", "kept"] = setting("fresh", "Model", advanced=True)
-    """Optimizer state to start with after init_from: zero moments, or those of that run's best checkpoint."""
+    """Optimizer state to start with after `init_from`: zero moments, or those of that run's best checkpoint."""
 
     freeze: tuple[str, ...] = setting((), "Model", advanced=True)
-    """Part of the init_from model to keep unchanged, given as the prefix of its tensor names, such as encoder."""
+    """Part of the `init_from` model to keep unchanged, given as the prefix of its tensor names, such as encoder."""
 
     lr_multipliers: tuple[str, ...] = setting((), "Model", advanced=True)
     """Learning rate factor of a part of the model, as PART=FACTOR; the longest prefix of a tensor's name applies."""
@@ -200,7 +200,7 @@ class TrainConfig:
     """Rows per step over all workers. Default: from the number of rows."""
 
     batch_size_per_worker: Annotated[int | None, Field(ge=1, le=10**9)] = setting(None, "Training", advanced=True)
-    """Rows per step in each worker, instead of batch_size: the global batch grows with the workers."""
+    """Rows per step in each worker, instead of `batch_size`: the global batch grows with the workers."""
 
     learning_rate: Annotated[float | None, Field(ge=1e-12, le=1e3)] = setting(None, "Training", form=True)
     """Peak learning rate of AdamW. Default: from the batch size; a tenth of that when continuing from a model."""

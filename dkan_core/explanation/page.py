@@ -219,7 +219,7 @@ def _about_curve(curve: Curve, effect: float) -> str:
     if curve.formula is not None:
         parts.append(f"About {curve.formula.text} (R² {curve.formula.r2:.2f}).")
     if departing_marks(curve):
-        parts.append("Orange: frequent values that the model treats apart.")
+        parts.append("Orange: frequent values with an effect of their own.")
     # Otherwise a reader would think that these are all levels.
     if curve.shape == "levels" and curve.hidden_rows:
         shown = sum(point.rows for point in curve.points)

@@ -58,7 +58,8 @@ def test_every_setting_is_an_option_with_its_text(command: str, config: type) ->
     for name, text in field_docs(config).items():
         if name in WITHOUT.get(command, ()):
             continue
-        assert f"--{name.replace('_', '-')}" in output and text.split(".")[0] in output
+        first = re.sub(r"`(\w+)`", lambda other: f"--{other[1].replace('_', '-')}", text.split(".")[0])
+        assert f"--{name.replace('_', '-')}" in output and first in output
 
 
 COMMANDS: dict[str, Any] = {

@@ -89,9 +89,8 @@ def check_training_nodes(
             with model auto. Nothing is tried if one of the three is set, below 2,000 training rows, when continuing
             from a model, or with a strategy that divides the model; columns are left out only with one label and up to
             30,000 rows, and a second hidden layer is tried only from 50,000 on.
-        quality: Sizes that follow from the data: "fast" costs a fraction of "default", "best" several times as much.
-            Members, hidden, epochs, batch_size and learning_rate keep the values that are set. One of: fast, default,
-            best.
+        quality: Trade accuracy for time: "fast" trains a smaller network for fewer epochs, "best" a larger ensemble.
+            Settings that you give are not changed. One of: fast, default, best.
         pairs: Pairs of columns with a term of their own, with model additive. "auto": up to 96, of which the penalized
             fit keeps those with an effect; without that fit, as many as improve predictions on unseen rows.
         monotone: Numeric columns along which log-odds never fall (age:+) or never rise (age:-), with model additive;

@@ -86,8 +86,8 @@ class FastKANClassifier(EditingMixin, ExplainingMixin, PredictingMixin, SavingMi
             with model auto. Nothing is tried if one of the three is set, below 2,000 training rows, when continuing
             from a model, or with a strategy that divides the model; columns are left out only with one label and up to
             30,000 rows, and a second hidden layer is tried only from 50,000 on. Default: True.
-        quality: Sizes that follow from the data: "fast" costs a fraction of "default", "best" several times as much.
-            Members, hidden, epochs, batch_size and learning_rate keep the values that are set. Default: default.
+        quality: Trade accuracy for time: "fast" trains a smaller network for fewer epochs, "best" a larger ensemble.
+            Settings that you give are not changed. Default: default.
         num_centers: Gaussian basis functions per edge. Default: 8; 16 if trials find that more help.
         dropout: Fraction of hidden units dropped during training. Default: 0.2; 0 if the search chooses 16 basis
             functions or a second hidden layer.
