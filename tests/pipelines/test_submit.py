@@ -150,8 +150,9 @@ def test_timeout_while_the_server_is_silent(run: Callable[..., Result], kubeflow
 
 @pytest.mark.parametrize("trouble", [500, 503, 429, "drop"])
 def test_requests_are_tried_again_while_the_server_fails(
-    run: Callable[..., Result], kubeflow: Kubeflow, trouble: Any
+    run: Callable[..., Result], kubeflow: Kubeflow, monkeypatch: pytest.MonkeyPatch, trouble: Any
 ) -> None:
+    monkeypatch.setattr(submit, "PACE", Pace(first=0.01, slowest=0.02))
     kubeflow.states = [RUNNING, *[trouble] * 6, SUCCEEDED]
     kubeflow.faults = {"GET /healthz": [trouble], "POST /pipelines/upload_version": [503, 409]}
     result = run("--wait")
