@@ -34,7 +34,7 @@ def register_model(
     from dkan_core import ConfigError, PipelineRun, register
 
     if not model_uri:
-        raise ConfigError("publish_uri is empty: a model is registered with the URI that others fetch it from")
+        raise ConfigError("model_uri is empty: a model is registered with the URI that others fetch it from")
     run = PipelineRun(id=run_id, name=run_name) if run_id else None
     return register(
         model_uri,

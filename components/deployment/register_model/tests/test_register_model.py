@@ -39,5 +39,5 @@ def test_version_has_the_name_that_is_given(registry: str, trained: TrainResult,
 
 
 def test_without_a_place_nothing_is_registered(registry: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="publish_uri is empty"):
+    with pytest.raises(ConfigError, match="model_uri is empty"):
         register("", registry, tmp_path)
