@@ -9,7 +9,7 @@ from typing import Any
 
 from dkan_core.data.source.files import SUFFIXES, split_sources
 from dkan_core.errors import ConfigError
-from dkan_core.utils.storage.paths import is_shared
+from dkan_core.utils.storage.paths import is_shared, lacks_bucket
 
 READ = ("data_uri", "model_uri", "initial_model_uri", "previous_model_uri")
 WRITTEN = ("prepared_uri", "checkpoint_uri", "run_uri", "publish_uri", "output_uri")
@@ -22,9 +22,6 @@ RUN = "{run}"
 OF_RUN = ("checkpoint_uri", "run_uri")
 # {{date}} is another one than {date}.
 PLACEHOLDER = re.compile(r"\{+[^{}]*\}+")
-
-# Schemes of URIs that need no bucket or host.
-WITHOUT_BUCKET = ("file", "local", "memory", "hdfs", "arrow_hdfs", "webhdfs", "dbfs")
 
 # Kubeflow Pipelines sets this variable in every step on a cluster.
 POD = "KFP_POD_NAME"
@@ -121,9 +118,7 @@ def _malformed_uri(form: Mapping[str, Any]) -> str:
         for uri in _uris(form, name):
             if uri != uri.strip():
                 return f"parameter {name!r} must not begin or end with white space, got {uri!r}"
-            # Of a chain, such as zip:///rows.parquet::s3://bucket/rows.zip, the last one has the bucket.
-            scheme, separator, rest = uri.rpartition("::")[2].partition("://")
-            if separator and scheme not in WITHOUT_BUCKET and not rest.partition("/")[0]:
+            if lacks_bucket(uri):
                 return f"parameter {name!r} must name a bucket, such as s3://bucket/folder, got {uri!r}"
     return ""
 

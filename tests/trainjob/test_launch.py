@@ -316,6 +316,7 @@ def test_command_of_the_job_trains(kubernetes: Kubernetes, go: Callable[..., Tra
             "run",
             "run must be on storage .* s3://bucket/folder or a path below .* got 'run'",
         ),
+        ("s3://b/data", "s3:///run", "run must be on storage .* got 's3:///run'"),
         ("minio://b/data", "s3://b/run", "prepared must be on storage that 2 nodes share"),
     ],
 )

@@ -17,6 +17,9 @@ ONE_SLASH = re.compile(r"(s3|gs|gcs|az|abfs|abfss|adl|hdfs|http|https|file|local
 PLUGIN_SCHEMES = ("abfss",)
 """Schemes that fsspec supports with a package that may be missing where a run is submitted."""
 
+WITHOUT_BUCKET = ("file", "local", "memory", "hdfs", "arrow_hdfs", "webhdfs", "dbfs")
+"""Schemes of URIs that need no bucket or host."""
+
 
 def is_remote(uri: str | Path) -> bool:
     """Return whether ``uri`` names something that is not on a local file system.
@@ -42,9 +45,21 @@ def is_shared(uri: str | Path, root: str = "") -> bool:
     """
     if is_remote(uri):
         scheme = str(uri).partition("://")[0]
-        return scheme != "memory" and scheme in (*fsspec.available_protocols(), *PLUGIN_SCHEMES)
+        is_known = scheme in (*fsspec.available_protocols(), *PLUGIN_SCHEMES)
+        return scheme != "memory" and is_known and not lacks_bucket(uri)
     path = posixpath.normpath(str(uri).removeprefix("file://").removeprefix("local://"))
     return bool(root) and PurePosixPath(path).is_relative_to(root)
+
+
+def lacks_bucket(uri: str | Path) -> bool:
+    """Return whether a URI names nothing to look in.
+
+    >>> lacks_bucket("s3://"), lacks_bucket("s3:///run"), lacks_bucket("hdfs:///run"), lacks_bucket("/run")
+    (True, True, False, False)
+    """
+    # Of a chain, such as zip:///rows.parquet::s3://bucket/rows.zip, the last one has the bucket.
+    scheme, separator, rest = str(uri).rpartition("::")[2].partition("://")
+    return bool(separator) and scheme not in WITHOUT_BUCKET and not rest.partition("/")[0]
 
 
 def check_slashes(uri: str | Path) -> None:
