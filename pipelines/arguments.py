@@ -5,6 +5,7 @@ import math
 import re
 import tomllib
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,9 +13,12 @@ import typer
 import yaml
 
 from dkan_core.config import TrainConfig, field_types
-from dkan_core.config.schema import nearest
+from dkan_core.config.schema import named_once, nearest
 from pipelines.compiled import PIPELINES, package_of
 from pipelines.form_checks import find_fault
+
+# A repeated key is an error: which of its values counts would depend on the reader.
+read_json = partial(json.loads, object_pairs_hook=named_once)
 
 # By parameter type of the pipeline spec, its name, how to read it from text, and the types that a value may have.
 TYPES: dict[str, tuple[str, Callable[[str], Any], tuple[type, ...]]] = {
@@ -22,14 +26,14 @@ TYPES: dict[str, tuple[str, Callable[[str], Any], tuple[type, ...]]] = {
     "NUMBER_INTEGER": ("a whole number", int, (int,)),
     "NUMBER_DOUBLE": ("a number", float, (int, float)),
     "BOOLEAN": ("true or false", json.loads, (bool,)),
-    "STRUCT": ("a JSON object", json.loads, (dict,)),
-    "LIST": ("a JSON list", json.loads, (list,)),
+    "STRUCT": ("a JSON object", read_json, (dict,)),
+    "LIST": ("a JSON list", read_json, (list,)),
 }
 
 # Reader of a file of parameters, by suffix.
 READERS: dict[str, Callable[[str], Any]] = {
     ".toml": tomllib.loads,
-    ".json": json.loads,
+    ".json": read_json,
     ".yaml": yaml.safe_load,
     ".yml": yaml.safe_load,
 }
@@ -93,8 +97,9 @@ def read_parameters(inputs: dict[str, Any], given: Sequence[str]) -> dict[str, A
         kind, parser, _ = TYPES[_spec(inputs, name, "")["parameterType"]]
         try:
             value = parser(text)
-        except ValueError:
-            raise ArgumentError(f"parameter {name!r} must be {kind}, got {text!r}") from None
+        except ValueError as error:
+            why = f" ({error})" if parser is read_json else ""
+            raise ArgumentError(f"parameter {name!r} must be {kind}, got {text!r}{why}") from None
         values[name] = _checked(inputs, name, value, "")
     required = sorted(name for name, spec in inputs.items() if not spec.get("isOptional"))
     if missing := [name for name in required if name not in values]:

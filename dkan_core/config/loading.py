@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from dkan_core.config.prepare import PrepareConfig
-from dkan_core.config.schema import field_types, item_type, unknown_setting, without_none
+from dkan_core.config.schema import field_types, item_type, named_once, unknown_setting, without_none
 from dkan_core.config.serving import ServeConfig
 from dkan_core.config.train import TrainConfig
 from dkan_core.config.trainjob import NodesConfig
@@ -81,16 +81,6 @@ def _whole(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def _named_once(items: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the values of a JSON object by name; ValueError where a name is there twice, as in TOML."""
-    found: dict[str, Any] = {}
-    for name, value in items:
-        if name in found:
-            raise ValueError(f"{name} is given twice")
-        found[name] = value
-    return found
-
-
 def read_settings(source: str | Path) -> dict[str, Any]:
     """Read the settings of a TOML or JSON file, or of a JSON object itself.
 
@@ -115,7 +105,7 @@ def read_settings(source: str | Path) -> dict[str, Any]:
 
 def _parsed(text: str, name: str, *, is_json: bool) -> dict[str, Any]:
     try:
-        settings = json.loads(text, object_pairs_hook=_named_once) if is_json else tomllib.loads(text)
+        settings = json.loads(text, object_pairs_hook=named_once) if is_json else tomllib.loads(text)
     except RecursionError:
         raise ConfigError(f"{name}: is nested too deeply to be read") from None
     except ValueError as error:

@@ -163,6 +163,16 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f" (did you mean {plain[close[0]]!r}?)" if close else ""
 
 
+def named_once(items: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the values of a JSON object by name; ValueError where a name is there twice, as in TOML."""
+    found: dict[str, Any] = {}
+    for name, value in items:
+        if name in found:
+            raise ValueError(f"{name} is given twice")
+        found[name] = value
+    return found
+
+
 def _config_error(kind: type, values: Mapping[str, Any], errors: list[ErrorDetails]) -> ConfigError:
     """Return what is wrong first: a name that is not known, else in the order of the fields."""
     unknown = [str(error["loc"][0]) for error in errors if error["type"] == "unexpected_keyword_argument"]

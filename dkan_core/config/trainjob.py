@@ -18,7 +18,7 @@ from dkan_core.config.kubernetes import (
     VARIABLES_RULE,
     or_empty,
 )
-from dkan_core.config.schema import STRICT, Expected, Form, reports_config_errors, setting
+from dkan_core.config.schema import STRICT, Expected, Form, named_once, reports_config_errors, setting
 from dkan_core.errors import ConfigError
 
 JSON_OBJECT = 'a JSON object of texts such as {"zone": "a"}'
@@ -153,7 +153,7 @@ class NodesConfig:
     def _json(self, name: str, empty: Any) -> Any:
         value = getattr(self, name)
         try:
-            found = json.loads(value or "null") if isinstance(value, str) else value
+            found = json.loads(value or "null", object_pairs_hook=named_once) if isinstance(value, str) else value
             return empty if found is None else found
         except RecursionError:
             raise ConfigError(f"{name} must be JSON, got text that is nested too deeply to be read") from None

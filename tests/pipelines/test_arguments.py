@@ -34,6 +34,7 @@ def test_arguments_take_the_type_of_their_parameter() -> None:
         ([*REQUIRED, "epochs"], "expected NAME=VALUE or a .toml, .json, .yaml, .yml file, got 'epochs'"),
         ([*REQUIRED, "settings=[1]"], r"parameter 'settings' must be a JSON object, got \[1\]"),
         ([*REQUIRED, "tolerations=none"], "parameter 'tolerations' must be a JSON list, got 'none'"),
+        ([*REQUIRED, 'settings={"seed": 1, "seed": 2}'], r"must be a JSON object, .* \(seed is given twice\)"),
         (["label=late"], "missing parameter data_uri; the pipeline requires data_uri, label$"),
         (
             [*REQUIRED, "secret_name="],

@@ -227,6 +227,7 @@ def test_name_is_one_that_kubernetes_takes(run: str) -> None:
         ({"labels": {"team": "a b"}}, "labels must be a JSON object of labels such as .* got {'team': 'a b'}"),
         ({"env": {"A=B": "c"}}, "env must be a JSON object of variables such as"),
         ({"tolerations": "{}x"}, "tolerations must be JSON"),
+        ({"env": '{"A": "1", "A": "2"}'}, r"env must be JSON, got .* \(A is given twice\)"),
         ({"env": "[" * 100_000}, "env must be JSON, got text that is nested too deeply"),
         ({"tolerations": '{"key": "gpu"}'}, "tolerations must be a JSON list of tolerations such as"),
         ({"tolerations": "0"}, "tolerations must be a JSON list of tolerations such as"),
