@@ -117,6 +117,11 @@ def test_nodes_run_as_the_user_of_the_steps_and_mount_the_volume_where_they_do(t
     assert not {"run_as_user", "mount_path"} & spec["root"]["inputDefinitions"]["parameters"].keys()
 
 
+def test_secret_that_is_no_list_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"image_pull_secrets must be several names such as \('registry',\)"):
+        Settings(image_pull_secrets="registry")  # type: ignore[arg-type] # each letter would be a name
+
+
 def test_root_is_refused_unless_it_is_allowed() -> None:
     with pytest.raises(ValueError, match="run_as_user 0: is root"):
         Settings(run_as_user=0)
