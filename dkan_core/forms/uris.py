@@ -51,8 +51,9 @@ def find_unshared_uri(form: Mapping[str, Any], volume_path: str = "") -> str:
 
 
 def find_invalid_uri(form: Mapping[str, Any]) -> str:
-    """Return an error for the first URI that is not filled in, malformed, read-only or equals another one."""
-    return _unknown_placeholder(form) or _malformed_uri(form) or _read_only_uri(form) or _duplicate_uri(form)
+    """Return an error for the first URI that is not filled in, malformed or read-only, or in the way of another one."""
+    checks = (_unknown_placeholder, _malformed_uri, _read_only_uri, _duplicate_uri, _uri_in_model)
+    return next((fault for check in checks if (fault := check(form))), "")
 
 
 def resolve_uris(form: Mapping[str, Any], volume_path: str = "") -> tuple[str, ...]:
@@ -153,6 +154,20 @@ def _duplicate_uri(form: Mapping[str, Any]) -> str:
         if uri and uri in taken:
             return f"parameter {name!r} must differ from {taken[uri]!r}, got {form[name]!r}"
         taken[uri] = name
+    return ""
+
+
+def _uri_in_model(form: Mapping[str, Any]) -> str:
+    """Return an error for data in the folder of the model, which would not be published beside other files.
+
+    >>> _uri_in_model({"publish_uri": "s3://b/late/", "checkpoint_uri": "s3://b/late/checkpoints"})
+    "parameter 'checkpoint_uri' must lie outside of 'publish_uri', got 's3://b/late/checkpoints'"
+    """
+    model = _normalized(form.get("publish_uri") or "")
+    for name in ("data_uri", "initial_model_uri", *WRITTEN):
+        for uri in _uris(form, name) if model else ():
+            if _normalized(uri).startswith(f"{model}/"):
+                return f"parameter {name!r} must lie outside of 'publish_uri', got {uri!r}"
     return ""
 
 

@@ -97,6 +97,7 @@ def test_uri_that_pods_share_is_let_through(monkeypatch: pytest.MonkeyPatch, for
         ({"checkpoint_uri": " s3://b/c"}, "'checkpoint_uri' must not begin or end with white space"),
         ({"serving_uri": "pvc:///late"}, "'serving_uri' must name a bucket"),
         ({"data_uri": "s3://b/rows", "publish_uri": "s3://b/rows/"}, "'publish_uri' must differ from 'data_uri'"),
+        ({"data_uri": "s3://b/rows", "publish_uri": "s3://b"}, "'data_uri' must lie outside of 'publish_uri', got"),
         ({"checkpoint_uri": "https://b.s3.example/c"}, "'checkpoint_uri' is written, but http and https can only"),
     ],
 )
