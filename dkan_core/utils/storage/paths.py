@@ -11,7 +11,7 @@ import fsspec
 from dkan_core.errors import DataError
 from dkan_core.utils.storage.credentials import use_own_credentials
 
-ONE_SLASH = re.compile(r"(s3|gs|gcs|az|abfs|abfss|adl|hdfs|http|https|file|local|memory):/(?!/)(.*)", re.DOTALL)
+ONE_SLASH = re.compile(r"(s3|gs|gcs|az|abfs|abfss|adl|hdfs|http|https|file|local|memory):(?:/(?!/)(.*))?", re.DOTALL)
 """A mistyped URI."""
 
 PLUGIN_SCHEMES = ("abfss",)
@@ -68,10 +68,13 @@ def check_slashes(uri: str | Path) -> None:
     >>> check_slashes("s3:/bucket/models")
     Traceback (most recent call last):
     dkan_core.errors.DataError: s3:/bucket/models: a URI has two slashes after the scheme: s3://bucket/models
+    >>> check_slashes("s3://".rstrip("/"))
+    Traceback (most recent call last):
+    dkan_core.errors.DataError: s3:: a URI has two slashes after the scheme: s3://bucket
     """
     check_type(uri)
-    if found := ONE_SLASH.match(str(uri)):
-        scheme, rest = found.groups()
+    if found := ONE_SLASH.fullmatch(str(uri)):
+        scheme, rest = found.groups("bucket")
         raise DataError(f"{uri}: a URI has two slashes after the scheme: {scheme}://{rest}")
 
 
