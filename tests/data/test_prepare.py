@@ -70,6 +70,11 @@ def test_tiny_row_groups_are_read_together(tmp_path: Path) -> None:
         patch.setattr(row_groups, "JOINED_ROWS", 25)
         batches = reading.read_batches(reading.open_file(str(source), (0, 5)), ["x"])
         assert [batch.num_rows for batch in batches] == [20, 20, 10]
+    # Of dictionaries, Arrow reads a batch for each row group.
+    city = make_rows()["city"].combine_chunks()
+    pq.write_table(pa.table({"city": city.dictionary_encode()}), tmp_path / "city.parquet", row_group_size=10)
+    [cities] = reading.read_batches(reading.open_file(str(tmp_path / "city.parquet")), ["city"])
+    assert cities.column(0).equals(city)
 
 
 def test_rows_are_shuffled_even_when_the_input_is_sorted_by_label(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 
 import pyarrow as pa
@@ -11,7 +12,13 @@ from dkan_core.data.decimals import to_float64
 from dkan_core.data.source.column_types import column_types, is_id_list, is_text, with_common
 from dkan_core.data.source.folders import FOLDER_TEXT, add_folder_columns
 from dkan_core.data.source.parquet_files import footer_digest, open_parquet
-from dkan_core.data.source.row_groups import has_large_groups, runs_to_fetch, small_runs, whole_groups
+from dkan_core.data.source.row_groups import (
+    has_large_groups,
+    joined,
+    runs_to_fetch,
+    small_runs,
+    whole_groups,
+)
 from dkan_core.data.whole_floats import integer_texts
 from dkan_core.errors import DataError, UnreadableError
 from dkan_core.utils.messages import first_line
@@ -87,7 +94,7 @@ def read_batches(file: OpenFile, columns: Sequence[str]) -> Iterator[pa.RecordBa
     own = plain.names
     runs = small_runs(file.metadata, file.groups, plain)
     if runs is not None:
-        batches = whole_groups(parquet, runs, own)
+        batches, rows = whole_groups(parquet, runs, own), 0
     else:
         if has_large_groups(file.metadata, file.groups):
             parquet = open_parquet(file.path, in_pieces=True, metadata=file.metadata)
@@ -98,7 +105,8 @@ def read_batches(file: OpenFile, columns: Sequence[str]) -> Iterator[pa.RecordBa
             parquet.iter_batches(batch_size=rows, columns=own, row_groups=run)
             for run in runs_to_fetch(file.metadata, file.groups)
         )
-    while (batch := next_batch(batches, plain, file.path)) is not None:
+    found = iter(partial(next_batch, batches, plain, file.path), None)
+    for batch in joined(found, rows):
         yield batch if len(own) == len(columns) else add_folder_columns(batch, columns, file.path, file.folder_types)
 
 

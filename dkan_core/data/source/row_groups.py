@@ -81,3 +81,23 @@ def whole_groups(parquet: pq.ParquetFile, runs: Iterable[list[int]], columns: li
     """Yield the rows of runs of row groups that are small, one batch for each."""
     for run in runs:
         yield from parquet.read_row_groups(run, columns=columns).combine_chunks().to_batches()
+
+
+def joined(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
+    """Join tiny batches up to ``rows`` rows: Arrow gives one for each row group where a column is a dictionary.
+
+    >>> batches = [pa.record_batch({"x": [0] * length}) for length in (2, 3, 4, 9, 1)]
+    >>> [batch.num_rows for batch in joined(batches, 5)]
+    [5, 4, 9, 1]
+    """
+    held, rows = list[pa.RecordBatch](), min(rows, JOINED_ROWS)
+    for batch in batches:
+        if held and sum(each.num_rows for each in held) + batch.num_rows > rows:
+            yield pa.concat_batches(held)
+            held.clear()
+        if batch.num_rows < rows:
+            held.append(batch)
+        else:
+            yield batch
+    if held:
+        yield pa.concat_batches(held)
