@@ -109,11 +109,11 @@ def evaluate(
         with open_evaluation_data(saved, sources, split, columns) as rows:
             if save_predictions:
                 _check_prediction_columns(rows.labels)
-            evaluation, sample, many = _score(saved, rows, QUICK_ROWS if explain else leakage.ROWS)
+            evaluation, sample, many = _score(saved, rows)
             comparison = compare(previous, rows) if previous else None
             if comparison is not None:
                 add_comparison(evaluation, comparison)
-            evaluation.metrics["warnings"] = _warnings(saved, rows, evaluation, sample)
+            evaluation.metrics["warnings"] = _warnings(saved, rows, evaluation, many)
             learned = _learned(saved, rows, evaluation, sample, comparison) if explain else None
             sliced = sliced or _important_columns(saved, learned)
             evaluation.metrics.update(_slices(saved, rows, evaluation, sliced))
@@ -166,9 +166,9 @@ def _options(
     return found + ([] if worst_errors == ERRORS else ["--worst-errors", str(worst_errors)])
 
 
-def _score(saved: SavedModel, data: EvaluationData, kept: int) -> tuple[Evaluation, Arrays, Arrays]:
-    """Score all rows; return metrics, a few encoded rows for the explanation, and more of them to describe columns."""
-    collector = RowCollector(data.sample(kept))
+def _score(saved: SavedModel, data: EvaluationData) -> tuple[Evaluation, Arrays, Arrays]:
+    """Score all rows; return metrics, a few encoded rows for the explanation, and more of them to look at columns."""
+    collector = RowCollector(data.sample(QUICK_ROWS))
     larger = RowCollector(data.sample(column_summary.rows_to_look_at(saved.preprocessor)))
     batches = larger.watch(collector.watch(data.batches(saved.preprocessor)))
     labels_NL, probabilities_NL, weight_N = score_rows(saved, data, batches)

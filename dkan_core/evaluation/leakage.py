@@ -17,8 +17,6 @@ from dkan_core.utils.arrays import Array, Arrays
 # From this ROC AUC on, a model is checked, and a column that alone reaches it is named. Honest columns rarely do: the
 # best one of the breast cancer data (UCI 17), whose classes models nearly separate, has .987.
 SUSPECT_MODEL = SUSPECT_COLUMN = 0.995
-# Rows to check where nothing else asks for more.
-ROWS = 5_000
 # With fewer rows of a class, some column separates them by chance.
 MIN_CLASS_ROWS = 10
 # Most bins of a column's values by rank, and the mean number of rows that each has at least.
