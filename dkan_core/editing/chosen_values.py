@@ -43,7 +43,7 @@ def chosen_values(
     if len(group.columns) > 1:
         raise ConfigError(f"{where}: a pair has no range; clip, scale or remove it")
     column = next(each for each in source_columns(preprocessor) if each.name == group.name)
-    if column.scored is None:
+    if column.numeric is None:
         return _categories(edit, cells, column, where)
     if edit.values is None:
         low, high = (_number(edit, name, column, where) for name in ("start", "stop"))
@@ -106,8 +106,8 @@ def _weekday(value: str, where: str) -> float:
 
 def _seconds(text: str, name: str, column: Column, where: str) -> float:
     """Return an ISO 8601 date or time in seconds since 1970; a range that stops at a date includes the whole day."""
-    assert column.scored is not None and column.scored.time is not None
-    zone = column.scored.time.zone
+    assert column.numeric is not None and column.numeric.time is not None
+    zone = column.numeric.time.zone
     try:
         try:
             of_day = datetime.time.min if name == "start" else datetime.time.max
@@ -135,11 +135,11 @@ def _range(
     if low > high:
         raise ConfigError(f"{where}: start {_told(low, column)} is above stop {_told(high, column)}")
     lowest, highest = column.knots[[0, -1]]
-    assert column.scored is not None
+    assert column.numeric is not None
     term = terms.layout.terms[group.indices[0]]
     if term in terms.layout.binary:
         return _one_of_two(low, high, cells, column, where)
-    first, last = score_rows(terms, term, codes_of_values(np.array([low, high]), column.scored)) - term.first
+    first, last = score_rows(terms, term, codes_of_values(np.array([low, high]), column.numeric)) - term.first
     inside_C = (cells.code_C >= first) & (cells.code_C <= last) & (cells.code_C > 0)
     exact_C = ~np.isnan(cells.value_C)
     chosen_C = np.where(exact_C, (cells.value_C >= low) & (cells.value_C <= high), inside_C)

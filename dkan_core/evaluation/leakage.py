@@ -11,7 +11,7 @@ import numpy as np
 from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.data.labels import NOT_MEASURED
 from dkan_core.evaluation.metrics import compute_metrics, positive_rates
-from dkan_core.explanation.columns import listed_codes, listed_columns, source_columns
+from dkan_core.explanation.columns import source_columns, sparse_codes, sparse_columns
 from dkan_core.utils.arrays import Array, Arrays
 
 # From this ROC AUC on, a model is checked, and a column that alone reaches it is named. Honest columns rarely do: the
@@ -46,8 +46,8 @@ def _best_column(preprocessor: Preprocessor, sample: Arrays, labels_N: Array) ->
         column.name: max(_area(sample[name][rows, index], labels_N[rows]) for name, index in column.indices)
         for column in source_columns(preprocessor)
     }
-    for column in listed_columns(preprocessor):
-        areas[column.name] = _area_of_ids(listed_codes(column, sample["sparse"][rows]), labels_N[rows])
+    for column in sparse_columns(preprocessor):
+        areas[column.name] = _area_of_ids(sparse_codes(column, sample["sparse"][rows]), labels_N[rows])
     return max(areas.items(), key=lambda item: item[1], default=("", 0.0))
 
 

@@ -137,7 +137,7 @@ class AdditiveCurves:
         table_VM = self._terms.table_VML[:, :, label]
         if cells.scores_P is not None:
             codes_P = score_codes(torch.from_numpy(np.ascontiguousarray(cells.scores_P))).numpy()
-            found_PM += table_VM[self._score_rows[column.score_index, codes_P]]
+            found_PM += table_VM[self._score_rows[column.numeric_index, codes_P]]
         if cells.codes_P is not None and column.code_index in self._coded:
             term = self._coded[column.code_index]
             found_PM += table_VM[term.first + np.where(cells.codes_P < term.size, cells.codes_P, UNSEEN)]

@@ -160,7 +160,7 @@ def _smoothers(curve: ReadCurve, start: int) -> list[_Smoother]:
     grid = curve.grid
     size = len(grid.values_P)
     # Categories have no order, frequent values have weights of their own, and missing values no neighbour.
-    line = 0 if grid.column.scored is None else sum(role in ("curve", "level") for role in grid.roles_P)
+    line = 0 if grid.column.numeric is None else sum(role in ("curve", "level") for role in grid.roles_P)
     found = []
     for span, precision_PP in ((slice(0, line), _walk(grid, line)), (slice(line, size), np.eye(size - line))):
         if span.start < span.stop:
@@ -175,9 +175,9 @@ def _smoothers(curve: ReadCurve, start: int) -> list[_Smoother]:
 def _walk(grid: Grid, line: int) -> Float64:
     """Return the precision of a random walk over the scores of a line's points, of variance 1 over one unit."""
     precision_PP = np.zeros((line, line))
-    if grid.column.scored is not None:
+    if grid.column.numeric is not None:
         # The points of a line rise.
-        tightness = 1 / np.maximum(np.diff(normal_scores(grid.values_P[:line], grid.column.scored)), LEAST_STEP)
+        tightness = 1 / np.maximum(np.diff(normal_scores(grid.values_P[:line], grid.column.numeric)), LEAST_STEP)
         for index, tight in enumerate(tightness):
             precision_PP[[index, index + 1], [index, index + 1]] += tight
             precision_PP[[index, index + 1], [index + 1, index]] -= tight

@@ -44,11 +44,11 @@ EXACT_KNOTS = 100
 
 @dataclass(frozen=True, kw_only=True)
 class Column:
-    """A source column and its indices in the arrays ``numeric`` and ``categorical``."""
+    """A source column: its features in the encoding, and their indices in the arrays."""
 
     name: str
-    scored: NumericFeature | None = None
-    score_index: int = -1
+    numeric: NumericFeature | None = None
+    numeric_index: int = -1
     coded: CodedFeature | None = None
     code_index: int = -1
     exact: bool = True
@@ -56,33 +56,33 @@ class Column:
 
     dtype: str = "uint8"
 
-    listed: SparseFeature | None = None
+    sparse: SparseFeature | None = None
     """The feature of a column of lists of ids; None for other columns."""
 
-    list_index: int = -1
+    sparse_index: int = -1
     first_code: int = 0
     """The first of its codes in the array ``sparse``, which has those of all such columns."""
 
     @property
     def last_code(self) -> int:
         """The last of its codes there."""
-        return self.first_code + (self.listed.size if self.listed else 0) - 1
+        return self.first_code + (self.sparse.size if self.sparse else 0) - 1
 
     @property
     def kind(self) -> str:
         """Return "numeric", "category" or "ids"."""
-        return "ids" if self.listed else "category" if self.scored is None else "numeric"
+        return "ids" if self.sparse else "category" if self.numeric is None else "numeric"
 
     @property
     def indices(self) -> list[tuple[str, int]]:
         """Return the arrays that hold the column, each with the column's index in it."""
-        indices = (("numeric", self.score_index), ("categorical", self.code_index), ("sparse", self.list_index))
+        indices = (("numeric", self.numeric_index), ("categorical", self.code_index), ("sparse", self.sparse_index))
         return [(name, index) for name, index in indices if index >= 0]
 
     @property
     def knots(self) -> Float64:
         """Return the values between which a numeric column's scores are linear."""
-        return np.asarray(self.scored.knots if self.scored else [], dtype=np.float64)
+        return np.asarray(self.numeric.knots if self.numeric else [], dtype=np.float64)
 
     @property
     def frequent(self) -> Float64:
@@ -92,7 +92,7 @@ class Column:
     @property
     def coded_values(self) -> Float64:
         """Return the values of a numeric column that have codes of their own in the data."""
-        return np.asarray(self.coded.vocabulary if self.scored and self.coded else [], dtype=np.float64)
+        return np.asarray(self.coded.vocabulary if self.numeric and self.coded else [], dtype=np.float64)
 
     @property
     def apart(self) -> Float64:
@@ -100,7 +100,7 @@ class Column:
 
         They are frequent, and their distance to all other values is larger than the range of these.
         """
-        knots, scores = self.knots, np.asarray(self.scored.scores if self.scored else [])
+        knots, scores = self.knots, np.asarray(self.numeric.scores if self.numeric else [])
         first, last = 0, len(knots)
         # Two passes: while 9999 counts as the other end, -999 does not look far away.
         for _ in range(0 if self.is_calendar else 2):
@@ -136,7 +136,7 @@ class Column:
 
     @property
     def _part(self) -> str | None:
-        return self.scored.time.part if self.scored is not None and self.scored.time is not None else None
+        return self.numeric.time.part if self.numeric is not None and self.numeric.time is not None else None
 
     @property
     def whole(self) -> bool:
@@ -150,7 +150,7 @@ class Cells:
 
     scores_P: Array | None
     codes_P: Array | None
-    listed_PS: Array | None = None
+    sparse_PS: Array | None = None
     """Codes of a column of ids, 0 where there is none."""
 
     def __len__(self) -> int:
@@ -162,7 +162,7 @@ class Cells:
 
     @property
     def _arrays(self) -> tuple[Array | None, ...]:
-        return self.scores_P, self.codes_P, self.listed_PS
+        return self.scores_P, self.codes_P, self.sparse_PS
 
 
 def _values_apart(knots: Float64, scores: Float64) -> int:
@@ -202,8 +202,8 @@ def source_columns(preprocessor: Preprocessor, exact: Collection[int] | None = N
         columns.append(
             Column(
                 name=feature.name,
-                scored=feature,
-                score_index=index,
+                numeric=feature,
+                numeric_index=index,
                 coded=coded,
                 code_index=code,
                 exact=exact is None or code in exact,
@@ -217,16 +217,16 @@ def source_columns(preprocessor: Preprocessor, exact: Collection[int] | None = N
     ]
 
 
-def listed_columns(preprocessor: Preprocessor) -> list[Column]:
+def sparse_columns(preprocessor: Preprocessor) -> list[Column]:
     """Return the columns of which each row names a few of many ids."""
     starts = itertools.accumulate((feature.size for feature in preprocessor.sparse), initial=1)
     return [
-        Column(name=feature.name, listed=feature, list_index=index, first_code=start)
+        Column(name=feature.name, sparse=feature, sparse_index=index, first_code=start)
         for index, (feature, start) in enumerate(zip(preprocessor.sparse, starts, strict=False))
     ]
 
 
-def listed_codes(column: Column, sparse_NS: Array) -> Array:
+def sparse_codes(column: Column, sparse_NS: Array) -> Array:
     """Return the codes of one column of ids, 0 for those of others and where there is none.
 
     Shape:
@@ -239,10 +239,10 @@ def listed_codes(column: Column, sparse_NS: Array) -> Array:
 
 def encode_values(column: Column, values_P: Float64) -> Cells:
     """Encode values of a numeric column as ``prepare`` does, NaN as missing."""
-    assert column.scored is not None
+    assert column.numeric is not None
     values_P = np.asarray(values_P, dtype=np.float64)
     # Quantized as in storage: the model never saw other scores.
-    scores_P = quantize(normal_scores(values_P, column.scored), column.dtype)
+    scores_P = quantize(normal_scores(values_P, column.numeric), column.dtype)
     return Cells(scores_P, value_codes(values_P, column.coded) if isinstance(column.coded, ValueFeature) else None)
 
 
@@ -255,8 +255,8 @@ def read_values(column: Column, arrays: Arrays) -> Float64:
     Shape:
         - Output: ``(N,)``
     """
-    assert column.scored is not None
-    stored_N, scores = arrays["numeric"][:, column.score_index], np.asarray(column.scored.scores)
+    assert column.numeric is not None
+    stored_N, scores = arrays["numeric"][:, column.numeric_index], np.asarray(column.numeric.scores)
     exact = len(column.knots) <= EXACT_KNOTS
     missing_N = stored_N == 0 if stored_N.dtype == np.uint8 else np.isnan(stored_N)
     scores_N = stored_N.astype(np.float64)
@@ -314,8 +314,8 @@ def redrawn(arrays: Arrays, column: Column, order_N: Rows) -> tuple[Rows, Cells]
         column: The column to change.
         order_N: The row whose value each row takes.
     """
-    if column.listed is not None:
-        own_NS = listed_codes(column, arrays["sparse"][: len(order_N)])
+    if column.sparse is not None:
+        own_NS = sparse_codes(column, arrays["sparse"][: len(order_N)])
         rows_M = np.flatnonzero((own_NS != own_NS[order_N]).any(axis=1))
         return rows_M, Cells(None, None, own_NS[order_N[rows_M]])
     changes_N, held = np.zeros(len(order_N), dtype=bool), {}
@@ -338,10 +338,10 @@ def changed_rows(arrays: Arrays, rows_M: Rows, settings: Settings) -> Arrays:
     changed = {name: array[rows_M] for name, array in arrays.items()}
     for column, cells in settings:
         if cells.scores_P is not None:
-            changed["numeric"][:, column.score_index] = cells.scores_P
+            changed["numeric"][:, column.numeric_index] = cells.scores_P
         if cells.codes_P is not None:
             changed["categorical"][:, column.code_index] = cells.codes_P
-        if cells.listed_PS is not None:
-            kept_MS = changed["sparse"] - listed_codes(column, changed["sparse"])
-            changed["sparse"] = np.concatenate([kept_MS, cells.listed_PS], axis=1)
+        if cells.sparse_PS is not None:
+            kept_MS = changed["sparse"] - sparse_codes(column, changed["sparse"])
+            changed["sparse"] = np.concatenate([kept_MS, cells.sparse_PS], axis=1)
     return changed

@@ -25,7 +25,7 @@ from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.errors import DataError
 from dkan_core.explanation.additive import AdditiveExplainer
 from dkan_core.explanation.column_terms import ColumnTerms
-from dkan_core.explanation.columns import Column, encode_values, listed_columns, source_columns
+from dkan_core.explanation.columns import Column, encode_values, source_columns, sparse_columns
 from dkan_core.model.additive import AdditiveFastKAN
 from dkan_core.model.base import TabularModel
 from dkan_core.model.tabular import TabularFastKAN
@@ -73,7 +73,7 @@ class ContributionExplainer:
         labels: Sequence[int] | None = None,
     ) -> None:
         assert isinstance(model, TabularFastKAN), "the terms of other models are exact (explanation.additive)"
-        self.columns = [*source_columns(preprocessor), *listed_columns(preprocessor)]
+        self.columns = [*source_columns(preprocessor), *sparse_columns(preprocessor)]
         self._terms = ColumnTerms(model, self.columns, device)
         self._labels = list(range(len(model.config.labels)) if labels is None else labels)
         background_KFZ = self._terms.terms(background_rows(preprocessor, self.columns, background))
@@ -227,18 +227,18 @@ def background_rows(preprocessor: Preprocessor, columns: list[Column], count: in
         arrays["numeric"] = np.empty((count, len(preprocessor.numeric)), preprocessor.numeric_dtype)
     if preprocessor.coded:
         arrays["categorical"] = np.empty((count, len(preprocessor.coded)), np.int32)
-    listed = [_drawn_codes(column, count) for column in columns if column.listed is not None]
-    if listed:
-        arrays["sparse"] = np.concatenate(listed, axis=1)
+    sparse = [_drawn_codes(column, count) for column in columns if column.sparse is not None]
+    if sparse:
+        arrays["sparse"] = np.concatenate(sparse, axis=1)
     for column in columns:
-        if column.listed is not None:
+        if column.sparse is not None:
             continue
         bins_K = _drawn_bins(column.name, preprocessor.counts[column.name], count)
-        if column.scored is None:
+        if column.numeric is None:
             arrays["categorical"][:, column.code_index] = bins_K
             continue
         cells = encode_values(column, bin_values(column.knots)[bins_K])
-        arrays["numeric"][:, column.score_index] = cells.scores_P
+        arrays["numeric"][:, column.numeric_index] = cells.scores_P
         if cells.codes_P is not None:
             arrays["categorical"][:, column.code_index] = cells.codes_P
     return arrays
@@ -254,9 +254,9 @@ def _drawn_bins(name: str, counts: list[int], count: int) -> npt.NDArray[np.int6
 
 def _drawn_codes(column: Column, count: int) -> npt.NDArray[np.int32]:
     """Return random codes of ids for each background row; each code is in as many rows as its share says."""
-    assert column.listed is not None
+    assert column.sparse is not None
     generator = np.random.Generator(np.random.PCG64([*column.name.encode()]))
-    shares_V = np.array(column.listed.counts) / column.listed.sample_rows
+    shares_V = np.array(column.sparse.counts) / column.sparse.sample_rows
     drawn = [np.flatnonzero(generator.random(len(shares_V)) < shares_V) for _ in range(count)]
     codes_KS = np.zeros((count, max(1, *map(len, drawn))), np.int32)
     for codes_S, found in zip(codes_KS, drawn, strict=True):

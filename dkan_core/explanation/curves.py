@@ -154,7 +154,7 @@ def describe_curve(read: ReadCurve, error_P: Float64 | None = None, counts: Sequ
     grid = read.grid
     formula = None
     # A formula in seconds since 1970, or in weekday numbers, would tell a reader nothing.
-    if grid.column.scored is not None and not grid.column.is_calendar:
+    if grid.column.numeric is not None and not grid.column.is_calendar:
         # Values that stand for unknown, such as -999, are not on the curve.
         apart_P = np.isin(grid.values_P, grid.column.apart)
         weights_P = np.where(apart_P, 0.0, _training_weights(grid, counts))

@@ -79,7 +79,7 @@ def make_grid(column: Column, arrays: Arrays) -> Grid:
     A category gets its 12 most frequent levels. Rows without a value are a point of their own.
     """
     return (
-        _category_grid(column, arrays) if column.scored is None else _numeric_grid(column, read_values(column, arrays))
+        _category_grid(column, arrays) if column.numeric is None else _numeric_grid(column, read_values(column, arrays))
     )
 
 
@@ -193,8 +193,8 @@ def written_value(column: Column, value: float) -> str:
     """Write a value of a numeric column as a person would: dates and weekdays as such, times in the column's zone."""
     if column.is_weekday:
         return WEEKDAYS[int(value)]
-    if column.is_time and column.scored is not None and column.scored.time is not None:
-        return written_time(value, column.scored.time.zone)
+    if column.is_time and column.numeric is not None and column.numeric.time is not None:
+        return written_time(value, column.numeric.time.zone)
     return even_scale(column).written(value)
 
 

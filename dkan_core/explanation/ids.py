@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from dkan_core.explanation.columns import Column, listed_codes
+from dkan_core.explanation.columns import Column, sparse_codes
 from dkan_core.explanation.model_response import ModelResponse
 from dkan_core.utils.arrays import Array
 
@@ -38,7 +38,7 @@ class IdEffect:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ListedIds:
+class ColumnIds:
     """The strongest ids of a column."""
 
     name: str
@@ -49,7 +49,7 @@ class ListedIds:
     """The largest weight first."""
 
 
-def read_ids(response: ModelResponse, column: Column, rows: int) -> ListedIds:
+def read_ids(response: ModelResponse, column: Column, rows: int) -> ColumnIds:
     """Measure what the strongest ids of a column do to the log-odds of the first label explained.
 
     The ids to measure are chosen by the mean gradient, which estimates the effect of every id at once.
@@ -59,12 +59,12 @@ def read_ids(response: ModelResponse, column: Column, rows: int) -> ListedIds:
         column: The column of ids.
         rows: Over how many rows means are taken; shares are those of all.
     """
-    assert column.listed is not None
-    codes_NS = listed_codes(column, response.arrays["sparse"])
+    assert column.sparse is not None
+    codes_NS = sparse_codes(column, response.arrays["sparse"])
     own = slice(column.first_code, column.last_code + 1)
     share_V = np.bincount(codes_NS.ravel(), minlength=own.stop)[own] / len(codes_NS)
     spread_V = np.sqrt(share_V * (1 - share_V))
-    slope_V = response.listed_slopes(rows)[own]
+    slope_V = response.sparse_slopes(rows)[own]
     order_V = np.argsort(-np.abs(slope_V) * spread_V, kind="stable")[:MEASURED]
     chosen_V = order_V[share_V[order_V] > 0]
     effect_V = response.with_less_without(chosen_V + column.first_code, rows)
@@ -73,13 +73,13 @@ def read_ids(response: ModelResponse, column: Column, rows: int) -> ListedIds:
         for index, effect in zip(chosen_V, effect_V, strict=True)
     ]
     strongest = sorted(found, key=lambda each: -each.weight)[:STRONGEST]
-    return ListedIds(name=column.name, codes=column.listed.size, strongest=strongest)
+    return ColumnIds(name=column.name, codes=column.sparse.size, strongest=strongest)
 
 
 def id_text(column: Column, index: int) -> str:
     """Return the id of a code, given its index among the column's codes."""
-    assert column.listed is not None
-    ids = column.listed.ids
+    assert column.sparse is not None
+    ids = column.sparse.ids
     return str(ids[index]) if index < len(ids) else OTHER_ID
 
 
@@ -91,7 +91,7 @@ def row_texts(column: Column, sparse_NS: Array, added_NS: npt.NDArray[np.float32
         sparse_NS: Codes of all such columns.
         added_NS: What each of them adds.
     """
-    codes_NS = listed_codes(column, sparse_NS)
+    codes_NS = sparse_codes(column, sparse_NS)
     strength_NS = np.where(codes_NS > 0, np.abs(added_NS), np.float32(-1))
     order_NS = np.argsort(-strength_NS, axis=1, kind="stable")[:, :NAMED]
     counts_N = (codes_NS > 0).sum(axis=1)

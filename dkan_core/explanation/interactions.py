@@ -223,7 +223,7 @@ def _cut(column: Column, arrays: Arrays, bins: int, *, even: bool) -> _Bins:
     """Cut a column into at most ``bins`` bins, of equal width on its axis or of equal count."""
     return (
         _cut_category(column, read_codes(column, arrays), bins)
-        if column.scored is None
+        if column.numeric is None
         else _cut_number(column, read_values(column, arrays), bins, even)
     )
 

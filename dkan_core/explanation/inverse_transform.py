@@ -22,7 +22,7 @@ def inverse_transform(arrays: Arrays, encoding: Preprocessor) -> pa.Table:
     """
     columns: dict[str, pa.Array] = {}
     for column in source_columns(encoding):
-        if column.scored is not None:
+        if column.numeric is not None:
             columns[column.name] = pa.array(read_values(column, arrays), from_pandas=True)
         elif column.coded is not None:
             # Each hash bucket has a text of its own, so that no encoding mixes its values with those that have a code.

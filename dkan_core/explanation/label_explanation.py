@@ -11,9 +11,9 @@ import torch
 from dkan_core.evaluation.metrics import macro_average_precision
 from dkan_core.explanation.additive import AdditiveCurves
 from dkan_core.explanation.bands import LabelSample, standard_errors
-from dkan_core.explanation.columns import Column, listed_columns, source_columns
+from dkan_core.explanation.columns import Column, source_columns, sparse_columns
 from dkan_core.explanation.curves import Curve, ReadCurve, describe_curve, read_curve, read_term
-from dkan_core.explanation.ids import ListedIds, read_ids
+from dkan_core.explanation.ids import ColumnIds, read_ids
 from dkan_core.explanation.importance import Advance, Importance, add_precision_drops, measure_effects, rank_by_effect
 from dkan_core.explanation.interactions import Interaction, PairMap, find_interactions, is_varied, map_pair
 from dkan_core.explanation.model_response import ModelResponse
@@ -88,7 +88,7 @@ class LabelExplanation:
     maps: list[PairMap] = field(repr=False)
     """The strongest pairs over a grid, in that order."""
 
-    ids: list[ListedIds] = field(default_factory=list, repr=False)
+    ids: list[ColumnIds] = field(default_factory=list, repr=False)
     """The strongest ids of each column of ids."""
 
     intercept: float | None = None
@@ -125,7 +125,7 @@ def _columns(saved: SavedModel) -> list[Column]:
     # If the model has no weights for a value code, its curve cannot jump there.
     exact = {index for group in config.one_hot_groups for index in group}
     exact |= {*config.blended.coded} if config.blended is not None else set()
-    return [*source_columns(saved.preprocessor, exact), *listed_columns(saved.preprocessor)]
+    return [*source_columns(saved.preprocessor, exact), *sparse_columns(saved.preprocessor)]
 
 
 def _threads(model: TabularModel) -> int:
@@ -185,9 +185,9 @@ def read_label(
         names = [importance.name for importance in ranked[: effort.top]] if drawn is None else drawn
         best = [by_name[name] for name in names if name in by_name]
         ranked = reader.with_precision_drops(ranked, best)
-        ids = [read_ids(response, column, effort.curve_rows) for column in columns if column.listed is not None]
+        ids = [read_ids(response, column, effort.curve_rows) for column in columns if column.sparse is not None]
         # Ids have no order to draw a curve along, and are not paired.
-        best = [column for column in best if column.listed is None]
+        best = [column for column in best if column.sparse is None]
         curves = reader.curves(best)
         terms = reader.terms
         tables = term_tables(terms, saved.preprocessor, index) if terms is not None and effort.maps else None
@@ -342,5 +342,5 @@ def _map_bins(config: ModelConfig, first: Column, second: Column) -> int:
     """Return how many bins a side of a pair's map has."""
     shape = config.blended.additive if config.blended else config.additive
     cuts = {each.feature: len(each.cuts) for each in shape.binned} if shape else {}
-    fewest = min(cuts.get(column.score_index, 0) for column in (first, second))
+    fewest = min(cuts.get(column.numeric_index, 0) for column in (first, second))
     return SHARP_MAP_BINS if fewest > SHARP_TERM_BINS else MAP_BINS

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from dkan_core.explanation.columns import Rows, Settings, changed_rows, listed_codes
+from dkan_core.explanation.columns import Rows, Settings, changed_rows, sparse_codes
 from dkan_core.explanation.response import Change, Response, cut, first_rows, row_count
 from dkan_core.model.base import INPUTS, TabularModel
 from dkan_core.model.first_layer_terms import Feature, FirstLayerTerms, Stored
@@ -86,7 +86,7 @@ class ModelResponse(Response):
         stored = {name: torch.from_numpy(array).to(self._device) for name, array in arrays.items()}
         return stored.get("numeric"), stored.get("categorical"), None, stored.get("sparse")
 
-    def listed_slopes(self, rows: int) -> Float64:
+    def sparse_slopes(self, rows: int) -> Float64:
         """Return the mean gradient of the first label's log-odds by whether a row has an id, for each code of ids.
 
         Args:
@@ -177,12 +177,12 @@ class ModelResponse(Response):
         after: dict[Feature, Stored] = {}
         for column, cells in settings:
             if cells.scores_P is not None:
-                after["numeric", column.score_index] = cells.scores_P
+                after["numeric", column.numeric_index] = cells.scores_P
             if cells.codes_P is not None:
                 after["categorical", column.code_index] = cells.codes_P
-            if cells.listed_PS is not None:
-                before_MS = listed_codes(column, self.arrays["sparse"][rows_M])
-                first_MH = first_MH + self._terms.listed(cells.listed_PS) - self._terms.listed(before_MS)
+            if cells.sparse_PS is not None:
+                before_MS = sparse_codes(column, self.arrays["sparse"][rows_M])
+                first_MH = first_MH + self._terms.sum_of_ids(cells.sparse_PS) - self._terms.sum_of_ids(before_MS)
 
         def stored_of(feature: Feature) -> Stored:
             name, index = feature

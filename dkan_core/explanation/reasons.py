@@ -18,7 +18,7 @@ import torch
 from dkan_core.data.source.column_types import is_number
 from dkan_core.data.source.times import in_seconds
 from dkan_core.explanation.additive import CROSS, AdditiveExplainer
-from dkan_core.explanation.columns import listed_columns, source_columns
+from dkan_core.explanation.columns import source_columns, sparse_columns
 from dkan_core.explanation.contributions import explainer_of
 from dkan_core.explanation.grid import written_value
 from dkan_core.explanation.ids import row_texts
@@ -73,7 +73,7 @@ class ReasonFinder:
         self._preprocessor = saved.preprocessor
         indices = [saved.config.labels.index(name) for name in self.labels]
         self._explainer = explainer_of(saved.module, saved.preprocessor, device, indices)
-        self._listed = listed_columns(saved.preprocessor)
+        self._sparse = sparse_columns(saved.preprocessor)
         columns = source_columns(saved.preprocessor)
         self._calendar = {column.name: column for column in columns if column.is_calendar}
         self._names = pa.array([CROSS.join(columns) for columns in self._explainer.sources])
@@ -124,7 +124,7 @@ class ReasonFinder:
         """
         arrays = self._preprocessor.transform(rows, where)
         found_NFL, added_NSL = self._explainer.explain_ids(arrays)
-        shared = self._explainer.sources[: len(self._explainer.sources) - len(self._listed)]
+        shared = self._explainer.sources[: len(self._explainer.sources) - len(self._sparse)]
 
         def text_of(name: str) -> pa.Array:
             return self._text_of(rows, name, where) if written is None else written[name].combine_chunks()
@@ -132,7 +132,7 @@ class ReasonFinder:
         texts = [_joined([text_of(name) for name in columns]) for columns in shared]
         strongest = []
         for found_NF, added_NS in zip(np.moveaxis(found_NFL, 2, 0), np.moveaxis(added_NSL, 2, 0), strict=True):
-            of_ids = [pa.array(row_texts(column, arrays["sparse"], added_NS), pa.string()) for column in self._listed]
+            of_ids = [pa.array(row_texts(column, arrays["sparse"], added_NS), pa.string()) for column in self._sparse]
             strongest.append(self._strongest(found_NF, [*texts, *of_ids], count))
         return strongest
 

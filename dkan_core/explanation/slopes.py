@@ -26,7 +26,7 @@ CHUNK_CELLS = 1 << 22
 
 def add_slopes(ranked: Sequence[Importance], columns: Sequence[Column], slopes_F: Float64) -> list[Importance]:
     """Return the importances with the slopes of the numeric columns filled in."""
-    slopes = {column.name: float(slopes_F[column.score_index]) for column in columns if column.scored}
+    slopes = {column.name: float(slopes_F[column.numeric_index]) for column in columns if column.numeric}
     return [replace(importance, slope=slopes.get(importance.name)) for importance in ranked]
 
 

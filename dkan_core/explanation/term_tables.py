@@ -183,7 +183,7 @@ def _bins(column: Column, firsts: Int64, starts_K: Float64, codes: int) -> tuple
         starts_K: The first number of each; empty for a category.
         codes: How many codes of a category have bins.
     """
-    if column.scored is None:
+    if column.numeric is None:
         assert column.coded is not None
         stops = [*firsts[1:].tolist(), codes]
         found = [_category_bin(column.coded.names, first, stop) for first, stop in zip(firsts, stops, strict=True)]
@@ -254,12 +254,12 @@ def bin_starts(terms: AdditiveTerms, term: Term, column: Column, firsts: Int64) 
         column: The column.
         firsts: The first row of each bin among those of the term; one beyond them is beyond all numbers.
     """
-    if column.scored is None:
+    if column.numeric is None:
         return np.empty(0)
     if term.size == BINARY_CODES:
         upper = additive_shape(terms.config).upper[terms.layout.binary.index(term)]
         firsts = np.array([0, 1, upper, SCORE_CODES])[firsts]
-    return first_values(column.scored, firsts)
+    return first_values(column.numeric, firsts)
 
 
 def first_values(feature: NumericFeature, codes_C: Int64) -> Float64:

@@ -281,7 +281,7 @@ def read_prepared(prepared: str | Path) -> InspectedRows:
         inexact=frozenset(
             column.name
             for column in source_columns(encoding)
-            if column.scored is not None and len(column.knots) > EXACT_KNOTS
+            if column.numeric is not None and len(column.knots) > EXACT_KNOTS
         ),
         encoding=encoding,
         labels=manifest.labels,

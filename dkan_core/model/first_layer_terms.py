@@ -176,7 +176,7 @@ class FirstLayerTerms:
             assert self._encoder.sparse is not None
             yield [feature], self._encoder.sparse(torch.from_numpy(own_MS).to(device))
 
-    def listed(self, codes_MS: Stored) -> Tensor:
+    def sum_of_ids(self, codes_MS: Stored) -> Tensor:
         """Return what codes of ids add: the sum of their vectors, for each row.
 
         Shape:

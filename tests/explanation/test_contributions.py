@@ -135,15 +135,15 @@ def test_background_spreads_every_column_over_its_distribution(rows: tuple[Prepa
     columns = ContributionExplainer(build(rows[0], [(0,)], hidden=(4,)), preprocessor, CPU).columns
     background = background_rows(preprocessor, columns)
     for column in columns:
-        if column.scored is None:
+        if column.numeric is None:
             counts = np.array(preprocessor.counts[column.name])
             found = np.bincount(background["categorical"][:, column.code_index], minlength=len(counts))
             np.testing.assert_allclose(found / BACKGROUND_ROWS, counts / counts.sum(), atol=1.01 / BACKGROUND_ROWS)
         else:
             # Kolmogorov-Smirnov distance; missing values sort as the largest.
-            stored = rows[1]["numeric"][:, column.score_index]
+            stored = rows[1]["numeric"][:, column.numeric_index]
             drawn, found = (
-                np.nan_to_num(background["numeric"][:, column.score_index], nan=9),
+                np.nan_to_num(background["numeric"][:, column.numeric_index], nan=9),
                 np.nan_to_num(stored, nan=9),
             )
             distances = [abs((drawn <= score).mean() - (found <= score).mean()) for score in np.unique(found)]

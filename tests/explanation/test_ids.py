@@ -25,7 +25,7 @@ from dkan_core import (
 )
 from dkan_core.data.encoding.sparse import SparseFeature
 from dkan_core.data.format.manifest import read_manifest
-from dkan_core.explanation.columns import Cells, Column, changed_rows, listed_codes, listed_columns, redrawn
+from dkan_core.explanation.columns import Cells, Column, changed_rows, redrawn, sparse_codes, sparse_columns
 from dkan_core.explanation.contributions import ContributionExplainer, background_rows
 from dkan_core.explanation.explain import read_rows
 from dkan_core.explanation.ids import row_texts
@@ -78,7 +78,7 @@ def test_contributions_and_the_baseline_are_the_log_odds(folder: Path) -> None:
     np.testing.assert_allclose(
         found_NFL.sum(axis=1) + explainer.baseline, log_odds(saved.module, arrays, CPU), atol=1e-3
     )
-    tags = listed_columns(saved.preprocessor)[0]
+    tags = sparse_columns(saved.preprocessor)[0]
     good_NS = arrays["sparse"] == tags.first_code + GOOD
     lost_N = log_odds(saved.module, arrays, CPU) - log_odds(
         saved.module, {**arrays, "sparse": without(arrays["sparse"], tags.first_code + GOOD)}, CPU
@@ -92,34 +92,34 @@ def test_contributions_and_the_baseline_are_the_log_odds(folder: Path) -> None:
 
 def test_background_has_each_id_as_often_as_training_did(folder: Path) -> None:
     saved, _ = rows_of(folder)
-    tags, items = listed_columns(saved.preprocessor)
+    tags, items = sparse_columns(saved.preprocessor)
     explainer = ContributionExplainer(saved.module, saved.preprocessor, CPU)
     arrays = background_rows(saved.preprocessor, explainer.columns, 4000)
     for column in (tags, items):
-        assert column.listed is not None
-        drawn_V = np.bincount(listed_codes(column, arrays["sparse"]).ravel(), minlength=TAGS + ITEMS + 1)
-        found_V = drawn_V[column.first_code : column.first_code + column.listed.size] / 4000
-        np.testing.assert_allclose(found_V, np.array(column.listed.counts) / column.listed.sample_rows, atol=0.03)
+        assert column.sparse is not None
+        drawn_V = np.bincount(sparse_codes(column, arrays["sparse"]).ravel(), minlength=TAGS + ITEMS + 1)
+        found_V = drawn_V[column.first_code : column.first_code + column.sparse.size] / 4000
+        np.testing.assert_allclose(found_V, np.array(column.sparse.counts) / column.sparse.sample_rows, atol=0.03)
 
 
 def test_answers_to_changed_ids_are_those_of_the_model(folder: Path) -> None:
     saved, arrays = rows_of(folder)
     response = ModelResponse(saved.module, CPU, [0], arrays)
-    column = listed_columns(saved.preprocessor)[0]
+    column = sparse_columns(saved.preprocessor)[0]
     rows_M, cells = redrawn(arrays, column, np.random.default_rng(1).permutation(300))
-    assert cells.listed_PS is not None and len(rows_M) > 200
+    assert cells.sparse_PS is not None and len(rows_M) > 200
     expected_ML = log_odds(saved.module, changed_rows(arrays, rows_M, [(column, cells)]), CPU)
     np.testing.assert_allclose(response.to_changed(rows_M, [(column, cells)]), expected_ML, atol=1e-4)
-    tags_MS = listed_codes(column, changed_rows(arrays, rows_M, [(column, cells)])["sparse"])
+    tags_MS = sparse_codes(column, changed_rows(arrays, rows_M, [(column, cells)])["sparse"])
     assert [sorted({*codes} - {0}) for codes in tags_MS.tolist()] == [
-        sorted({*codes} - {0}) for codes in cells.listed_PS.tolist()
+        sorted({*codes} - {0}) for codes in cells.sparse_PS.tolist()
     ]
 
 
 def test_effect_of_an_id_is_that_of_adding_it_to_all_rows(folder: Path) -> None:
     saved, arrays = rows_of(folder)
     response = ModelResponse(saved.module, CPU, [0], arrays)
-    code = listed_columns(saved.preprocessor)[0].first_code + BAD
+    code = sparse_columns(saved.preprocessor)[0].first_code + BAD
     (found,) = response.with_less_without(np.array([code]), 300)
     none_NS = without(arrays["sparse"], code)
     with_NS = np.concatenate([none_NS, np.full((300, 1), code, none_NS.dtype)], axis=1)
@@ -161,13 +161,13 @@ def test_reasons_of_rows_name_their_ids(folder: Path, tmp_path: Path) -> None:
 
 def test_ids_of_a_row_are_written_out() -> None:
     feature = SparseFeature(name="tags", ids=[-3, 17, *range(20, 30)], buckets=1, counts=[1] * 13, sample_rows=1)
-    column = Column(name="tags", listed=feature, list_index=0, first_code=5)
+    column = Column(name="tags", sparse=feature, sparse_index=0, first_code=5)
     codes_NS = np.array([[1, 5, 6, 17], [1, 2, 0, 0], [*range(6, 10)]], np.int32)
     added_NS: npt.NDArray[np.float32] = np.array([[9, -0.5, 1, 0.25], [9, 9, 0, 0], [0, 0, 0, 0]], np.float32)
     assert row_texts(column, codes_NS, added_NS)[:2] == ["17 (+1.00), -3 (-0.50), another ID (+0.25)", "no IDs"]
     many = np.arange(5, 12, dtype=np.int32)[None]
     assert row_texts(column, many, np.ones_like(many, np.float32))[0].endswith("22 (+1.00), 2 more")
-    assert Cells(None, None, codes_NS)[np.array([1])].listed_PS is not None
+    assert Cells(None, None, codes_NS)[np.array([1])].sparse_PS is not None
 
 
 def test_classifier_explains_rows_of_a_sparse_matrix() -> None:

@@ -54,13 +54,13 @@ def test_values_are_read_and_set_as_prepare_encodes_them(dtype: Any, tmp_path: P
     for column in columns[:6]:
         values = table[column.name].to_numpy(zero_copy_only=False).astype(float)
         cells = encode_values(column, values)
-        np.testing.assert_array_equal(cells.scores_P, arrays["numeric"][:, column.score_index])
+        np.testing.assert_array_equal(cells.scores_P, arrays["numeric"][:, column.numeric_index])
         if column.coded:
             np.testing.assert_array_equal(cells.codes_P, arrays["categorical"][:, column.code_index])
         read = read_values(column, arrays)
         np.testing.assert_array_equal(np.isnan(read), np.isnan(values))
-        assert column.scored is not None
-        apart = normal_scores(read, column.scored) - normal_scores(values, column.scored)
+        assert column.numeric is not None
+        apart = normal_scores(read, column.numeric) - normal_scores(values, column.numeric)
         assert np.nanmax(np.abs(apart)) < 1.01 * 2 * SCORE_LIMIT / STEPS
         if column.name in ("flag", "spiked"):
             np.testing.assert_array_equal(read == 0, values == 0)
@@ -80,14 +80,14 @@ def test_a_column_is_set_and_redrawn_as_a_whole(known: Path) -> None:
     np.testing.assert_allclose(read[1], 7.0, atol=0.5)
     codes = done["categorical"][:, column.code_index].reshape(3, 50)
     assert len(np.unique(codes[:, 0])) == 3 and (codes[2] == MISSING).all()
-    other = [index for index in range(arrays["numeric"].shape[1]) if index != column.score_index]
+    other = [index for index in range(arrays["numeric"].shape[1]) if index != column.numeric_index]
     np.testing.assert_array_equal(done["numeric"][50:100, other], arrays["numeric"][:, other])
     rising, order = columns["rising"], np.arange(50)[::-1]
     changed, cells = redrawn(arrays, rising, order)
     swapped = changed_rows(arrays, changed, [(rising, cells)])
-    score_N = arrays["numeric"][:, rising.score_index]
+    score_N = arrays["numeric"][:, rising.numeric_index]
     assert {*changed} == {*np.flatnonzero(score_N[order] != score_N)} and len(changed) > 20
-    np.testing.assert_array_equal(swapped["numeric"][:, rising.score_index], score_N[order][changed])
+    np.testing.assert_array_equal(swapped["numeric"][:, rising.numeric_index], score_N[order][changed])
     untouched = (arrays["categorical"][changed, column.code_index], swapped["categorical"][:, column.code_index])
     np.testing.assert_array_equal(*untouched)
 

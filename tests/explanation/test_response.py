@@ -21,10 +21,10 @@ from tests.model.architectures import BLEND, CONFIG, PLAIN, changed
 CPU = torch.device("cpu")
 # Three numbers, of which the second is binary, and two coded features: the first is a category, embedded, and both are
 # in a one-hot group.
-NUMBER = Column(name="number", score_index=0)
-BINARY = Column(name="binary", score_index=1)
+NUMBER = Column(name="number", numeric_index=0)
+BINARY = Column(name="binary", numeric_index=1)
 CATEGORY = Column(name="category", code_index=0)
-BOTH = Column(name="both", score_index=2, code_index=1)
+BOTH = Column(name="both", numeric_index=2, code_index=1)
 
 
 def make_model(**changes: Any) -> TabularFastKAN:

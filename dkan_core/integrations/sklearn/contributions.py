@@ -9,7 +9,7 @@ import torch
 from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.errors import ConfigError
 from dkan_core.explanation.additive import CROSS
-from dkan_core.explanation.columns import listed_columns, source_columns
+from dkan_core.explanation.columns import source_columns, sparse_columns
 from dkan_core.explanation.contributions import background_rows, explainer_of
 from dkan_core.integrations.sklearn.rows import SPARSE_COLUMN
 from dkan_core.model.base import TabularModel
@@ -32,8 +32,8 @@ def mean_contributions(module: TabularModel, preprocessor: Preprocessor, device:
         DataError: The model does not hold the distribution of its training data.
     """
     explainer = explainer_of(module.to(device), preprocessor, device)
-    listed = listed_columns(preprocessor)
-    rows = background_rows(preprocessor, [*source_columns(preprocessor), *listed], IMPORTANCE_ROWS)
+    sparse = sparse_columns(preprocessor)
+    rows = background_rows(preprocessor, [*source_columns(preprocessor), *sparse], IMPORTANCE_ROWS)
     found_NFL, added_NSL = explainer.explain_ids(rows)
     times = {feature.name: feature.time.column for feature in preprocessor.numeric if feature.time is not None}
     means: dict[str, float] = {}
@@ -41,10 +41,10 @@ def mean_contributions(module: TabularModel, preprocessor: Preprocessor, device:
         for name in names:
             column = times.get(name, name)
             means[column] = means.get(column, 0.0) + float(mean) / len(names)
-    for sparse in listed:
-        if sparse.listed is not None and sparse.name == SPARSE_COLUMN:
-            sums_V = np.bincount(rows["sparse"].ravel(), np.abs(added_NSL).mean(axis=2).ravel(), sparse.last_code + 1)
-            of_ids = zip(sparse.listed.ids, sums_V[sparse.first_code :].tolist(), strict=False)
+    for source in sparse:
+        if source.sparse is not None and source.name == SPARSE_COLUMN:
+            sums_V = np.bincount(rows["sparse"].ravel(), np.abs(added_NSL).mean(axis=2).ravel(), source.last_code + 1)
+            of_ids = zip(source.sparse.ids, sums_V[source.first_code :].tolist(), strict=False)
             means |= {f"x{number}": added / IMPORTANCE_ROWS for number, added in of_ids}
     return means
 
