@@ -222,7 +222,7 @@ def _log_parts(config: ResolvedTrainConfig, metrics: dict[str, Any], outcome: Ou
     """Log the AP of gradient training alone, if the model contains more than that."""
     trained = max((entry["average_precision"] for entry in outcome.history), default=math.nan)
     if config.model == "additive":
-        logger.info("gradient training alone reached %.4f, before the terms were smoothed or refitted", trained)
+        logger.info("gradient training alone reached %.4f, before smoothing or the penalized fit", trained)
     elif "blend" in metrics:
         logger.info(
             "the network alone reached %.4f; it is blended with an additive model, which has weight %g in the log-odds",

@@ -6,7 +6,7 @@ The limits were chosen on validation rows: docs/benchmarks/experiments.md says o
 from dkan_core.config import TrainConfig
 from dkan_core.data.format.manifest import PreparedData
 
-# Rows times terms times labels up to which the tables of an additive model are refitted after gradient training: about
+# Rows times terms times labels up to which the tables of an additive model are fitted after gradient training: about
 # a minute on one core, and 400 MB, in addition to the memory of the sharpest pairs.
 MAX_FITTED_CELLS = 100_000_000
 # Below this number of rows, a term's step costs no less.
@@ -28,7 +28,7 @@ TERMS_PER_ID = 10
 
 
 def can_fit_tables(rows: int, terms: int, labels: int) -> bool:
-    """Return whether the tables of an additive model with this number of terms are refitted after gradient training.
+    """Return whether the tables of an additive model with this number of terms are fitted after gradient training.
 
     >>> can_fit_tables(2_000_000, 40, 1), can_fit_tables(2_000_000, 40, 12), can_fit_tables(5_000, 1_000, 12)
     (True, False, False)
@@ -37,7 +37,7 @@ def can_fit_tables(rows: int, terms: int, labels: int) -> bool:
 
 
 def fitted_pairs(config: TrainConfig, columns: int, rows: int, labels: int) -> int | None:
-    """Return how many pairs a run from scratch has if its tables are refitted; None if they are not.
+    """Return how many pairs a run from scratch has if its tables are fitted; None if they are not.
 
     >>> auto = TrainConfig(model="additive")
     >>> [fitted_pairs(auto, columns=28, rows=rows, labels=1) for rows in (10_000, 1_000_000, 2_000_000)]
@@ -53,7 +53,7 @@ def fitted_pairs(config: TrainConfig, columns: int, rows: int, labels: int) -> i
 
 
 def needs_no_gradients(config: TrainConfig, prepared: PreparedData) -> bool:
-    """Return whether tables are refitted on so many rows per term that the fit beat gradients in every run tried."""
+    """Return whether tables are fitted on so many rows per term that the fit beat gradients in every run tried."""
     encoding, rows, labels = prepared.preprocessor, prepared.splits["train"].rows, len(prepared.labels)
     columns = len(encoding.numeric) + len(encoding.coded)
     pairs = fitted_pairs(config, columns, rows, labels)

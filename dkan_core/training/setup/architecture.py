@@ -82,7 +82,7 @@ def _choose_additive(reader: RowReader, prepared: PreparedData, config: Resolved
     encoding = prepared.preprocessor
     columns = len(encoding.numeric) + len(encoding.coded)
     sample = search_sample(reader, columns=columns, labels=len(prepared.labels))
-    # The refit of the tables removes pairs of next to no effect.
+    # The fit of the tables removes pairs of next to no effect.
     searched = fitted_pairs(config, columns, reader.rows, len(prepared.labels))
     one_hot_groups, shape = choose_additive(encoding, sample, config, searched)
     names = [feature.name for feature in (*encoding.numeric, *encoding.coded)]
@@ -90,5 +90,5 @@ def _choose_additive(reader: RowReader, prepared: PreparedData, config: Resolved
     logger.info("pairs to learn: %s", some_of(pairs, SHOWN_PAIRS) or "none")
     if searched is not None:
         terms = len(encoding.numeric) + len(one_hot_groups) + len(pairs)
-        logger.info("after gradient training, all %d terms will be refitted by penalized likelihood", terms)
+        logger.info("after gradient training, all %d terms will be fitted by penalized likelihood", terms)
     return ModelConfig.for_data(prepared, config, one_hot_groups=one_hot_groups, additive=shape)
