@@ -37,7 +37,7 @@ MOST_POINTS = 512
 ROUNDS = 10
 # Weight, in points, of the prior that a column's error is as large as the others'. With 1, bands are a sixth wider.
 SHARED_POINTS = 3.0
-# Variance of an error over one unit of the score: where the evidence starts, and the least it may come to.
+# Variance of an error over one unit of the normal score: where the evidence starts, and the least it may come to.
 FIRST_VARIANCE, LEAST_VARIANCE = 0.05, 1e-5
 # Lower bound, for flat curves: their roughness is never known to be zero.
 LEAST_ROUGHNESS = 1e-4
@@ -107,14 +107,14 @@ class _Smoother:
 
 
 def _group_errors(group: Sequence[ReadCurve], measured: LabelSample, kept_N: npt.NDArray[np.int64]) -> list[Float64]:
-    information_KK, score_K = _information(group, measured, kept_N)
+    information_KK, gradient_K = _information(group, measured, kept_N)
     starts = np.cumsum([0, *(len(curve.mean_P) for curve in group)]).tolist()
     smoothers = [each for curve, start in zip(group, starts, strict=False) for each in _smoothers(curve, start)]
     # The label is measured in as large a share of the training rows as of these.
     growth = measured.train_rows / len(measured.labels_N)
     roughness = [smoother.roughness for smoother in smoothers]
     sampling_KK = np.linalg.inv(_posterior(growth * information_KK, smoothers, roughness))
-    error_KK, error_K = _fit_error(information_KK, score_K, smoothers)
+    error_KK, error_K = _fit_error(information_KK, gradient_K, smoothers)
     found = []
     for curve, start, stop in zip(group, starts, starts[1:], strict=False):
         part = slice(start, stop)
@@ -130,7 +130,7 @@ def _group_errors(group: Sequence[ReadCurve], measured: LabelSample, kept_N: npt
 def _information(
     group: Sequence[ReadCurve], measured: LabelSample, kept_N: npt.NDArray[np.int64]
 ) -> tuple[Float64, Float64]:
-    """Return the Fisher information of the rows about each point, and the slope of their likelihood."""
+    """Return the Fisher information of the rows about each point, and the gradient of their log-likelihood."""
     probability_N = sigmoid(measured.log_odds_N[kept_N])
     weight_N = np.ones(len(kept_N)) if measured.weight_N is None else measured.weight_N[kept_N].astype(np.float64)
     # Scaled to the effective number of rows of equal weight (Kish).
@@ -146,13 +146,13 @@ def _information(
         point_N = curve.grid.point_N[kept_N]
         indices.append(np.where(point_N < 0, hidden, point_N + start))
     information_KK: Float64 = np.zeros((size, size))
-    score_K: Float64 = np.zeros(size)
+    gradient_K: Float64 = np.zeros(size)
     for one, first_N in enumerate(indices):
-        score_K += np.bincount(first_N, residual_N, minlength=size)
+        gradient_K += np.bincount(first_N, residual_N, minlength=size)
         for second_N in indices[: one + 1]:
             joint = np.bincount(first_N * size + second_N, information_N, minlength=size * size).reshape(size, size)
             information_KK += joint if second_N is first_N else joint + joint.T
-    return information_KK[:hidden, :hidden], score_K[:hidden]
+    return information_KK[:hidden, :hidden], gradient_K[:hidden]
 
 
 def _smoothers(curve: ReadCurve, start: int) -> list[_Smoother]:
@@ -173,7 +173,7 @@ def _smoothers(curve: ReadCurve, start: int) -> list[_Smoother]:
 
 
 def _walk(grid: Grid, line: int) -> Float64:
-    """Return the precision of a random walk over the scores of a line's points, of variance 1 over one unit."""
+    """Return the precision of a random walk over the normal scores of a line's points, of variance 1 over one unit."""
     precision_PP = np.zeros((line, line))
     if grid.column.numeric is not None:
         # The points of a line rise.
@@ -192,12 +192,12 @@ def _posterior(information_KK: Float64, smoothers: Sequence[_Smoother], variance
     return posterior_KK
 
 
-def _fit_error(information_KK: Float64, score_K: Float64, smoothers: Sequence[_Smoother]) -> tuple[Float64, Float64]:
+def _fit_error(information_KK: Float64, gradient_K: Float64, smoothers: Sequence[_Smoother]) -> tuple[Float64, Float64]:
     """Return covariance and mean of the model's error at each point, given the residuals."""
     variances = [FIRST_VARIANCE] * len(smoothers)
     for _ in range(ROUNDS):
         covariance_KK: Float64 = np.linalg.inv(_posterior(information_KK, smoothers, variances)).astype(np.float64)
-        mean_K = covariance_KK @ score_K
+        mean_K = covariance_KK @ gradient_K
         squares, told = [], []
         for smoother, variance in zip(smoothers, variances, strict=True):
             part, precision_PP = smoother.part, smoother.precision_PP

@@ -169,7 +169,7 @@ def read_label(
     steps = _step_count(model, effort, len(columns), ranked=bool(effects))
     with torch_threads(_threads(model)), progress(f"explaining {label}", steps, "steps") as advance:
         response = ModelResponse(model, device, [index], arrays)
-        check_probabilities(to_probability(response.scored_NL), saved.config.labels, split)
+        check_probabilities(to_probability(response.unclipped_NL), saved.config.labels, split)
         reader = _LabelReader(
             saved=saved,
             index=index,

@@ -40,7 +40,7 @@ class ModelResponse(Response):
         arrays: The rows, as prepared; what a model does not read is left out.
     """
 
-    scored_NL: npt.NDArray[np.float32]
+    unclipped_NL: npt.NDArray[np.float32]
     """The log-odds of all labels for the rows as they are, of any size."""
 
     def __init__(self, model: TabularModel, device: torch.device, labels: Sequence[int], arrays: Arrays) -> None:
@@ -54,10 +54,10 @@ class ModelResponse(Response):
         if isinstance(model, TabularFastKAN) and model.first_layer_is_sum:
             self._terms = FirstLayerTerms(model)
         if self._terms is None:
-            self.scored_NL = probabilities.log_odds(model, arrays, device).cpu().numpy()
+            self.unclipped_NL = probabilities.log_odds(model, arrays, device).cpu().numpy()
         else:
-            self.scored_NL, self._first_NH = self._score(arrays)
-        answered_NL = self._within(torch.from_numpy(self.scored_NL))
+            self.unclipped_NL, self._first_NH = self._score(arrays)
+        answered_NL = self._within(torch.from_numpy(self.unclipped_NL))
         super().__init__(lambda rows: self._within(probabilities.log_odds(model, rows, device)), arrays, answered_NL)
         if self._terms is not None:
             self._step = self._batch
@@ -82,7 +82,7 @@ class ModelResponse(Response):
         return self._model.first_output(*self._stored(arrays))
 
     def _stored(self, arrays: Arrays) -> tuple[Tensor | None, ...]:
-        """Return the arguments of a model's functions: scores, codes, no keys for dropout, codes of ids."""
+        """Return the arguments of a model's functions: normal scores, codes, no keys for dropout, codes of ids."""
         stored = {name: torch.from_numpy(array).to(self._device) for name, array in arrays.items()}
         return stored.get("numeric"), stored.get("categorical"), None, stored.get("sparse")
 

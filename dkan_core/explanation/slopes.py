@@ -1,4 +1,4 @@
-"""Gradient times spread: how steeply the log-odds follow a number's score, times how far the scores spread.
+"""Gradient times spread: how steeply the log-odds follow a number's normal score, times how far the scores spread.
 
 Shape suffixes: N rows, B rows of a chunk, F numeric features.
 """

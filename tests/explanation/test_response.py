@@ -84,7 +84,7 @@ def test_changed_rows_get_what_they_would_get_as_a_whole(
         lambda each: probabilities.log_odds(model, each, CPU)[:, [1, 0]].numpy().astype(np.float64), arrays
     )
     np.testing.assert_allclose(response.log_odds_NL, whole.log_odds_NL, atol=1e-5)
-    np.testing.assert_array_equal(response.scored_NL[:, [1, 0]], response.log_odds_NL)
+    np.testing.assert_array_equal(response.unclipped_NL[:, [1, 0]], response.log_odds_NL)
     order, chosen = np.random.default_rng(1).permutation(rows), np.arange(0, rows, 2)
     for columns in ([NUMBER], [BINARY], [CATEGORY], [BOTH], [CATEGORY, BOTH], [NUMBER, BINARY]):
         settings: Settings = [(column, cells_like(column, arrays, order[chosen])) for column in columns]
@@ -134,7 +134,7 @@ def test_log_odds_are_cut_off_where_float32_leaves_no_digits() -> None:
     model, arrays = make_model(), make_arrays(50, "uint8")
     model.calibrate(1000.0, 0.0)
     response = ModelResponse(model, CPU, [0, 1], arrays)
-    assert np.abs(response.scored_NL).max() > 16 == np.abs(response.log_odds_NL).max()
+    assert np.abs(response.unclipped_NL).max() > 16 == np.abs(response.log_odds_NL).max()
     assert np.abs(response.to_changed(np.arange(50), [(NUMBER, cells_like(NUMBER, arrays, np.arange(50)))])).max() == 16
 
 
