@@ -31,7 +31,7 @@ LEAST_RANGE, LARGEST_RANGE = 1e-60, 1e60
 # Share of the axis. A shorter period would have fewer than six of forty points; a longer one would not be seen once.
 SHORTEST_PERIOD, LONGEST_PERIOD = 0.15, 1.1
 
-Term = Callable[[Float64], Float64]
+Shape = Callable[[Float64], Float64]
 """The part of a formula that its height is multiplied with."""
 
 
@@ -54,7 +54,7 @@ class _Candidate:
     """A form with its inner parameters, as they are written."""
 
     form: str
-    term: Term
+    shape: Shape
     text: str
     parameters: int
 
@@ -141,11 +141,11 @@ def _hinge(position: float, up: bool) -> _Candidate:
 
 
 def _logistic(position: float, width: float) -> _Candidate:
-    def term(x: Float64) -> Float64:
+    def shape(x: Float64) -> Float64:
         found: Float64 = 1 / (1 + np.exp(((position - x) / width).clip(-500, 500)))
         return found
 
-    return _Candidate("logistic", term, f"σ({_within(position)} / {_exact(width)})", 4)
+    return _Candidate("logistic", shape, f"σ({_within(position)} / {_exact(width)})", 4)
 
 
 def _sine(x_P: Float64, y_P: Float64, w_P: Float64, step: float) -> _Candidate:
@@ -169,8 +169,8 @@ def _sine(x_P: Float64, y_P: Float64, w_P: Float64, step: float) -> _Candidate:
 
 def _best(candidates: list[_Candidate], x_P: Float64, y_P: Float64, w_P: Float64) -> _Candidate:
     """Return the candidate with the smallest weighted squares; the first one of several."""
-    terms_CP = np.stack([candidate.term(x_P) for candidate in candidates])
-    centred_CP = terms_CP - (terms_CP @ w_P)[:, None]
+    shapes_CP = np.stack([candidate.shape(x_P) for candidate in candidates])
+    centred_CP = shapes_CP - (shapes_CP @ w_P)[:, None]
     shared_C = centred_CP @ (w_P * (y_P - w_P @ y_P))
     own_C = np.square(centred_CP) @ w_P
     gain_C = np.divide(np.square(shared_C), own_C, out=np.zeros_like(own_C), where=own_C > 1e-12 * own_C.max())
@@ -179,12 +179,12 @@ def _best(candidates: list[_Candidate], x_P: Float64, y_P: Float64, w_P: Float64
 
 def _fit(candidate: _Candidate, x_P: Float64, y_P: Float64, w_P: Float64, spread: float) -> tuple[Formula, int]:
     """Return the formula with the digits that are written, and how many parameters it has."""
-    term_P = candidate.term(x_P)
-    centred_P = term_P - w_P @ term_P
+    shape_P = candidate.shape(x_P)
+    centred_P = shape_P - w_P @ shape_P
     own = float(w_P @ np.square(centred_P))
     height = _significant(float(w_P @ (centred_P * y_P)) / own if own > 0 else 0.0)
-    shift = _rounded(float(w_P @ (y_P - height * term_P)), 10.0 ** math.floor(math.log10(spread / HEIGHT_STEPS)))
-    rest = float(w_P @ np.square(y_P - height * term_P - shift))
+    shift = _rounded(float(w_P @ (y_P - height * shape_P)), 10.0 ** math.floor(math.log10(spread / HEIGHT_STEPS)))
+    rest = float(w_P @ np.square(y_P - height * shape_P - shift))
     factor = f"{_exact(abs(height))}·"
     text = f"{'−' if height < 0 else ''}{'' if factor == '1·' else factor}{candidate.text}"
     if shift:

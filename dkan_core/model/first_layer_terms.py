@@ -44,7 +44,7 @@ UINT8_VALUES = 256
 
 
 @dataclass(frozen=True)
-class _Term:
+class _ChangedTerm:
     """A term of the sum for M rows, before and after they change."""
 
     of: Callable[[Tensor], Tensor]
@@ -205,21 +205,21 @@ class FirstLayerTerms:
         for feature, start in self._starts.items():
             yield ("categorical", feature), slice(start, start + self._embeddings[feature].embedding_dim)
 
-    def _terms(self, changes: Changes, stored_of: StoredOf) -> Iterator[_Term]:
+    def _terms(self, changes: Changes, stored_of: StoredOf) -> Iterator[_ChangedTerm]:
         for (name, feature), change in changes.items():
             if name == "numeric":
                 # A network may ignore the feature.
                 of_score = self._binary_term if feature in self._binary else self._curved_term
                 if feature in self._binary or feature in self._curved:
                     count = UINT8_VALUES if change[0].dtype == np.uint8 else 0
-                    yield _Term(functools.partial(of_score, feature), change, count)
+                    yield _ChangedTerm(functools.partial(of_score, feature), change, count)
             elif feature in self._embeddings:
                 of_code = functools.partial(self._embedded_term, feature)
-                yield _Term(of_code, change, self._encoder.cardinalities[feature])
+                yield _ChangedTerm(of_code, change, self._encoder.cardinalities[feature])
         for group in self._one_hots:
             if any(("categorical", feature) in changes for feature, _ in group.columns):
                 before, after = _codes_of(stored_of), _codes_of(_after(changes, stored_of))
-                yield _Term(self._one_hot_term, (group.indices(before), group.indices(after)), 0)
+                yield _ChangedTerm(self._one_hot_term, (group.indices(before), group.indices(after)), 0)
 
     def _binary_term(self, feature: int, stored_P: Tensor) -> Tensor:
         assert self._encoder.binary_linear is not None

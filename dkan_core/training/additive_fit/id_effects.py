@@ -121,13 +121,13 @@ def fitted_ids(
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Rows:
+class _IdRows:
     codes_NV: Any
     labels_NL: Any
     weight_N: Float64
 
 
-def _fitted(rows: _Rows, judges: _Rows, label: int, penalty: float | None) -> IdEffects:
+def _fitted(rows: _IdRows, judges: _IdRows, label: int, penalty: float | None) -> IdEffects:
     """Return one label's numbers under the given penalty, or under the one that predicts the judges best."""
     effects = IdEffects(codes_NV=rows.codes_NV)
     likelihood = LogisticLikelihood(*target_of(rows.labels_NL[:, label], rows.weight_N))
@@ -149,7 +149,7 @@ def _fitted(rows: _Rows, judges: _Rows, label: int, penalty: float | None) -> Id
     return effects
 
 
-def _read(reader: RowReader, codes: int) -> _Rows:
+def _read(reader: RowReader, codes: int) -> _IdRows:
     from scipy.sparse import csr_array
 
     counts, found, labels, weights = [np.zeros(1, np.int64)], [], [], []
@@ -161,4 +161,4 @@ def _read(reader: RowReader, codes: int) -> _Rows:
         weights.append(batch.get("weight", np.ones(len(has_code_NS), np.float32)).astype(np.float64))
     indices, offsets = np.concatenate(found), np.cumsum(np.concatenate(counts))
     matrix = csr_array((np.ones(len(indices)), indices, offsets), shape=(reader.rows, codes))
-    return _Rows(codes_NV=matrix, labels_NL=np.concatenate(labels), weight_N=np.concatenate(weights))
+    return _IdRows(codes_NV=matrix, labels_NL=np.concatenate(labels), weight_N=np.concatenate(weights))
