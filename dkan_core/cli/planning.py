@@ -8,6 +8,7 @@ import dkan_core
 from dkan_core.cli.app import app
 from dkan_core.cli.options import ConfigFile, JsonFile, OverwriteJson, Prepared, command, merged_settings, option
 from dkan_core.cli.results import result_printer
+from dkan_core.cli.usage_errors import Commands
 from dkan_core.errors import ConfigError
 
 PANEL = "Tuning and planning"
@@ -127,7 +128,7 @@ def plan(
         show(found.to_dict(), found)
 
 
-bench = typer.Typer(no_args_is_help=True, help="Benchmark how workers exchange parameters.")
+bench = typer.Typer(cls=Commands, no_args_is_help=True, help="Benchmark how workers exchange parameters.")
 app.add_typer(bench, name="bench", rich_help_panel=PANEL)
 
 

@@ -18,6 +18,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand
 
+from dkan_core.cli.flags import PlainFlags
 from dkan_core.cli.usage_errors import UsageError, explain_usage_error
 from dkan_core.errors import OutputError
 from dkan_core.utils.signals import disarm_signals
@@ -107,7 +108,7 @@ def show_whole_help(context: Any, wanted: bool) -> None:
         raise typer.Exit
 
 
-class LazyCommand(TyperCommand):
+class LazyCommand(PlainFlags, TyperCommand):
     """A command with only its help until its options are needed; the list of commands does not need them.
 
     Args:

@@ -6,6 +6,8 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
+from dkan_core.cli.flags import PlainFlags
+
 # typer has no public name for the class of all its errors about a command line.
 UsageError: Any = typer.BadParameter.__base__
 
@@ -17,7 +19,7 @@ MEANT = {"--lr": ["--learning-rate"], "--gpus": ["--device", "--workers"], "--ta
 MEANT_COMMANDS = {"fit": "train"}
 
 
-class Commands(TyperGroup):
+class Commands(PlainFlags, TyperGroup):
     """Commands whose errors know some names of other programs."""
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
