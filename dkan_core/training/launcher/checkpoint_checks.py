@@ -66,7 +66,7 @@ def check_resumable(checkpoint: Checkpoint, config: ResolvedTrainConfig, data: s
         if name not in CHANGEABLE_ON_RESUME and expected.get(name) != value:
             raise ConfigError(
                 f"{where}: was trained with {name} {theirs[name]}, not {ours.get(name)}; "
-                "resume with the same, or train without --resume"
+                "resume with the settings of that run (--config RUN/config.toml), or train without --resume"
             )
     _check_epochs(checkpoint.ledger, config, rows, where)
     before = Ledger()

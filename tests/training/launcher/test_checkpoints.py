@@ -171,7 +171,11 @@ def test_checkpoint_with_a_setting_of_another_version_is_refused_by_name(tmp_pat
     [
         ("e" * 64, CONFIG, r"belongs to other data \(fingerprint ffffffffffff, here eeeeeeeeeeee\)"),
         ("f" * 64, replace(CONFIG, hidden=(9,)), r"was trained with hidden \[8\], not \[9\]"),
-        ("f" * 64, replace(CONFIG, learning_rate=0.5), "was trained with learning_rate 0.1, not 0.5"),
+        (
+            "f" * 64,
+            replace(CONFIG, learning_rate=0.5),
+            r"learning_rate 0.1, not 0.5; resume with the settings of that run \(--config RUN/config.toml\)",
+        ),
         (
             "f" * 64,
             replace(CONFIG, epochs=2),
