@@ -9,6 +9,7 @@ from dkan_core.config import PrepareConfig, check_config
 from dkan_core.data.encoding.fitting import MAX_VOCABULARY
 from dkan_core.data.format.manifest import manifest_text
 from dkan_core.data.source.files import source_paths
+from dkan_core.data.source.split_hints import split_warnings
 from dkan_core.errors import ConfigError
 from dkan_core.inspection.checks import count_distinct, find_auc, find_drift, label_suspicions, suspicions
 from dkan_core.inspection.integer_codes import find_codes
@@ -58,6 +59,9 @@ class Inspection:
 
     columns: tuple[ColumnFindings, ...] = field(repr=False)
 
+    warnings: tuple[str, ...] = ()
+    """About the rows as a whole, as ``prepare`` gives them."""
+
     @property
     def suspicious(self) -> list[ColumnFindings]:
         """Columns with something suspicious."""
@@ -73,6 +77,7 @@ class Inspection:
         widths = [max(len(row[index]) for row in (heads, *cells)) for index in range(len(heads) - 1)]
         table = ["  ".join([*map(str.ljust, row, widths), row[-1]]) for row in (heads, *cells)]
         found = [f"{one_line(column.name)}: {'; '.join(column.suspicions)}" for column in self.suspicious]
+        found += [f"warning: {text}" for text in self.warnings]
         return "\n".join([*self._balance(), "", *table, "", *(found or ["nothing suspicious"])])
 
     def _balance(self) -> list[str]:
@@ -116,6 +121,7 @@ class Inspection:
             classes=self.classes,
             columns=[(column, _numbers(column, whole=self.whole)) for column in self.columns],
             whole=self.whole,
+            warnings=self.warnings,
         )
 
 
@@ -167,7 +173,14 @@ def _inspect(rows: InspectedRows) -> Inspection:
         labels = [rows.labels_NL("train"), rows.labels_NL("valid")]
         auc, codes = find_auc(encoding, pairs, labels, rows.labels), find_codes(encoding, pairs, labels)
     columns = [_column(rows, name, auc, psi, codes) for name in rows.types]
-    return Inspection(where=rows.where, rows=rows.rows, classes=rows.classes, whole=rows.whole, columns=tuple(columns))
+    return Inspection(
+        where=rows.where,
+        rows=rows.rows,
+        classes=rows.classes,
+        whole=rows.whole,
+        columns=tuple(columns),
+        warnings=tuple(split_warnings(rows.hints)),
+    )
 
 
 def _column(

@@ -4,7 +4,7 @@ Shape suffixes: N rows of a sample, L labels.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -27,7 +27,7 @@ from dkan_core.data.preparation.label_checks import check_binary
 from dkan_core.data.preparation.label_columns import stored_labels
 from dkan_core.data.preparation.sampling import BottomK
 from dkan_core.data.preparation.statistics import count_others
-from dkan_core.data.preparation.task import PreparationTask, describe_files, with_time_bounds
+from dkan_core.data.preparation.task import PreparationTask, describe_files, hints_of, with_time_bounds
 from dkan_core.data.source.blocks import side_by_side
 from dkan_core.data.source.column_types import is_number
 from dkan_core.data.source.partition import whole_files
@@ -107,6 +107,9 @@ class InspectedRows:
     others: dict[str, Counter[str]] = field(default_factory=dict)
     """By such a label, other values with their rows, not all where there are very many."""
 
+    hints: Mapping[str, str]
+    """Columns by which rows could be split that are split at random, as ``find_split_hints`` returns them."""
+
     @cached_property
     def times(self) -> dict[str, list[NumericFeature]]:
         """By source column of dates or times, its features."""
@@ -173,6 +176,7 @@ def read_raw(sources: Sequence[str], config: PrepareConfig) -> InspectedRows:
         codes=config.categorical,
         positive=assigned.positive,
         others=seen.others,
+        hints=hints_of(found, config),
     )
 
 
@@ -284,5 +288,6 @@ def read_prepared(prepared: str | Path) -> InspectedRows:
             if column.numeric is not None and len(column.knots) > EXACT_KNOTS
         ),
         encoding=encoding,
+        hints=manifest.split_hints,
         labels=manifest.labels,
     )

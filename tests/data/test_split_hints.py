@@ -8,9 +8,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dkan_core import PrepareConfig, prepare
+from dkan_core import PrepareConfig, inspect_data, prepare
 from dkan_core.data.format.manifest import read_manifest
 from dkan_core.data.preparation.task import find_task
+from dkan_core.data.source.split_hints import split_warnings
 from tests.data.stages import run
 from tests.data.tables import make_rows, write
 
@@ -55,6 +56,8 @@ def test_columns_that_look_like_a_time_or_a_group_are_found(
     config = PrepareConfig(label=("y",), drop=("row", *columns))
     made = prepare(paths, tmp_path / "out", config)
     assert made.split_hints == found == read_manifest(tmp_path / "out").split_hints
+    inspected = inspect_data(paths, config).warnings
+    assert inspected == inspect_data(tmp_path / "out").warnings == tuple(split_warnings(found))
     messages = [record.message for record in caplog.records if record.levelno == logging.WARNING]
     warned = [text for text in messages if "split at random" in text]
     assert len(warned) == len(found)

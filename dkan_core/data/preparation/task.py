@@ -14,7 +14,7 @@ from dkan_core.data.source.files import source_paths
 from dkan_core.data.source.folders import FOLDER_TEXT
 from dkan_core.data.source.partition import Fragment
 from dkan_core.data.source.roles import ColumnRoles, assign_roles, column_requirements, split_keys
-from dkan_core.data.source.sources import Footer, SourceFile, read_sources
+from dkan_core.data.source.sources import Footer, SourceFile, Sources, read_sources
 from dkan_core.data.source.split_hints import find_split_hints
 from dkan_core.data.source.split_rule import rule_of_settings
 from dkan_core.data.source.time_split import TimeBounds, find_time_bounds
@@ -106,10 +106,7 @@ def find_task(
     files, types, footers = found.files, found.types, found.footers
     where = describe_files(files)
     warn_of_copies(files, footers)
-    hints = {}
-    if config.splits_at_random:
-        taken = {*config.label, *filter(None, [config.weight]), *found.partial}
-        hints = find_split_hints(types, taken, next(file.path for file in files if file.rows))
+    hints = hints_of(found, config)
     folders = found.folders
     if reference is None:
         roles = assign_roles(types, config, where, found.empty)
@@ -130,6 +127,14 @@ def find_task(
         hints=hints,
     )
     return task, footers
+
+
+def hints_of(found: Sources, config: PrepareConfig) -> dict[str, str]:
+    """Return the columns that rows could be split by, as ``find_split_hints`` does; none if they are split by some."""
+    if not config.splits_at_random:
+        return {}
+    taken = {*config.label, *filter(None, [config.weight]), *found.partial}
+    return find_split_hints(found.types, taken, next(file.path for file in found.files if file.rows))
 
 
 def _check_not_constant(labels: Mapping[str, Collection[object]], where: str) -> None:
