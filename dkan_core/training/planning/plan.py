@@ -235,7 +235,7 @@ def plan(
     """Measure one device on a prepared data set, and predict how fast several would train.
 
     The model is the one that ``train`` would choose, and every strategy is predicted, whatever ``config`` says about
-    strategy, mode and workers. docs/guides/plan.md has the formulas.
+    strategy, mode and workers. docs/concepts/planning.md has the formulas.
 
     Args:
         prepared: Folder or fsspec URI that ``prepare`` wrote.

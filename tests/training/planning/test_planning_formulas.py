@@ -146,7 +146,7 @@ def test_walking_alone_saves_exchanges_and_costs_own_steps() -> None:
 
 @pytest.mark.parametrize(("link", "exchange"), [("nvlink", 68e-6), ("pcie4", 665e-6)])
 def test_eight_gpus_take_their_steps_without_the_host(link: str, exchange: float) -> None:
-    """The figures of docs/guides/plan.md: neither the host's optimizer nor what it reads counts."""
+    """The figures of docs/concepts/planning.md: neither the host's optimizer nor what it reads counts."""
     machine = gpus(size=7.1e6, link=LINKS[link], update_seconds=1.0, feed_rows=1.0)
     found = line(machine, ALLREDUCE, 8)
     assert found.step_seconds == pytest.approx(0.001 + 1000 / 1e6 + exchange + 25e-6 + 8e-6, abs=2e-6)
