@@ -133,8 +133,8 @@ class Settings:
     """How many pods of a loop run at the same time; 0 sets no limit."""
 
     def __post_init__(self) -> None:
-        if isinstance(self.image_pull_secrets, str):
-            secrets = self.image_pull_secrets
+        secrets: object = self.image_pull_secrets
+        if isinstance(secrets, str):
             raise ValueError(f"image_pull_secrets must be several names such as ({secrets!r},), got {secrets!r}")
         if self.run_as_user == 0 and self.run_as_non_root:
             raise ValueError("run_as_user 0: is root, and no pod starts as root unless run_as_non_root is False")
