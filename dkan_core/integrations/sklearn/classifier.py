@@ -1,20 +1,14 @@
 """``FastKANClassifier``: FastKAN as a scikit-learn classifier, for tables that are in memory."""
 
-import math
 import warnings
 from pathlib import Path
 from typing import Any, Literal, Self
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
-import torch
-from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import Tags, check_consistent_length, check_random_state
-from sklearn.utils.validation import check_is_fitted
 
 from dkan_core.config import TrainConfig
-from dkan_core.evaluation.drift.unseen import unseen_warnings
 from dkan_core.integrations.sklearn.editing import EditingMixin
 from dkan_core.integrations.sklearn.explaining import ExplainingMixin
 from dkan_core.integrations.sklearn.hold_out import hold_out_rows
@@ -44,22 +38,18 @@ from dkan_core.integrations.sklearn.targets import (
     with_class_weights,
 )
 from dkan_core.integrations.sklearn.training import Initial, print_evaluation, read_initial, train_on_arrays
-from dkan_core.scoring.probabilities import log_odds
 from dkan_core.training.setup.defaults import learning_rate_from_scratch
 from dkan_core.training.setup.sizing import batch_rows
 from dkan_core.utils.arrays import Array, Arrays
-from dkan_core.utils.torch_resources import best_device, torch_threads
+from dkan_core.utils.torch_resources import torch_threads
 
 NOT_BLENDED = (
     "partial_fit continues the network alone: the additive model that it was blended with is left out, and scores may "
     "be worse; blend=False fits what partial_fit continues"
 )
 
-# Stack level from the code that encodes rows up to the caller of ``predict`` or another method of this kind.
-OF_CALLER_OF_PREDICT = 3
 
-
-class FastKANClassifier(EditingMixin, ExplainingMixin, PredictingMixin, SavingMixin, ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+class FastKANClassifier(EditingMixin, ExplainingMixin, PredictingMixin, SavingMixin):
     """FastKAN classifier of tabular rows, for one binary label or several.
 
     Numbers may be on any scale, and values may be missing (NaN, None; infinity counts as missing). Columns of strings,
@@ -360,10 +350,6 @@ class FastKANClassifier(EditingMixin, ExplainingMixin, PredictingMixin, SavingMi
         weight_N = with_class_weights(class_weights, labels_NL, None)
         return table, {"labels": labels_NL, **({} if weight_N is None else {"weight": weight_N * mean_weight})}
 
-    def _encode(self, table: pa.Table) -> Arrays:
-        check_sparsity(table, self.preprocessor_)
-        return self.preprocessor_.transform(table, "X")
-
     def _train(self, arrays: dict[str, Arrays], names: list[str], initial: Initial | None, config: TrainConfig) -> None:
         """Train on encoded rows, and take the result."""
         if initial is not None:
@@ -376,23 +362,3 @@ class FastKANClassifier(EditingMixin, ExplainingMixin, PredictingMixin, SavingMi
         self.module_, self.architecture_ = result.model, result.architecture
         self.metrics_ = {**result.metrics, "data": data}
         self._take_history(result.history)
-
-    def _take_history(self, history: list[dict[str, Any]]) -> None:
-        self.history_ = history
-        self.n_iter_ = math.ceil((history or [self.metrics_])[-1]["epoch"])
-        self.validation_average_precision_ = float(self.metrics_["average_precision"])
-
-    def _log_odds(self, X: Any) -> npt.NDArray[np.float32]:
-        """Return the log-odds of each label, (N, L)."""
-        check_is_fitted(self)
-        arrays = self._encode(read_features(self, X, fitting=False))
-        for text in unseen_warnings(self.preprocessor_, arrays):
-            warnings.warn(f"X: {text}", stacklevel=OF_CALLER_OF_PREDICT)
-        module, device = self.module_.to(self._device), self._device
-        with torch_threads(thread_count(self.n_jobs)):
-            log_odds_NL: npt.NDArray[np.float32] = log_odds(module, arrays, device).cpu().numpy()
-        return log_odds_NL
-
-    @property
-    def _device(self) -> torch.device:
-        return best_device() if self.device in (None, "auto") else torch.device(self.device)

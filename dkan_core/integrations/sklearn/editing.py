@@ -3,25 +3,17 @@
 import copy
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from sklearn.utils.validation import check_is_fitted
 
-from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.editing.edit import edit_terms
 from dkan_core.editing.edits import Edit, read_edits
-from dkan_core.model.architecture import ModelConfig
-from dkan_core.model.base import TabularModel
+from dkan_core.integrations.sklearn.fitted import FittedClassifier
 
 
-class EditingMixin:
+class EditingMixin(FittedClassifier):
     """The method that changes terms; a mixin for the classifier."""
-
-    if TYPE_CHECKING:
-        module_: TabularModel
-        architecture_: ModelConfig
-        preprocessor_: Preprocessor
-        metrics_: dict[str, Any]
 
     def edit(self, edits: str | Path | Sequence[Edit | Mapping[str, Any]]) -> Self:
         """Return a classifier with some terms changed, as ``dkan edit`` changes those of a saved model.

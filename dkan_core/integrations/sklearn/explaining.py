@@ -1,24 +1,22 @@
 """Explanations of a fitted classifier: its most important columns, reasons for each row, and a page of both."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from sklearn.utils import check_consistent_length
 from sklearn.utils.validation import check_is_fitted
 
-from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.data.labels import NOT_MEASURED
 from dkan_core.errors import DataError
 from dkan_core.explanation.drawings import draw_explanation
 from dkan_core.explanation.explain import quick_explanation
 from dkan_core.explanation.page import render_explanation
 from dkan_core.integrations.sklearn.contributions import contributions_frame, mean_contributions
+from dkan_core.integrations.sklearn.fitted import FittedClassifier
 from dkan_core.integrations.sklearn.parameters import thread_count
 from dkan_core.integrations.sklearn.rows import feature_names, read_features
 from dkan_core.integrations.sklearn.targets import encode_labels
-from dkan_core.model.base import TabularModel
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.report.inline import Page
 from dkan_core.utils.arrays import Arrays
@@ -27,18 +25,8 @@ from dkan_core.utils.storage.scratch import scratch_folder
 from dkan_core.utils.torch_resources import torch_threads
 
 
-class ExplainingMixin:
+class ExplainingMixin(FittedClassifier):
     """Methods that explain what a classifier has learned; a mixin for it."""
-
-    if TYPE_CHECKING:
-        module_: TabularModel
-        preprocessor_: Preprocessor
-        n_jobs: int | None
-
-        @property
-        def _device(self) -> torch.device: ...
-
-        def _encode(self, table: Any) -> Arrays: ...
 
     @property
     def feature_importances_(self) -> npt.NDArray[np.float64]:

@@ -1,6 +1,6 @@
 """Predictions of a fitted classifier: log-odds, probabilities, and classes by a threshold."""
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -9,8 +9,8 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
 from dkan_core.data.labels import NOT_MEASURED
 from dkan_core.errors import ConfigError
+from dkan_core.integrations.sklearn.fitted import FittedClassifier
 from dkan_core.integrations.sklearn.targets import classes_of, encode_labels
-from dkan_core.model.architecture import ModelConfig
 from dkan_core.scoring.probabilities import to_probability
 
 BEST = "best"
@@ -27,16 +27,8 @@ def check_threshold(threshold: Any) -> None:
         raise ConfigError(f"threshold must be {BEST!r} or a number between 0 and 1, got {threshold!r}")
 
 
-class PredictingMixin:
+class PredictingMixin(FittedClassifier):
     """The methods that score rows; a mixin for the classifier."""
-
-    if TYPE_CHECKING:
-        threshold: "float | Literal['best']"
-        architecture_: ModelConfig
-        classes_: npt.NDArray[Any]
-        metrics_: dict[str, Any]
-
-        def _log_odds(self, X: Any) -> npt.NDArray[np.float32]: ...
 
     def predict_proba(self, X: Any) -> npt.NDArray[np.float32]:
         """Return probabilities.

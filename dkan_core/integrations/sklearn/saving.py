@@ -3,18 +3,16 @@
 import copy
 from collections.abc import Collection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 from pydantic import Field, model_validator
 from sklearn.utils.validation import check_is_fitted
 
-from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.errors import DataError
+from dkan_core.integrations.sklearn.fitted import FittedClassifier
 from dkan_core.integrations.sklearn.parameters import constructor_parameters, plain_parameters
-from dkan_core.model.architecture import ModelConfig
-from dkan_core.model.base import TabularModel
 from dkan_core.model.model_folder import ESTIMATOR, check_model_replaceable
 from dkan_core.model.saved_model import SavedModel, save_model
 from dkan_core.utils.schemas import Schema
@@ -70,26 +68,8 @@ class Description(Schema):
         return np.array(self.classes, dtype=self.class_dtype)
 
 
-class SavingMixin:
+class SavingMixin(FittedClassifier):
     """The methods that save and load; a mixin for the classifier."""
-
-    if TYPE_CHECKING:
-        module_: TabularModel
-        architecture_: ModelConfig
-        preprocessor_: Preprocessor
-        metrics_: dict[str, Any]
-        classes_: npt.NDArray[Any]
-        n_features_in_: int
-        feature_names_in_: npt.NDArray[Any]
-        history_: list[dict[str, Any]]
-        _columns_by_name: bool
-
-        def get_params(self, deep: bool = True) -> dict[str, Any]: ...
-
-        @classmethod
-        def _get_param_names(cls) -> list[str]: ...
-
-        def _take_history(self, history: list[dict[str, Any]]) -> None: ...
 
     def __getstate__(self) -> dict[str, Any]:
         given: Any = super().__getstate__()

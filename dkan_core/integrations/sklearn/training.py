@@ -14,7 +14,7 @@ from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.data.format.manifest import PreparedData
 from dkan_core.data.loading.in_memory import ArraysReader
 from dkan_core.errors import ConfigError
-from dkan_core.integrations.sklearn.explaining import ExplainingMixin
+from dkan_core.integrations.sklearn.fitted import FittedClassifier
 from dkan_core.integrations.sklearn.rows import OUT_OF_X, reads_ids
 from dkan_core.integrations.sklearn.targets import split_info
 from dkan_core.model.model_folder import WEIGHTS
@@ -64,7 +64,7 @@ def read_initial(init_model: Any) -> Initial:
         with local_copy(init_model) as folder:
             saved = SavedModel(folder)
         return Initial(InitialModel.of(saved.module, saved.preprocessor), saved.files.read(WEIGHTS))
-    if not isinstance(init_model, ExplainingMixin):
+    if not isinstance(init_model, FittedClassifier):
         raise TypeError(
             "init_model must be a fitted FastKANClassifier, or the path or URI of a model folder, got "
             f"{type(init_model).__name__}"

@@ -1,0 +1,67 @@
+"""What the methods of a fitted classifier share: its attributes, and the log-odds of rows."""
+
+import math
+import warnings
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import torch
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils.validation import check_is_fitted
+
+from dkan_core.data.encoding.preprocessor import Preprocessor
+from dkan_core.evaluation.drift.unseen import unseen_warnings
+from dkan_core.integrations.sklearn.parameters import thread_count
+from dkan_core.integrations.sklearn.rows import check_sparsity, read_features
+from dkan_core.model.architecture import ModelConfig
+from dkan_core.model.base import TabularModel
+from dkan_core.scoring.probabilities import log_odds
+from dkan_core.utils.arrays import Arrays
+from dkan_core.utils.torch_resources import best_device, torch_threads
+
+# Stack level from the code that encodes rows up to the caller of ``predict`` or another method of this kind.
+OF_CALLER_OF_PREDICT = 3
+
+
+class FittedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """Base of the mixins of ``FastKANClassifier``, whose parameters it has."""
+
+    device: str | None
+    n_jobs: int | None
+    threshold: "float | Literal['best']"
+
+    module_: TabularModel
+    architecture_: ModelConfig
+    preprocessor_: Preprocessor
+    metrics_: dict[str, Any]
+    history_: list[dict[str, Any]]
+    classes_: npt.NDArray[Any]
+    n_features_in_: int
+    feature_names_in_: npt.NDArray[Any]
+    _columns_by_name: bool
+
+    def _take_history(self, history: list[dict[str, Any]]) -> None:
+        self.history_ = history
+        self.n_iter_ = math.ceil((history or [self.metrics_])[-1]["epoch"])
+        self.validation_average_precision_ = float(self.metrics_["average_precision"])
+
+    def _encode(self, table: pa.Table) -> Arrays:
+        check_sparsity(table, self.preprocessor_)
+        return self.preprocessor_.transform(table, "X")
+
+    def _log_odds(self, X: Any) -> npt.NDArray[np.float32]:
+        """Return the log-odds of each label, (N, L)."""
+        check_is_fitted(self)
+        arrays = self._encode(read_features(self, X, fitting=False))
+        for text in unseen_warnings(self.preprocessor_, arrays):
+            warnings.warn(f"X: {text}", stacklevel=OF_CALLER_OF_PREDICT)
+        module, device = self.module_.to(self._device), self._device
+        with torch_threads(thread_count(self.n_jobs)):
+            log_odds_NL: npt.NDArray[np.float32] = log_odds(module, arrays, device).cpu().numpy()
+        return log_odds_NL
+
+    @property
+    def _device(self) -> torch.device:
+        return best_device() if self.device in (None, "auto") else torch.device(self.device)
