@@ -1,1 +1,1 @@
-"""Batch scoring: raw Parquet, file by file, by many processes or pods at once; metrics, drift and a gate."""
+"""Scores of raw Parquet and of frames: in this process, or by many pods by file, with metrics, drift and a gate."""

@@ -1,1 +1,1 @@
-"""FastKAN, its input encoder, its kernels, and models on disk."""
+"""FastKAN and additive models, their input encoder, their kernels, and models on disk."""
