@@ -71,6 +71,7 @@ def check_model_is_ours(folder: str | Path) -> None:
 
     Other tools write files of these names, too: a config.json beside a model.safetensors is common.
     """
+    folder = str(folder).rstrip("/")
     check_file_is_ours(f"{folder}/{CONFIG}", beginning=b"{", mark=b'"num_numeric"')
     check_file_is_ours(f"{folder}/{PREPROCESSOR}", beginning=b"{", mark=b'"numeric"')
 

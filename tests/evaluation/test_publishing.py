@@ -4,6 +4,7 @@ import errno
 import json
 from pathlib import Path
 
+import fsspec
 import pytest
 
 from dkan_core import DataError, OutputError, TrainResult, choose_best, predict, publish
@@ -75,6 +76,11 @@ def test_foreign_files_are_not_overwritten(
     with pytest.raises(OutputError, match=message):
         publish(trained.model, tmp_path)
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == files
+    fs = fsspec.filesystem("memory")
+    fs.put(f"{tmp_path}/", "/foreign/", recursive=True)
+    with pytest.raises(OutputError, match=message):
+        publish(trained.model, "memory://foreign/")
+    fs.rm("/foreign", recursive=True)
 
 
 def test_own_file_in_a_published_model_stays(trained: TrainResult, tmp_path: Path) -> None:

@@ -114,6 +114,8 @@ def train(
     """
     config = config or TrainConfig()
     check_config(TrainConfig, config)
+    if is_remote(run):
+        run = str(run).rstrip("/")  # in a bucket, a//b is another place than a/b
     torchrun = TorchRun.read()
     if torchrun is None:
         return _lead(prepared, run, config, None, overwrite=overwrite)

@@ -269,8 +269,9 @@ def test_remote_run_is_uploaded_and_replaced_as_a_whole(prepared: Path, tmp_path
     fs = fsspec.filesystem("memory")
     fs.pipe_file("/runs/first/metrics.json", b'{"average_precision": 0.5}')
     fs.pipe_file("/runs/first/tensorboard/events.out.tfevents.stale", b"")
-    result = train(prepared, "memory://runs/first", replace(SMALL, epochs=2), overwrite=True)
+    result = train(prepared, "memory://runs/first/", replace(SMALL, epochs=2), overwrite=True)
     assert result.model == "memory://runs/first/model" and not fs.exists("/runs/first/tensorboard")
+    assert not any("//" in path for path in fs.find("/runs/first"))
     evaluation = evaluate(result.model, prepared, tmp_path / "eval")
     assert 0 < evaluation.metrics["average_precision"] <= 1
     assert "Validation average precision" in (tmp_path / "eval" / "report.html").read_text()
