@@ -65,7 +65,7 @@ def train_on_nodes(
     check_config(TrainConfig, config)
     check_config(NodesConfig, nodes)
     data, out = (_shared(name, uri, nodes) for name, uri in (("prepared", prepared), ("run", run)))
-    config = settle(config, nodes)
+    config = _settled(config, nodes)
     # The name comes first, as it identifies the job of an earlier attempt.
     name = job_name(out, _fingerprint(data), config, nodes)
     out = out.replace("{run}", name)
@@ -108,9 +108,15 @@ def check_training_on_nodes(
     if prepared is not None:
         _shared("prepared_uri", prepared, nodes)
     _shared("run_uri", run, nodes)
-    settle(config, nodes)
+    _settled(config, nodes)
     check_names(config, sources, labels, categorical)
     check_split(split)
+
+
+def _settled(config: TrainConfig, nodes: NodesConfig) -> TrainConfig:
+    if config.checkpoint_uri is not None:
+        _shared("checkpoint_uri", config.checkpoint_uri, nodes)
+    return settle(config, nodes)
 
 
 def _shared(name: str, uri: str | Path, nodes: NodesConfig) -> str:

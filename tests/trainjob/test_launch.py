@@ -327,6 +327,11 @@ def test_place_that_nodes_cannot_reach_is_refused(nodes: NodesConfig, prepared_:
         train_on_nodes("/data/set", "/data/run", CONFIG, NodesConfig(image="dkan"))
 
 
+def test_checkpoints_that_end_with_their_pod_are_refused(nodes: NodesConfig) -> None:
+    with pytest.raises(ConfigError, match=r"checkpoint_uri must be on storage .* got 'kept'"):
+        train_on_nodes("s3://b/data", "s3://b/run", replace(CONFIG, checkpoint_uri="kept"), nodes)
+
+
 def test_data_that_are_not_there_are_named(shared: Path, nodes: NodesConfig) -> None:
     with pytest.raises(DataError, match=r"no manifest\.json there"):
         train_on_nodes(shared / "nothing", shared / "run", CONFIG, nodes)
