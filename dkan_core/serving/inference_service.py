@@ -129,7 +129,7 @@ def storage_uri(uri: str) -> str:
     if not separator or scheme not in SCHEMES:
         raise ConfigError(
             f"model {uri}: KServe cannot read it; publish the model to a bucket, such as s3://bucket/models/late, or "
-            "name the folder on a claim as pvc://CLAIM/FOLDER"
+            "name the folder on a claim as pvc://CLAIM/FOLDER (serving_uri in Kubeflow)"
         )
     return f"{scheme}://{rest}"
 

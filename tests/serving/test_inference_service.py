@@ -143,7 +143,9 @@ def test_refusal_of_the_cluster_says_what_is_missing(
 
 
 def test_settings_are_refused_before_the_cluster_is_asked(kserve: KServe, trained: TrainResult, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"model /mnt/late: KServe cannot read it; publish the model to a bucket"):
+    with pytest.raises(
+        ConfigError, match=r"model /mnt/late: KServe cannot read it; publish the model to a bucket.*serving_uri in"
+    ):
         deployed(trained, "/mnt/late")
     with pytest.raises(ConfigError, match="inference_service must be at most 40 lowercase letters"):
         deploy(trained.model, "Late!", "s3://bucket/late")
