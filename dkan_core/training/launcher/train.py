@@ -44,6 +44,7 @@ from dkan_core.training.setup.defaults import log_choices, resolve_for
 from dkan_core.training.setup.initial_model import take_initial
 from dkan_core.training.state.checkpoint_file import Checkpoint
 from dkan_core.training.state.checkpoint_store import (
+    BEST_FILE,
     CHECKPOINTS,
     OWN_CHECKPOINTS,
     clear_checkpoints,
@@ -56,7 +57,7 @@ from dkan_core.training.state.schedule import Schedule
 from dkan_core.utils.file_names import METRICS, MODEL_FOLDER
 from dkan_core.utils.storage.files import write_atomic, write_json
 from dkan_core.utils.storage.paths import is_remote, lies_in, local_path
-from dkan_core.utils.storage.remote import check_writable
+from dkan_core.utils.storage.remote import check_file_writable, check_writable
 from dkan_core.utils.storage.staging import output_lock
 
 LEDGER_FIELDS = ("units_done", "rows", "refused", "backoffs", "late", "reassigned")
@@ -145,6 +146,7 @@ def _lead(
         asked, initial = take_initial(config, manifest, prepared, f"{run}/{CHECKPOINTS}")
         resolved = resolve_for(asked, manifest, ranks.torchrun if ranks else None)
         where, checkpoint, clears = find_starting_point(run, resolved, manifest, overwrite=overwrite)
+        check_file_writable(f"{where}/{BEST_FILE}")
         log_choices(asked, resolved, manifest.splits["train"].rows)
         settled_config = settle_tier(resolved, manifest.splits["train"].bytes)
         if ranks is not None:

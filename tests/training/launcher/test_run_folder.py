@@ -222,8 +222,8 @@ def test_limit_of_the_process_is_no_fault_of_the_folder(tmp_path: Path, number: 
         raise OSError(number, os.strerror(number))
 
 
-def test_bucket_that_cannot_be_written_is_named_before_the_data_are_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_bucket_that_cannot_be_written_is_named_before_training(
+    prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError("Access Denied")
@@ -231,6 +231,9 @@ def test_bucket_that_cannot_be_written_is_named_before_the_data_are_read(
     monkeypatch.setattr(type(fsspec.filesystem("memory")), "pipe_file", refuse)
     with pytest.raises(OutputError, match=r"memory://denied: cannot be written \(Access Denied"):
         train(tmp_path / "no data", "memory://denied", CONFIG)
+    with pytest.raises(OutputError, match=r"memory://denied/best\.safetensors: cannot be written \(Access Denied"):
+        train(prepared, tmp_path / "run", replace(CONFIG, checkpoint_uri="memory://denied"))
+    assert not (tmp_path / "run").exists()
 
 
 def test_run_that_cannot_be_uploaded_stays_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
