@@ -11,6 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from dkan_core.__main__ import run
+
 COMPUTING = {"torch", "sklearn", "scipy", "pandas", "matplotlib", "kfp", "jinja2"}
 DATA = {"numpy", "pyarrow", "fsspec"}
 SETTINGS = {"pydantic", "pydantic_core"}
@@ -255,3 +257,14 @@ def test_signal_after_the_end_of_a_command_shows_no_traceback(name: str, code: i
         [sys.executable, "-c", LATE_SIGNALS.format(name=name)], capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stdout, done.stderr) == (code, "", "")
+
+
+def test_ctrl_c_during_the_first_imports_shows_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Interrupted:
+        @property
+        def main(self) -> None:
+            raise KeyboardInterrupt
+
+    monkeypatch.setitem(sys.modules, "dkan_core.cli", Interrupted())
+    with pytest.raises(SystemExit, match="130"):
+        run()
