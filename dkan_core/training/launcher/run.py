@@ -233,7 +233,6 @@ class Run:
             )
             try:
                 supervisor.run()
-                checkpoint_writer.write_now()
             finally:
                 end.checkpoint = checkpoint_writer.newest or end.checkpoint
                 end.has_unsaved_best = reporter.has_unsaved_best

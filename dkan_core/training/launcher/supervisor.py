@@ -73,7 +73,7 @@ class Supervisor:
         self._interrupt_logged = False
 
     def run(self) -> None:
-        """Run to the end.
+        """Run to the end, and write a checkpoint of it.
 
         Raises:
             UserError: A process found the data wrong.
@@ -98,6 +98,7 @@ class Supervisor:
                     child.end()
                 self._selector.close()
                 self.checkpoint_writer.wait()
+            self.checkpoint_writer.write_now()
 
     def _children(self, role: str = "") -> list[Child]:
         """Return the newest process of every name, of one role or of all."""

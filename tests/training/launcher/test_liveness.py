@@ -28,6 +28,7 @@ from dkan_core.training.roles.process_spec import ProcessSpec
 from dkan_core.training.setup.defaults import resolve
 from dkan_core.training.state.adamw import ParameterGroups
 from dkan_core.training.state.shared_memory import MemoryShape, create_memory
+from dkan_core.utils.signals import exit_once, handle_signal
 from tests.training.faults import inject, slow_steps
 from tests.training.processes import Background, children, wait_for_child, wait_until
 from tests.training.runs import (
@@ -173,6 +174,23 @@ def test_rank_that_failed_is_the_cause_and_not_one_that_waited_for_it(
     watch._selector = SimpleNamespace(get_map=dict)
     watch._records = {each.rank: SimpleNamespace(role=each.role, due=None, child=each) for each in ranks}
     assert watch._end_collective_workers(ranks[heard_of]) is ranks[cause]
+
+
+def test_sigterm_at_the_end_of_a_run_waits_for_the_last_checkpoint() -> None:
+    written: list[bool] = []
+
+    def write_now() -> None:
+        signal.raise_signal(signal.SIGTERM)
+        written.append(True)
+
+    watch: Any = Supervisor.__new__(Supervisor)
+    watch._records, watch._selector = {}, SimpleNamespace(close=lambda: None)
+    watch._is_over, watch._handle_messages = lambda: True, lambda _: None
+    watch._children = lambda *_: [SimpleNamespace(end=lambda: None)]
+    watch.checkpoint_writer = SimpleNamespace(wait=lambda: None, write_now=write_now)
+    with handle_signal(signal.SIGTERM, exit_once), pytest.raises(SystemExit, match="143"):
+        watch.run()
+    assert written
 
 
 def test_ctrl_c_ends_a_run_whose_server_and_evaluator_are_stopped(start: Callable[..., Background]) -> None:
