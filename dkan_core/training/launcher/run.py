@@ -85,6 +85,11 @@ class RunStart:
         """Rows of the train split."""
         return self.manifest.splits["train"].rows
 
+    @property
+    def placement(self) -> Placement:
+        """Where its processes compute."""
+        return Placement.from_config(self.config, self.ranks.torchrun if self.ranks else None)
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -146,8 +151,7 @@ def open_run(start: RunStart, architecture: ModelConfig) -> Iterator["Run"]:
         if ranks is not None:
             ranks.publish_value("facts", facts)
         history = checkpoint.history if checkpoint else []
-        placement = Placement.from_config(config, ranks.torchrun if ranks else None)
-        yield Run(memory, template, placement, start.checkpoints, facts, history)
+        yield Run(memory, template, start.placement, start.checkpoints, facts, history)
 
 
 def _earlier_origins(checkpoint: Checkpoint | None) -> tuple[dict[str, Any], ...]:

@@ -211,10 +211,10 @@ def _train_in_folder(
                 else:
                     assert checkpoint is not None, "nothing else has an ending"
                     outcome = _take_over(folder, checkpoint, ending, start.ranks, replaced, is_fitted=fitted)
-            metrics = _write_metrics(folder, found, outcome)
+            metrics = _write_metrics(start, found, outcome)
             if config.refit and may_refit(outcome.ledger.ending):
                 outcome = refit(start, outcome, fork_server)
-                metrics = _write_metrics(folder, found, outcome)
+                metrics = _write_metrics(start, found, outcome)
             end.reason = outcome.ledger.ending
             end.history = outcome.history
         status: Literal["interrupted", "finished"] = "interrupted" if end.reason == "interrupt" else "finished"
@@ -289,12 +289,13 @@ def _take_over(
     return Outcome(checkpoint.history, replace(checkpoint.ledger, ended=ENDINGS.index(ending)), replaced)
 
 
-def _write_metrics(folder: Path, config: ResolvedTrainConfig, outcome: Outcome) -> dict[str, Any]:
+def _write_metrics(start: RunStart, config: ResolvedTrainConfig, outcome: Outcome) -> dict[str, Any]:
     """Write what is known of the best model and of the run, and return it."""
+    folder = start.folder
     if not (folder / MODEL_FOLDER).exists():
         raise TrainingError("no evaluation gave finite scores; lower learning_rate or check the row weights")
     metrics = SavedModel(folder / MODEL_FOLDER).metrics
-    metrics["training"] = _training_facts(config, outcome)
+    metrics["training"] = _training_facts(config, outcome, start.placement.threads)
     write_json(folder / METRICS, metrics)
     return metrics
 
@@ -327,7 +328,7 @@ def _follow_rank_0(prepared: str | Path, run: str | Path, config: TrainConfig, r
         return TrainResult(**run_following_rank(ranks, data, manifest, resolved, logs))
 
 
-def _training_facts(config: ResolvedTrainConfig, outcome: Outcome) -> dict[str, Any]:
+def _training_facts(config: ResolvedTrainConfig, outcome: Outcome, threads: int) -> dict[str, Any]:
     last = outcome.history[-1]
     ledger = outcome.ledger
     return {
@@ -335,6 +336,7 @@ def _training_facts(config: ResolvedTrainConfig, outcome: Outcome) -> dict[str, 
         "mode": config.mode,
         "device": config.device,
         "workers": config.workers,
+        "threads": threads,
         "members": config.members,
         "hidden": list(config.hidden),
         "num_centers": config.num_centers,

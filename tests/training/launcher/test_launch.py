@@ -25,6 +25,7 @@ from dkan_core.training.setup.placement import threads_per_worker
 from dkan_core.training.setup.sizing import MAX_EPOCHS
 from dkan_core.training.state.checkpoint_store import load_checkpoint
 from dkan_core.training.state.shared_memory import Snapshot
+from dkan_core.utils.resources import available_cores
 from dkan_core.utils.torch_resources import torch_threads
 from tests.training.faults import ROUNDS, slow_steps
 from tests.training.processes import Background, alive, wait_until
@@ -126,7 +127,7 @@ def test_run_folder_holds_what_the_contract_says(trained: TrainResult) -> None:
     assert best["validation_loss"] == pytest.approx(metrics["log_loss"], abs=0.1)
     assert all(line["validation_loss"] > 0 for line in lines)
     assert {"roc_auc", "log_loss", "prevalence", "rows", "labels", "average_precision_micro"} <= metrics.keys()
-    assert metrics["training"]["workers"] == 1
+    assert metrics["training"]["workers"] == 1 and metrics["training"]["threads"] == available_cores()
     assert SavedModel(run).metrics["average_precision"] == trained.average_precision
 
 
