@@ -69,7 +69,9 @@ class EndLogger:
         limit = STOP_CRITERIA[self.reason].option if self.reason else ""
         if limit and self.is_fitted:
             return FITTED
-        how = f"continue with {self.options}" if self.checkpoint else "start again with --resume auto or --overwrite"
+        # A finished run is replaced only with --overwrite.
+        again = "start again with --overwrite" if limit else "start again with --resume auto or --overwrite"
+        how = f"continue with {self.options}" if self.checkpoint else again
         return how + (f" and a larger {limit}" if limit else "")
 
 

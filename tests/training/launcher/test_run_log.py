@@ -65,7 +65,7 @@ def test_start_of_a_finished_run_without_a_checkpoint_needs_a_larger_limit(tmp_p
     ending = EndLogger("run", tmp_path / "model", "", "--resume auto")
     assert ending.next_step() == "start again with --resume auto or --overwrite"
     ending.reason = "epochs"
-    assert ending.next_step() == "start again with --resume auto or --overwrite and a larger --epochs"
+    assert ending.next_step() == "start again with --overwrite and a larger --epochs"
 
 
 def test_end_does_not_say_that_a_checkpoint_has_a_model_that_it_may_not_have(
