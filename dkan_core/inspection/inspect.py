@@ -57,6 +57,9 @@ class Inspection:
     whole: bool
     """Whether distinct values, ROC AUC and PSI are of all rows rather than of a sample."""
 
+    copies: float | None
+    """About which share of the different rows of valid are copies of rows of train; None where it is not known."""
+
     columns: tuple[ColumnFindings, ...] = field(repr=False)
 
     warnings: tuple[str, ...] = ()
@@ -78,6 +81,8 @@ class Inspection:
         table = ["  ".join([*map(str.ljust, row, widths), row[-1]]) for row in (heads, *cells)]
         found = [f"{one_line(column.name)}: {'; '.join(column.suspicions)}" for column in self.suspicious]
         found += [f"warning: {text}" for text in self.warnings]
+        if self.copies:
+            found.append(f"valid: about {self.copies:.0%} of its different rows are copies of rows of train")
         return "\n".join([*self._balance(), "", *table, "", *(found or ["nothing suspicious"])])
 
     def _balance(self) -> list[str]:
@@ -109,6 +114,7 @@ class Inspection:
 
     def _page(self) -> str:
         rows = sum(self.rows.values())
+        copies = [("Copies", f"{self.copies:.0%}", "of the rows of valid")] if self.copies else []
         return render_html(
             "inspection",
             title="Inspection",
@@ -117,6 +123,7 @@ class Inspection:
                 ("Rows", f"{rows:,}", ", ".join(f"{split} {count:,}" for split, count in self.rows.items())),
                 ("Columns", f"{len(self.columns):,}", ""),
                 ("Suspicious", f"{len(self.suspicious):,}", "columns"),
+                *copies,
             ],
             classes=self.classes,
             columns=[(column, _numbers(column, whole=self.whole)) for column in self.columns],
@@ -178,6 +185,7 @@ def _inspect(rows: InspectedRows) -> Inspection:
         rows=rows.rows,
         classes=rows.classes,
         whole=rows.whole,
+        copies=rows.copies,
         columns=tuple(columns),
         warnings=tuple(split_warnings(rows.hints)),
     )

@@ -37,6 +37,7 @@ from dkan_core.data.source.splits import SplitBatch, read_split_batches
 from dkan_core.errors import DataError
 from dkan_core.explanation.columns import EXACT_KNOTS, source_columns
 from dkan_core.explanation.inverse_transform import inverse_transform
+from dkan_core.inspection.copies import find_copies
 from dkan_core.utils.progress import progress
 
 # Rows per split. Shares are then off by 0.4% at most with 95% certainty; three samples of 100 columns take 150 MB.
@@ -101,6 +102,9 @@ class InspectedRows:
 
     labels: list[str]
 
+    copies: float | None = None
+    """From ``find_copies``; None for prepared data, and where there are lists of IDs or no rows of valid."""
+
     positive: dict[str, str] = field(default_factory=dict)
     """By label, the value that counts as 1, of raw Parquet."""
 
@@ -159,6 +163,10 @@ def read_raw(sources: Sequence[str], config: PrepareConfig) -> InspectedRows:
     if not seen.rows[0]:
         raise DataError(f"{where}: no rows in the train split, of {seen.rows.sum():,} in all")
     encoding, useless = _fit(samples["train"], task)
+    copies = None
+    if seen.rows[1] and not assigned.sparse:
+        train, valid = (samples[split].select(inspected.features) for split in ("train", "valid"))
+        copies = find_copies(train, valid, int(seen.rows[0]))
     return InspectedRows(
         where=where,
         rows={split: int(count) for split, count in zip(SPLITS, seen.rows, strict=True) if count},
@@ -173,6 +181,7 @@ def read_raw(sources: Sequence[str], config: PrepareConfig) -> InspectedRows:
         encoding=encoding,
         estimated=bool(seen.rows[0] > SAMPLE_ROWS),
         labels=[*labels],
+        copies=copies,
         codes=config.categorical,
         positive=assigned.positive,
         others=seen.others,
