@@ -187,4 +187,6 @@ def _told_range(start: float, stop: float, column: Column) -> str:
 
 
 def _told(value: float, column: Column) -> str:
-    return written_value(column, value) if column.is_calendar and np.isfinite(value) else f"{value:g}"
+    if column.is_calendar and np.isfinite(value):
+        return written_value(column, value)
+    return f"{value:.0f}" if value == np.rint(value) else f"{value:g}"

@@ -69,6 +69,8 @@ def test_of_two_values_those_in_the_range_change(
     assert level == pytest.approx(3.0, abs=1e-5)
     with pytest.raises(ConfigError, match="the column has the values 0 and 1, none there"):
         found.edit([{"term": "flag", "action": "set", "start": 0.2, "stop": 0.8, "to": 1}])
+    with pytest.raises(ConfigError, match="start 20240131 is above stop 20240101"):
+        found.edit([{"term": "flag", "action": "set", "start": 20240131, "stop": 20240101, "to": 1}])
 
 
 def test_log_odds_that_would_cost_other_terms_their_digits_are_refused(found: FastKANClassifier) -> None:
