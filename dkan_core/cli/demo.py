@@ -63,7 +63,7 @@ def _whole_way(folder: Path, say: Callable[[str], None], *, overwrite: bool) -> 
         settings = dkan_core.TrainConfig(device="cpu", strategy="single")
         trained = dkan_core.train(folder / PREPARED, folder / RUN, settings, overwrite=overwrite)
         last = trained.history[-1]
-        say(f"3/4  trained: {last['epoch']:.0f} epochs in {last['seconds']:.0f} s on one core")
+        say(f"3/4  trained: {last['epoch']:.0f} epochs in {last['seconds']:.1f} s on one core")
     prepared, model = folder / PREPARED, trained.model
     metrics = dkan_core.evaluate(model, prepared, folder / EVAL, explain=False, overwrite=overwrite).metrics
     learned = dkan_core.explain(model, prepared, folder / LEARNED, split="test", top=STRONGEST, overwrite=overwrite)

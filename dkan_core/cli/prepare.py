@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import dkan_core
 from dkan_core.cli.app import PANEL, app
 from dkan_core.cli.options import ConfigFile, DryRun, JsonFile, Overwrite, Sources, command, merged_settings, option
-from dkan_core.cli.results import result_printer
+from dkan_core.cli.results import result_printer, suggest
 from dkan_core.errors import ConfigError
 
 
@@ -76,6 +76,7 @@ def prepare(
             return
         made = dkan_core.prepare(sources, out, merged, overwrite=overwrite, workers=workers)
         show({"prepared": out, **made.summary()})
+        suggest("dkan", "train", out, "--out", "run")
 
 
 def _check_append(prepared: str, out: str | None, others: list[str], settings: dict[str, Any]) -> None:

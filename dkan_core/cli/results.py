@@ -1,6 +1,8 @@
 """Output of a command on the terminal: its result, or one message and an exit code."""
 
 import functools
+import logging
+import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -10,6 +12,8 @@ from typing import Any, NoReturn, Protocol
 import typer
 
 import dkan_core
+
+logger = logging.getLogger(__name__)
 
 # Argument of --json for standard output.
 STDOUT = "-"
@@ -64,6 +68,14 @@ def result_printer(json_file: str | None, *, out: str | None = None, overwrite: 
                 aside.write_text(as_json(facts), encoding="utf-8")
 
         yield show
+
+
+def suggest(*words: str) -> None:
+    """Show the next command to a person at a terminal, unless only warnings are to be shown."""
+    from dkan_core.utils.progress import on_terminal
+
+    if on_terminal():
+        logger.info("next: %s", shlex.join(words))
 
 
 def fail(message: object, code: int) -> NoReturn:

@@ -18,7 +18,7 @@ from dkan_core.cli.options import (
     merged_settings,
     option,
 )
-from dkan_core.cli.results import fail, result_printer
+from dkan_core.cli.results import fail, result_printer, suggest
 from dkan_core.errors import ConfigError
 
 
@@ -92,3 +92,4 @@ def train(
         show({"model": result.model, "checkpoint": result.checkpoint, **result.metrics})
     if result.metrics["training"]["ended"] == "interrupt":
         fail(f"interrupted; the best model so far is in {out}/model; {result.next_step}", 130)
+    suggest("dkan", "evaluate", f"{out.rstrip('/')}/model", prepared, "--out", "eval")

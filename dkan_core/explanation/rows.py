@@ -101,7 +101,10 @@ def explain_rows(
         if not rows:
             raise DataError(f"{paths[0]}: has no rows to explain")
         write_atomic(folder / PAGE, _render(rows, shown, top, total, finder.part))
-    logger.info("explained %d of %d rows; page in %s/%s", len(rows), total, out, PAGE)
+    which = "all" if len(rows) == total else f"the first {len(rows)} of"
+    logger.info("explained %s %s; page in %s/%s", which, counted(total, "row"), out, PAGE)
+    if len(rows) < total:
+        logger.info("reasons for every row: dkan predict --reasons N")
     return rows
 
 

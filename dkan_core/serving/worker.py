@@ -24,6 +24,7 @@ from dkan_core.serving.metrics import BATCH_REQUESTS, BATCH_ROWS, UNSEEN_ROWS
 from dkan_core.serving.scorer import RequestScorer
 from dkan_core.serving.served_model import ServedModel
 from dkan_core.utils.arrays import Arrays
+from dkan_core.utils.messages import listed_names
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +58,8 @@ def application(scorer: RequestScorer, config: ServeConfig) -> Any:
         exiting = _exit_event()
         server = await _start_grpc(dataplane, config)
         stopping = asyncio.create_task(_stop_grpc(server, exiting, config.grace_seconds))
-        logger.info("model %s is ready: labels %s", config.name, ", ".join(scorer.saved.config.labels))
+        url, labels = _predict_url(config), listed_names(scorer.saved.config.labels)
+        logger.info("model %s is ready: POST rows to %s for probabilities of %s", config.name, url, labels)
         yield
         exiting.set()
         await stopping
@@ -65,6 +67,17 @@ def application(scorer: RequestScorer, config: ServeConfig) -> Any:
         reasons_thread.shutdown(cancel_futures=True)
 
     return build_app(dataplane, config.name, config.max_request_mb << 20, lifespan)
+
+
+def _predict_url(config: ServeConfig) -> str:
+    """Return where rows are sent to; without its beginning if the system picks the port.
+
+    >>> _predict_url(ServeConfig(name="late")), _predict_url(ServeConfig(name="late", port=0))
+    ('http://localhost:8080/v1/models/late:predict', '/v1/models/late:predict')
+    """
+    host = "localhost" if config.host in ("0.0.0.0", "::") else config.host
+    host = f"[{host}]" if ":" in host else host
+    return f"{f'http://{host}:{config.port}' if config.port else ''}/v1/models/{config.name}:predict"
 
 
 def show_start_and_end() -> None:

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dkan_core import TrainConfig, TrainResult
+from dkan_core.cli.results import suggest
 from dkan_core.config.loading import build_config
 from dkan_core.config.saving import settings_text
 from dkan_core.training.launcher.run_log import describe_patience
@@ -363,6 +364,14 @@ def test_quiet_says_nothing_of_what_goes_well(here: Path, option: str, lines: in
     done = warm.server().run(words, here)
     assert done.returncode == 0, done.stderr
     assert (len(done.stderr.splitlines()) >= lines) if lines else done.stderr == ""
+
+
+def test_next_command_is_shown_only_to_a_person(monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
+    for terminal in (False, True):
+        monkeypatch.setattr("dkan_core.utils.progress.on_terminal", lambda terminal=terminal: terminal)
+        with caplog.at_level("INFO", "dkan_core"):
+            suggest("dkan", "train", "my rows", "--out", "run")
+    assert caplog.messages == ["next: dkan train 'my rows' --out run"]
 
 
 def test_settings_of_a_run_are_taken_back(trained: TrainResult) -> None:

@@ -290,7 +290,7 @@ def written_splits(task: PreparationTask, counts: Counts, shards: dict[str, list
 def log_prepared(out: str | Path, prepared: PreparedData) -> None:
     """Log how many rows each split has."""
     rows = ", ".join(f"{name} {split.rows:,}" for name, split in prepared.splits.items())
-    logger.info("prepared %s: %s rows", out, rows)
+    logger.info("wrote %s: %s rows", out, rows)
     for text in [*split_warnings(prepared.split_hints), *_few_rows(prepared)]:
         logger.warning("%s", text)
 
