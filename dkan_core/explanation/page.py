@@ -41,6 +41,8 @@ SECTION_BARS = 10
 PAIR_ROWS = 10
 # Columns in the table of all labels.
 COMPARED_COLUMNS = 20
+# Below it, a formula is not shown: of 32 curves of four data sets, six had less, all of them with several bends.
+LEAST_R2 = 0.8
 # Share of the summed squared effects; the page says how many columns make it up.
 EFFECT_SHARE = 0.9
 
@@ -216,7 +218,7 @@ def _spoken(curve: Curve) -> str:
 def _about_curve(curve: Curve, effect: float) -> str:
     # The figure shows only the column's own effect, which may be small beside its total effect with others.
     parts = [f"Effect {effect:.2f} log-odds; alone, as the figure shows, {min(effect, effect_alone(curve)):.2f}."]
-    if curve.formula is not None:
+    if curve.formula is not None and curve.formula.r2 >= LEAST_R2:
         parts.append(f"About {curve.formula.text} (R² {curve.formula.r2:.2f}).")
     if departing_marks(curve):
         parts.append("Orange: frequent values with an effect of their own.")

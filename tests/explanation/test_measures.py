@@ -1,6 +1,7 @@
 """Columns, curves, pairs and slopes of known functions are read back right."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from dkan_core.explanation.grid import make_grid
 from dkan_core.explanation.importance import measure_effects, rank_by_effect
 from dkan_core.explanation.interactions import find_interactions, map_pair
 from dkan_core.explanation.model_response import ModelResponse
+from dkan_core.explanation.page import _about_curve
 from dkan_core.explanation.response import Response, affordable_rows
 from dkan_core.explanation.slopes import measure_slopes
 from dkan_core.model.tabular import TabularFastKAN
@@ -201,6 +203,8 @@ def test_values_that_stand_for_unknown_are_on_no_axis(share: float, dtype: Any, 
     assert [mark.value for mark in departing_marks(read)] == [-999.0, 9999.0]
     assert [mark.rows for mark in read.of("mark")] == [np.count_nonzero(values == value) for value in (-999, 9999)]
     assert read.formula is not None and read.formula.form == "line"
+    assert "About 0.01·" in _about_curve(read, 1.0)
+    assert "About" not in _about_curve(replace(read, formula=replace(read.formula, r2=0.79)), 1.0)
     texts = [mark.text for mark in draw_curve(read, "y").canvas.marks if isinstance(mark, Text)]
     assert {text.split("\n")[0] for text in texts} >= {"-999", "9999", "50", "150"}
     shown = map_pair(known_response(arrays, [column, other], np.add), column, other, bins=5, rows=9, cells=1e9)
