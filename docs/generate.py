@@ -1,7 +1,7 @@
-"""The generated parts of the reference pages.
+"""The generated parts of the reference pages: ``python -m docs.generate`` writes them, from the code.
 
-A page holds its introduction and a line ``<!-- generated: NAME -->``, which ``docs/hooks.py`` replaces by what the
-function of that name in ``GENERATED`` reads from the code.
+What stands on a page between ``<!-- generated: NAME -->`` and ``<!-- end -->`` is the text of that name in
+``GENERATED``.
 """
 
 import ast
@@ -9,7 +9,7 @@ import importlib
 import inspect
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
 from functools import partial
 from pathlib import Path
@@ -28,6 +28,8 @@ from pipelines.assets import asset_folders
 from pipelines.submission.watch import RunOutcome
 
 ROOT = Path(__file__).parents[1]
+
+PART = re.compile(r"^<!-- generated: ([a-z-]+) -->\n(.*?)^<!-- end -->$", re.MULTILINE | re.DOTALL)
 
 
 FORMATS = {
@@ -105,17 +107,35 @@ def components() -> str:
     return "\n\n".join(tables)
 
 
+def python_names() -> str:
+    """Return a table of the public names of each kind, with what they do."""
+    tables = []
+    for kind, names in _public_names().items():
+        rows = [(f"`{name}`", _summary(getattr(dkan_core, name))) for name in names]
+        tables.append(f"## {kind}\n\n" + _table(("Name", "What it is"), rows))
+    return "\n\n".join(tables)
+
+
 def python_api() -> str:
     """Return a directive of mkdocstrings for each public name, by kind."""
+    kinds = []
+    for kind, names in _public_names().items():
+        directives = []
+        for name in names:
+            # The fields of a config are in the configuration's reference; those of an error say nothing more.
+            options = "\n    options: {members: []}" if kind == "Errors" or name.endswith("Config") else ""
+            directives.append(f"::: {getattr(dkan_core, name).__module__}.{name}{options}")
+        kinds.append(f"## {kind}\n\n" + "\n\n".join(directives))
+    return "\n\n".join(kinds)
+
+
+def _public_names() -> dict[str, list[str]]:
     kinds: dict[str, list[str]] = {"Functions": [], "Classes": [], "Errors": []}
     for name in dkan_core.__all__:
         value = getattr(dkan_core, name)
         is_error = isinstance(value, type) and issubclass(value, Exception)
-        kind = "Errors" if is_error else "Classes" if isinstance(value, type) else "Functions"
-        # The fields of a config are in the configuration's reference; those of an error say nothing more.
-        options = "\n    options: {members: []}" if is_error or name.endswith("Config") else ""
-        kinds[kind].append(f"::: {value.__module__}.{name}{options}")
-    return "\n\n".join(f"## {kind}\n\n" + "\n\n".join(directives) for kind, directives in kinds.items())
+        kinds["Errors" if is_error else "Classes" if isinstance(value, type) else "Functions"].append(name)
+    return kinds
 
 
 def exit_codes() -> str:
@@ -185,8 +205,27 @@ GENERATED: dict[str, Callable[[], str]] = {
     "serve-configuration": partial(configuration, dkan_core.ServeConfig),
     "outcomes": outcomes,
     "pipelines-commands": partial(commands, pipelines_app, "python -m pipelines"),
-    "python-api": python_api,
+    "python-api": python_names,
 }
+
+
+def filled(markdown: str, texts: Mapping[str, Callable[[], str]] = GENERATED) -> str:
+    """Return a page whose generated parts are those of ``texts``; parts without one stay."""
+
+    def part(match: re.Match[str]) -> str:
+        text = f"\n{texts[match[1]]()}\n\n" if match[1] in texts else match[2]
+        return f"<!-- generated: {match[1]} -->\n{text}<!-- end -->"
+
+    return PART.sub(part, markdown)
+
+
+def write_pages() -> None:
+    """Write the generated parts of every page."""
+    for path in sorted((ROOT / "docs").rglob("*.md")):
+        before = path.read_text(encoding="utf-8")
+        if (after := filled(before)) != before:
+            path.write_text(after, encoding="utf-8")
+            print(f"wrote {path.relative_to(ROOT)}")  # noqa: T201 - the result
 
 
 def attribute_docs(kind: type) -> dict[str, str]:
@@ -285,6 +324,10 @@ def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
 
 
 def _cell(text: str) -> str:
-    """Return text as a cell holds it: a bar ends a cell, except in code."""
+    """Return text as a cell holds it: no bar, which ends a cell; in code, mkdocs would show the backslash before it."""
     parts = re.split(r"(`[^`]*`)", " ".join(text.replace("``", "`").split()))
-    return "".join(part if part.startswith("`") else part.replace("|", "\\|") for part in parts)
+    return "".join(part.replace("|", ", " if part.startswith("`") else "\\|") for part in parts)
+
+
+if __name__ == "__main__":
+    write_pages()

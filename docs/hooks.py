@@ -1,4 +1,4 @@
-"""Hooks of mkdocs: generated parts, pages that lie outside of ``docs``, and links that lead out of it.
+"""Hooks of mkdocs: the Python API in full, pages that lie outside of ``docs``, and links that lead out of it.
 
 Nothing here imports mkdocs before it calls a hook, so that the tests can check the links without it.
 """
@@ -11,20 +11,14 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from docs.generate import GENERATED
+from docs.generate import filled, python_api
 from pipelines.assets import asset_folders
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 
-MARKER = re.compile(r"^<!-- generated: ([a-z-]+) -->$", re.MULTILINE)
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")
 FENCE = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
-
-
-def with_generated(markdown: str) -> str:
-    """Return a page with its generated parts."""
-    return MARKER.sub(lambda match: GENERATED[match[1]](), markdown)
 
 
 @cache
@@ -89,8 +83,9 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Fill in what is generated, and let links lead where they do in the repository (a hook of mkdocs)."""
+    """Describe the public names in full, and let links lead where they do in the repository (a hook of mkdocs)."""
     path = page.file.src_uri
     sources = {page: source for source, page in site_pages().items()}
     source = sources.get(path, f"docs/{path}")
-    return relinked(with_generated(markdown), source, page=path, repository=repository_files())
+    markdown = filled(markdown, {"python-api": python_api})
+    return relinked(markdown, source, page=path, repository=repository_files())

@@ -7,15 +7,14 @@ from pathlib import Path
 import pytest
 import yaml
 
-from docs.hooks import relinked, with_generated
-from tests.pages import DOCS, FILES, PAGES, ROOT
+from docs.hooks import relinked
+from tests.pages import FILES, PAGES, ROOT
 
 
 @cache
 def anchors(path: Path) -> set[str]:
     """Return the anchors of a page, as GitHub and mkdocs make them of its headings."""
     text = path.read_text()
-    text = with_generated(text) if path.is_relative_to(DOCS) else text
     headings = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
 
