@@ -1,7 +1,7 @@
 # The image of every component of the pipeline, and of `docker run`: dkan, its locked dependencies, and kfp's executor.
 #
-#   docker build -t dkan:0.2.0 .
-#   docker run --rm --gpus all -v "$PWD:/data" dkan:0.2.0 dkan train /data/prepared --out /data/run
+#   docker build -t dkan:0.3.0.dev0 .
+#   docker run --rm --gpus all -v "$PWD:/data" dkan:0.3.0.dev0 dkan train /data/prepared --out /data/run
 #
 # No ENTRYPOINT: Kubeflow gives the whole command, and one here would turn a failing step into a success.
 # docs/guides/docker.md has the build arguments.
@@ -78,7 +78,7 @@ WORKDIR /tmp
 USER 10001:0
 CMD ["dkan", "--help"]
 # Last: another revision then copies nothing again.
-ARG VERSION=0.2.0
+ARG VERSION=0.3.0.dev0
 ARG REVISION=unknown
 LABEL org.opencontainers.image.title="dkan" \
       org.opencontainers.image.description="Train FastKAN on huge tabular data, as a Kubeflow Pipelines bundle" \

@@ -62,7 +62,7 @@ test-image: $(READY) ## Build and run the image, train on two nodes, open pages 
 	$(BIN)/pytest --quiet -o timeout_func_only=true tests/image tests/trainjob
 	$(BIN)/pytest --quiet -m browser tests/report tests/explanation
 
-image: ## Build the image: IMAGE=registry.example/dkan:0.2.0, VARIANT=gpu or cpu, BUILD_ARGS="options"
+image: ## Build the image: IMAGE=registry.example/dkan:0.3.0.dev0, VARIANT=gpu or cpu, BUILD_ARGS="options"
 	docker build --build-arg VARIANT=$(VARIANT) --build-arg VERSION=$(VERSION) --build-arg REVISION=$(REVISION) \
 		$(BUILD_ARGS) --tag $(IMAGE) .
 

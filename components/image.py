@@ -2,4 +2,4 @@
 
 import os
 
-IMAGE = os.environ.get("DKAN_IMAGE", "dkan:0.2.0")
+IMAGE = os.environ.get("DKAN_IMAGE", "dkan:0.3.0.dev0")

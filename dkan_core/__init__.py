@@ -10,7 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-__version__ = "0.2.0"
+__version__ = "0.3.0.dev0"
 
 # Matrix products of Intel's library then have the same bits whatever the number of threads and the place in memory.
 os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")

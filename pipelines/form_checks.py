@@ -24,7 +24,7 @@ OPTIONAL_NAME_RULE = or_empty(NAME_RULE)
 URI_RULE = Rule(str.strip, "a path or URI, not empty")
 # Rules for values, where the type is not enough.
 RULES = {
-    "image": Rule(IMAGE.fullmatch, "an image such as registry.example/dkan:0.2.0"),
+    "image": Rule(IMAGE.fullmatch, "an image such as registry.example/dkan:0.3.0.dev0"),
     "config_map_name": NAME_RULE,
     # Kubeflow uses these names for volumes.
     **dict.fromkeys(("secret_name", "pvc_name"), LABEL_RULE),
