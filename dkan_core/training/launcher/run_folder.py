@@ -113,7 +113,8 @@ def replaces_checkpoints(run: str | Path, where: str, config: TrainConfig, *, ov
         # There was no checkpoint. The upload of a killed pod may have added one since, which does no harm.
         return False
     # ``resume`` may name the folder of a run, which stands for the checkpoints in it.
-    sources = () if config.resume in ("auto", "never") else (config.resume, f"{config.resume}/{CHECKPOINTS}")
+    resume = config.resume.rstrip("/")
+    sources = () if resume in ("auto", "never") else (resume, f"{resume}/{CHECKPOINTS}")
     if any(lies_in(source, where) for source in sources):
         return False
     if not overwrite:

@@ -82,6 +82,8 @@ def test_checkpoints_that_a_run_resumes_from_are_not_removed(
     assert not replaces_checkpoints("run", "here", config, overwrite=True)
     # Nor are they where the folder of the run is named.
     assert not replaces_checkpoints(tmp_path, f"{tmp_path}/checkpoints", replace(CONFIG, resume="."), overwrite=True)
+    bucket = replace(CONFIG, resume="s3://bucket/run/")
+    assert not replaces_checkpoints("s3://bucket/run", "s3://bucket/run/checkpoints", bucket, overwrite=True)
     # A folder whose name begins alike is another one.
     other = replace(CONFIG, resume="here-too/step-000000000001.safetensors")
     assert replaces_checkpoints("run", "here", other, overwrite=True)
