@@ -146,7 +146,8 @@ def _lead(
         asked, initial = take_initial(config, manifest, prepared, f"{run}/{CHECKPOINTS}")
         resolved = resolve_for(asked, manifest, ranks.torchrun if ranks else None)
         where, checkpoint, clears = find_starting_point(run, resolved, manifest, overwrite=overwrite)
-        check_file_writable(f"{where}/{BEST_FILE}")
+        if not lies_in(where, str(run)):
+            check_file_writable(f"{where}/{BEST_FILE}")
         log_choices(asked, resolved, manifest.splits["train"].rows)
         settled_config = settle_tier(resolved, manifest.splits["train"].bytes)
         if ranks is not None:
