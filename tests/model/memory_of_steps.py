@@ -7,8 +7,7 @@ import sys
 import torch
 
 from dkan_core.model.tabular import TabularFastKAN
-from dkan_core.training.compute.flat_model import trained_parameters
-from dkan_core.training.compute.gradient import accumulate_gradient
+from dkan_core.training.compute.flat_model import Replica, flatten
 from tests.model.architectures import CONFIG, changed
 from tests.settings import resolved
 
@@ -28,7 +27,7 @@ UNIT = 1 if sys.platform == "darwin" else 1024
 """Bytes, in which the system counts."""
 
 
-def peak_after_step(model: TabularFastKAN, rows: int) -> int:
+def peak_after_step(replica: Replica, rows: int) -> int:
     """Return the peak of this process's memory in bytes after a step on so many rows."""
     batch = {
         "numeric": torch.randint(256, (rows, 20), dtype=torch.uint8),
@@ -36,7 +35,7 @@ def peak_after_step(model: TabularFastKAN, rows: int) -> int:
         "labels": torch.randint(2, (rows, 1), dtype=torch.uint8),
         "dropout_key": torch.arange(rows, dtype=torch.int32),
     }
-    accumulate_gradient(model, batch, resolved(labels=1))
+    replica.compute_gradient({name: tensor.numpy() for name, tensor in batch.items()}, resolved(labels=1))
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * UNIT
 
 
@@ -44,9 +43,10 @@ def main() -> None:
     """Take a step of few rows, whose memory is that of weights and libraries, and one of many."""
     few, many = map(int, sys.argv[1:])
     model = TabularFastKAN(ARCHITECTURE).train()
-    for parameter in trained_parameters(model):
-        parameter.grad = torch.zeros_like(parameter)
-    before, after = peak_after_step(model, few), peak_after_step(model, many)
+    values_P = flatten(model).numpy()
+    replica = Replica(model, torch.device("cpu"))
+    replica.load(values_P)
+    before, after = peak_after_step(replica, few), peak_after_step(replica, many)
     numbers = model.encoder.width + model.first_width
     json.dump({"bytes of a row": (after - before) / (many - few), "inputs and outputs": numbers}, sys.stdout)
 

@@ -13,15 +13,16 @@ import torch
 from torch import Tensor
 
 from dkan_core.config.train import Kernel
-from dkan_core.model import training_step
 from dkan_core.model.architecture import ModelConfig
-from dkan_core.model.kernels import native_step, use_kernel, verified_native
+from dkan_core.model.kernels import native_step, verified_native
 from dkan_core.model.tabular import TabularFastKAN
+from dkan_core.model.training_step import PreparedStep
 from dkan_core.training.compute import gradient as gradient_module
-from dkan_core.training.compute.flat_model import trained_parameters
+from dkan_core.training.compute.flat_model import Replica, flatten
 from tests.model.architectures import CONFIG, PLAIN, changed
 from tests.native import needs_native
-from tests.training.compute.test_gradient import ALL_BINARY, batch_of, gradient, model_of
+from tests.settings import resolved
+from tests.training.compute.test_gradient import ALL_BINARY, batch_of, model_of
 
 pytestmark = needs_native
 
@@ -38,15 +39,25 @@ LEFT_TO_AUTOGRAD = {
     "normalized inputs": changed(CONFIG, input_norm="layer"),
     "no inputs": ALL_BINARY,
 }
+KERNELS: tuple[Kernel, ...] = ("auto", "eager")
 
 
-def with_gradients(architecture: ModelConfig, kernel: Kernel = "auto") -> TabularFastKAN:
-    """Return a model whose gradients have their place, as a worker's have."""
-    model = model_of(architecture).train()
-    for parameter in trained_parameters(model):
-        parameter.grad = torch.zeros_like(parameter)
-    use_kernel(model, kernel)
-    return model
+def gradient(
+    architecture: ModelConfig, batch: dict[str, Tensor], kernel: Kernel = "auto", **settings: Any
+) -> tuple[Tensor, float, float]:
+    """Return gradient, loss and weight of a batch, as a worker computes them."""
+    return gradient_of(model_of(architecture), batch, kernel, **settings)
+
+
+def gradient_of(
+    model: TabularFastKAN, batch: dict[str, Tensor], kernel: Kernel = "auto", **settings: Any
+) -> tuple[Tensor, float, float]:
+    values_P = flatten(model).numpy()
+    replica = Replica(model.train(), torch.device("cpu"), kernel)
+    replica.load(values_P)
+    arrays = {name: tensor.numpy() for name, tensor in batch.items()}
+    loss, weight, _ = replica.compute_gradient(arrays, resolved(labels=2, **settings))
+    return replica.gradients_P, loss, weight
 
 
 def rows_of(architecture: ModelConfig, rows: int, **settings: Any) -> dict[str, Tensor]:
@@ -58,14 +69,16 @@ def rows_of(architecture: ModelConfig, rows: int, **settings: Any) -> dict[str, 
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Whether each part of a batch was computed in one call."""
     found: list[bool] = []
-    right = training_step.add_step_gradient
 
-    def counted(*arguments: Any, **options: Any) -> Tensor | None:
-        loss = right(*arguments, **options)
-        found.append(loss is not None)
-        return loss
+    def counted(function: Callable[..., Any], is_one_call: bool) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            found.append(is_one_call)
+            return function(*arguments)
 
-    monkeypatch.setattr(gradient_module, "add_step_gradient", counted)
+        return call
+
+    monkeypatch.setattr(PreparedStep, "add_gradient", counted(PreparedStep.add_gradient, True))
+    monkeypatch.setattr(gradient_module, "add_part_gradient", counted(gradient_module.add_part_gradient, False))
     return found
 
 
@@ -87,8 +100,8 @@ def test_scores_are_multiplied_in_bfloat16_where_the_processor_can(
     architecture = changed(DROPPING, num_numeric=columns, binary=(), num_centers=8, hidden=(70,))
     batch = rows_of(architecture, rows)
     batch["numeric"] = torch.randn(rows, columns)
-    full, half = (gradient(with_gradients(architecture), batch, precision=each)[0] for each in ("fp32", "bf16"))
-    exact = gradient(with_gradients(architecture, "eager"), batch)[0]
+    full, half = (gradient(architecture, batch, precision=each)[0] for each in ("fp32", "bf16"))
+    exact = gradient(architecture, batch, "eager")[0]
     assert calls == [True, True, False]
     assert torch.equal(full, half) == ("bf16" not in variant)
     assert (half - exact).norm() < 0.01 * exact.norm()
@@ -100,8 +113,8 @@ def test_many_bytes_are_multiplied_by_a_matrix_unit(variant: str, rows: int, col
     batch = rows_of(architecture, rows)
     batch["numeric"] = torch.randint(256, (rows, columns)).byte()
     batch["numeric"][:, 1] %= 5
-    full, half = (gradient(with_gradients(architecture), batch, precision=each)[0] for each in ("fp32", "bf16"))
-    exact = gradient(with_gradients(architecture, "eager"), batch)[0]
+    full, half = (gradient(architecture, batch, precision=each)[0] for each in ("fp32", "bf16"))
+    exact = gradient(architecture, batch, "eager")[0]
     assert torch.equal(full, half) == (variant != "amx_bf16" or columns == 3)
     assert (full - exact).norm() < 2e-5 * exact.norm()
     assert (half - exact).norm() < 0.01 * exact.norm()
@@ -118,9 +131,9 @@ def test_step_is_what_autograd_computes(
     architecture: ModelConfig, weighted: bool, settings: dict[str, Any], calls: list[bool]
 ) -> None:
     batch = rows_of(architecture, 130, weighted=weighted)
-    found, loss, weight = gradient(with_gradients(architecture), batch, **settings)
+    found, loss, weight = gradient(architecture, batch, **settings)
     assert calls == [True] * settings.get("accumulate", 1)
-    expected, right, same_weight = gradient(with_gradients(architecture, "eager"), batch, **settings)
+    expected, right, same_weight = gradient(architecture, batch, "eager", **settings)
     assert not all(calls)
     assert (found - expected).norm() < 1e-5 * expected.norm()
     assert loss == pytest.approx(right, rel=1e-5) and weight == same_weight
@@ -139,8 +152,8 @@ def test_values_that_occur_together_are_taken_together(rows: int, calls: list[bo
     batch["categorical"] = torch.stack([first, first // 2 + second % 2, many], dim=1)
     batch["numeric"][:, 0] = 50 * first
     batch["numeric"][:, 1] = batch["numeric"][:, 1] // 128
-    found, loss, _ = gradient(with_gradients(architecture), batch)
-    expected, right, _ = gradient(with_gradients(architecture, "eager"), batch)
+    found, loss, _ = gradient(architecture, batch)
+    expected, right, _ = gradient(architecture, batch, "eager")
     assert calls == [True, False]
     assert (found - expected).norm() < 1e-5 * expected.norm()
     assert loss == pytest.approx(right, rel=1e-5)
@@ -150,7 +163,7 @@ def test_values_that_occur_together_are_taken_together(rows: int, calls: list[bo
 def test_scores_need_not_be_bytes(dtype: torch.dtype, calls: list[bool]) -> None:
     batch = rows_of(DROPPING, 90)
     batch["numeric"] = torch.randn(90, 3).to(dtype)
-    found, expected = (gradient(with_gradients(DROPPING, kernel), batch)[0] for kernel in ("auto", "eager"))
+    found, expected = (gradient(DROPPING, batch, kernel)[0] for kernel in KERNELS)
     assert calls == [True, False]
     assert (found - expected).norm() < 1e-5 * expected.norm()
 
@@ -158,7 +171,7 @@ def test_scores_need_not_be_bytes(dtype: torch.dtype, calls: list[bool]) -> None
 @pytest.mark.parametrize("architecture", LEFT_TO_AUTOGRAD.values(), ids=LEFT_TO_AUTOGRAD.keys())
 def test_other_models_are_left_to_autograd(architecture: ModelConfig, calls: list[bool]) -> None:
     batch = rows_of(architecture, 90)
-    found, expected = (gradient(with_gradients(architecture, kernel), batch)[0] for kernel in ("auto", "eager"))
+    found, expected = (gradient(architecture, batch, kernel)[0] for kernel in KERNELS)
     assert calls == [False, False]
     assert (found - expected).norm() < 1e-5 * expected.norm()
 
@@ -166,15 +179,15 @@ def test_other_models_are_left_to_autograd(architecture: ModelConfig, calls: lis
 def test_rows_without_a_measured_label_have_no_gradient() -> None:
     batch = rows_of(DROPPING, 20)
     batch["labels"].fill_(255)
-    found, loss, weight = gradient(with_gradients(DROPPING), batch)
+    found, loss, weight = gradient(DROPPING, batch)
     assert loss == weight == 0 and not found.any()
 
 
 def test_no_number_shows_in_the_loss() -> None:
-    model = with_gradients(DROPPING)
+    model = model_of(DROPPING)
     with torch.no_grad():
         model.bias[0] = float("nan")
-    found, loss, _ = gradient(model, rows_of(DROPPING, 20))
+    found, loss, _ = gradient_of(model, rows_of(DROPPING, 20))
     assert loss != loss and found.isnan().any()
 
 
@@ -183,7 +196,7 @@ def test_a_code_outside_its_table_is_an_error(code: int) -> None:
     batch = rows_of(DROPPING, 20)
     batch["categorical"][7, 0] = code
     with pytest.raises(IndexError, match="row 7 has a code that is no row of its table"):
-        gradient(with_gradients(DROPPING), batch)
+        gradient(DROPPING, batch)
 
 
 def test_memory_of_a_step_is_that_of_inputs_and_outputs() -> None:
@@ -200,7 +213,7 @@ def test_bits_depend_neither_on_threads_nor_on_the_run(threads: Callable[[int], 
     batch, results = rows_of(architecture, 3000), []
     for count in (1, 2, 9, 2):
         threads(count)
-        found, loss, _ = gradient(with_gradients(architecture), batch)
+        found, loss, _ = gradient(architecture, batch)
         results.append(torch.cat([found, torch.tensor([loss])]))
     assert all(torch.equal(one, other) for one, other in pairwise(results))
 
@@ -210,9 +223,9 @@ def test_a_step_that_is_wrong_is_replaced(monkeypatch: pytest.MonkeyPatch, caplo
     monkeypatch.setattr(verified_native, "training_step", lambda *each, **named: 1.001 * right(*each, **named))
     verified_native.step_is_right.cache_clear()
     with caplog.at_level(logging.WARNING):
-        found, *_ = gradient(with_gradients(DROPPING), batch)
+        found, *_ = gradient(DROPPING, batch)
     verified_native.step_is_right.cache_clear()
-    expected, *_ = gradient(with_gradients(DROPPING, "eager"), batch)
+    expected, *_ = gradient(DROPPING, batch, "eager")
     assert (found - expected).norm() < 1e-5 * expected.norm()
     assert "the native step differs by 1.0e-03" in caplog.text
 
@@ -228,7 +241,7 @@ def test_torch_knows_what_a_step_changes(monkeypatch: pytest.MonkeyPatch) -> Non
 
     with monkeypatch.context() as patch:
         patch.setattr(native_step, "operation", kept)
-        gradient(with_gradients(DROPPING), rows_of(DROPPING, 9))
+        verified_native.step_is_right.__wrapped__(2, 6, 2, 3)
     leaves = [_without_gradient(each) for each in given]
     checks = torch.library.opcheck(right, tuple(leaves))
     assert set(checks.values()) == {"SUCCESS"}

@@ -87,14 +87,7 @@ INPUTS, HIDDEN = 11, 10
 class StepCall:
     """The arguments of a step, and the tensors that their pointers point into.
 
-    Args:
-        input_arguments: As ``training_step`` has them, and all that follows.
-        hidden_arguments: After the layer's inputs.
-        loss: What it is.
-        gradients: Where they go.
-        first_BH: Takes the gradient of the first layer's outputs.
-        shifted: Whether it is to be added to them.
-        bf16: Whether matrix products may be those of bfloat16 numbers.
+    The arguments are those of ``training_step``.
     """
 
     def __init__(
@@ -113,14 +106,21 @@ class StepCall:
         first, hidden = InputCall(*input_arguments), HiddenCall((x_NBI, *hidden_arguments[:6]), *hidden_arguments[6:])
         assert hidden.x_NBI.data_ptr() == first_BH.data_ptr(), "no copy"
         hidden.point_to_gradients(x_NBI, gradients.hidden)
-        first.arguments.out = first.arguments.grad_out = first_BH.data_ptr()
-        first.arguments.shift = first_BH.data_ptr() if shifted else None
         first.arguments.bf16_parts = 1 if bf16 else 2
         first.point_to_gradients(None, gradients[:4], gradients.embeddings)
         self._value = ctypes.c_double(0)
         of_loss = _loss_arguments(loss, gradients.shift_L, self._value)
-        self._kept = (first, hidden, loss, gradients, first_BH)
+        self._kept = (first, hidden, loss, gradients)
+        self._shifted = shifted
         self.arguments = StepArguments(input=first.arguments, hidden=hidden.arguments, loss=of_loss)
+        self.point_to(first_BH)
+
+    def point_to(self, first_BH: Tensor) -> None:
+        """Use another tensor as ``first_BH``, for as many rows or more."""
+        self._first_BH, address = first_BH, first_BH.data_ptr()
+        of_input, hidden = self.arguments.input, self.arguments.hidden
+        of_input.out = of_input.grad_out = hidden.x = hidden.grad_x = address
+        of_input.shift = address if self._shifted else None
 
     def run(self) -> float:
         """Take the step; return the loss.

@@ -3,6 +3,7 @@
 Shape suffixes: P trainable parameters of the model.
 """
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -12,9 +13,9 @@ from dkan_core.model.architecture import ModelConfig
 from dkan_core.model.base import TabularModel
 from dkan_core.model.build import build_model
 from dkan_core.model.kernels import use_kernel
-from dkan_core.model.prepared_step import PreparedStep, prepare_step
 from dkan_core.model.sketch import one_step, sketched_layers
-from dkan_core.training.compute.gradient import accumulate_gradient
+from dkan_core.model.training_step import PreparedStep, prepare_step
+from dkan_core.training.compute.gradient import accumulate_gradient, parts_of
 from dkan_core.training.compute.loss import total_weight_on_host
 from dkan_core.training.compute.pinned_memory import to_tensors
 from dkan_core.training.state.aggregation import LossTotals
@@ -111,18 +112,20 @@ class Replica:
         """
         if not is_cleared:
             self.gradients_P.zero_()
-        rows = len(arrays["labels"])
+        rows, parts = len(arrays["labels"]), parts_of(arrays, config)
         with one_step(self._sketched):
-            step = self._prepared_step(arrays, config) if rows else None
+            step = self._prepared_step(parts[0], config) if rows else None
             if step is None:
                 loss, weight = accumulate_gradient(self.model, to_tensors(arrays, self.device), config)
                 return LossTotals(loss, weight, rows)
             weight = total_weight_on_host(arrays, config)
-            return LossTotals(step.add_gradient(arrays, weight), weight, rows)
+            loss = sum(step.add_gradient(part, weight) for part in parts)
+            # Rounded as autograd's is.
+            return LossTotals(float(np.float32(loss)), weight, rows)
 
     def _prepared_step(self, arrays: Arrays, config: ResolvedTrainConfig) -> PreparedStep | None:
         """Return the prepared step for the current buffers; None if no single call computes such a batch."""
-        if self.device.type != "cpu" or config.accumulate > 1:
+        if self.device.type != "cpu":
             return None
         buffers = (self.values_P.data_ptr(), self.gradients_P.data_ptr())
         of_rows = tuple(

@@ -1,6 +1,7 @@
-"""The gradient of a batch, added up over its parts; on a CPU, one native call computes a part where it can."""
+"""The gradient of a batch by autograd, added up over its parts."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -8,8 +9,10 @@ from torch import Tensor
 from dkan_core.config.resolved import ResolvedTrainConfig
 from dkan_core.model.base import TabularModel
 from dkan_core.model.kernels.native_input import gradients_in_place
-from dkan_core.model.training_step import add_step_gradient
 from dkan_core.training.compute.loss import Logits, part_loss, total_weight
+from dkan_core.utils.arrays import Array
+
+Rows = TypeVar("Rows", Tensor, Array)
 
 
 def accumulate_gradient(
@@ -27,7 +30,7 @@ def add_gradient(model: TabularModel, batch: dict[str, Tensor], config: Resolved
 
     The rows, at least one, are computed in parts, whose gradients add up. The host waits for nothing here.
     """
-    return add_in_parts(batch, config, lambda part, total: _add_part(model, part, config, total))
+    return add_in_parts(batch, config, lambda part, total: add_part_gradient(model.member_logits, part, config, total))
 
 
 def add_in_parts(
@@ -46,18 +49,12 @@ def add_in_parts(
     return torch.stack(losses).sum(), weight
 
 
-def parts_of(batch: dict[str, Tensor], config: ResolvedTrainConfig) -> list[dict[str, Tensor]]:
+def parts_of(batch: Mapping[str, Rows], config: ResolvedTrainConfig) -> list[dict[str, Rows]]:
     """Return a batch in ``config.accumulate`` parts: fewer where there are too few rows, one where there are none."""
     rows = len(batch["labels"])
     size = max(1, -(-rows // config.accumulate))
     starts = range(0, max(1, rows), size)
-    return [{name: tensor[start : start + size] for name, tensor in batch.items()} for start in starts]
-
-
-def _add_part(model: TabularModel, part: dict[str, Tensor], config: ResolvedTrainConfig, total: Tensor) -> Tensor:
-    """Add the gradient of some rows of a batch; return what they add to its mean loss."""
-    loss = add_step_gradient(model, part, config, total)
-    return add_part_gradient(model.member_logits, part, config, total) if loss is None else loss
+    return [{name: array[start : start + size] for name, array in batch.items()} for start in starts]
 
 
 def add_part_gradient(

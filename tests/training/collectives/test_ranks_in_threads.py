@@ -272,7 +272,7 @@ def test_steps_on_devices_that_lead_to_no_finite_numbers_are_refused_by_all(
 def test_ranks_that_drift_apart_on_devices_take_the_first_ones_state(prepared: Path) -> None:
     def drifting(group: ThreadGroup, replica: Replica, batches: SliceBatches, store: ParameterStore) -> RankUpdates:
         if group.rank:
-            store.state_KP[:] += 1e-3
+            store.state_KP[:] += 2e-3
         return on_device(group, replica, batches, store)
 
     stores, groups = train_in_threads(prepared, drifting, device=GPUS)

@@ -8,11 +8,10 @@ import torch
 
 from dkan_core.config import ResolvedTrainConfig
 from dkan_core.model.architecture import ModelConfig
-from dkan_core.model.prepared_step import PreparedStep, prepare_step
 from dkan_core.model.tabular import TabularFastKAN
+from dkan_core.model.training_step import PreparedStep, prepare_step
 from dkan_core.training.compute import flat_model
 from dkan_core.training.compute.flat_model import Replica, flatten
-from dkan_core.training.compute.gradient import accumulate_gradient
 from dkan_core.utils.arrays import Arrays, Float32
 from tests.model.architectures import CONFIG, PLAIN, changed
 from tests.native import needs_native
@@ -36,18 +35,26 @@ def test_bound_model_computes_the_same_and_writes_its_gradient_into_the_buffer()
 
 
 @needs_native
-@pytest.mark.parametrize("settings", [{}, {"pos_weight": 3.0, "label_weights": (2.0, 0.5)}], ids=["plain", "weighted"])
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"pos_weight": 3.0, "label_weights": (2.0, 0.5)}, {"accumulate": 3}],
+    ids=["plain", "weighted", "in parts"],
+)
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize(
     ("architecture", "dtype"),
-    [(changed(CONFIG, binary=(), dropout=0.3), torch.uint8), (changed(PLAIN, binary=()), torch.float32)],
+    [
+        (changed(CONFIG, binary=(), dropout=0.3), torch.uint8),
+        (changed(CONFIG, dropout=0.3, binary_dropout=0.3), torch.uint8),
+        (changed(PLAIN, binary=()), torch.float32),
+    ],
 )
 def test_prepared_steps_have_the_bits_of_steps_by_themselves(
     architecture: ModelConfig, dtype: torch.dtype, weighted: bool, settings: dict[str, Any]
 ) -> None:
     """Whatever the size of the batch, and wherever parameters and gradients have been bound to since."""
     config = resolved(labels=2, **settings)
-    replica, model = (Replica(model_of(architecture).train(), torch.device("cpu")) for _ in range(2))
+    replica = Replica(model_of(architecture).train(), torch.device("cpu"))
     values: list[Float32] = [flatten(model_of(architecture)).numpy() * np.float32(scale) for scale in (1.0, 0.5)]
     gradients: list[Float32] = [np.zeros_like(values[0]) for _ in range(2)]
     for turn, rows in enumerate((40, 60, 17, 60)):
@@ -55,32 +62,13 @@ def test_prepared_steps_have_the_bits_of_steps_by_themselves(
         batch["numeric"] = batch["numeric"].to(dtype)
         if dtype.is_floating_point:
             batch["numeric"][::3, 0] = torch.nan
-        for each in (replica, model):
+        arrays = {name: tensor.numpy() for name, tensor in batch.items()}
+        new = Replica(model_of(architecture).train(), torch.device("cpu"))
+        for each in (replica, new):
             each.load(values[turn % 2])
         replica.bind_gradient_array(gradients[turn // 2])
-        totals = replica.compute_gradient({name: tensor.numpy() for name, tensor in batch.items()}, config)
-        model.gradients_P.zero_()
-        loss, weight = accumulate_gradient(model.model, batch, config)
-        assert totals == (loss, weight, rows)
-        np.testing.assert_array_equal(replica.gradients_P.numpy(), model.gradients_P.numpy())
-
-
-@needs_native
-def test_other_models_and_rows_have_no_prepared_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = []
-
-    def noted(*arguments: Any, **options: Any) -> PreparedStep | None:
-        found.append(prepare_step(*arguments, **options))
-        return found[-1]
-
-    monkeypatch.setattr(flat_model, "prepare_step", noted)
-    halves = {"numeric": torch.float16}
-    cases = [(CONFIG, {}), (changed(CONFIG, binary=(), hidden=(6, 5)), {}), (changed(CONFIG, binary=()), halves)]
-    for architecture, types in [*cases, (changed(CONFIG, binary=()), {})]:
-        batch = batch_of(architecture, rows=20)
-        arrays = {name: tensor.to(types.get(name, tensor.dtype)).numpy() for name, tensor in batch.items()}
-        Replica(model_of(architecture).train(), torch.device("cpu")).compute_gradient(arrays, resolved(labels=2))
-    assert [each is None for each in found] == [True, True, True, False]
+        assert replica.compute_gradient(arrays, config) == new.compute_gradient(arrays, config)
+        np.testing.assert_array_equal(replica.gradients_P.numpy(), new.gradients_P.numpy())
 
 
 @needs_native
