@@ -18,7 +18,7 @@ account for the effect of a correlated one. ``python -m benchmarks.bands`` measu
 Shape suffixes: N rows, P points of a column, K points of all columns and the intercept.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,6 +28,7 @@ from dkan_core.data.encoding.preprocessor import normal_scores
 from dkan_core.data.labels import NOT_MEASURED
 from dkan_core.explanation.curves import ReadCurve
 from dkan_core.explanation.grid import Grid
+from dkan_core.explanation.response import grouped
 from dkan_core.model.calibration import sigmoid
 from dkan_core.utils.arrays import Array, Float64
 
@@ -78,18 +79,8 @@ def standard_errors(curves: Sequence[ReadCurve], measured: LabelSample) -> list[
     kept_N = np.flatnonzero(counted_N)
     if not 0 < np.count_nonzero(measured.labels_N[kept_N] == 1) < len(kept_N):
         return []
-    return [error_P for group in _grouped(curves) for error_P in _group_errors(group, measured, kept_N)]
-
-
-def _grouped(curves: Sequence[ReadCurve]) -> Iterator[list[ReadCurve]]:
-    group: list[ReadCurve] = []
-    for curve in curves:
-        if group and sum(len(each.mean_P) for each in [*group, curve]) > MOST_POINTS:
-            yield group
-            group = []
-        group.append(curve)
-    if group:
-        yield group
+    groups = grouped(curves, lambda curve: len(curve.mean_P), MOST_POINTS)
+    return [error_P for group in groups for error_P in _group_errors(group, measured, kept_N)]
 
 
 @dataclass(frozen=True)

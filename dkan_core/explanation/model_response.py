@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from dkan_core.explanation.columns import Rows, Settings, changed_rows, sparse_codes
-from dkan_core.explanation.response import Change, Response, cut, first_rows, row_count
+from dkan_core.explanation.response import Change, Response, cut, first_rows, grouped, row_count
 from dkan_core.model.base import INPUTS, TabularModel
 from dkan_core.model.first_layer_terms import Feature, FirstLayerTerms, Stored
 from dkan_core.model.tabular import TabularFastKAN
@@ -149,7 +149,7 @@ class ModelResponse(Response):
 
     def to_changes(self, changes: Iterable[Change]) -> Iterator[Float64]:
         """Yield what ``to_changed`` returns for each of many changes; those of few rows are scored together."""
-        for together in _grouped(changes, self._batch):
+        for together in grouped(changes, lambda change: len(change[0]), self._batch):
             if self._terms is None or len(together) == 1:
                 yield from (self.to_changed(*change) for change in together)
             else:
@@ -194,15 +194,3 @@ class ModelResponse(Response):
         if difference_MH is not None:
             first_MH.add_(difference_MH)
         return first_MH
-
-
-def _grouped(changes: Iterable[Change], rows: int) -> Iterator[list[Change]]:
-    """Yield changes in groups of at most so many rows; a change of more is a group by itself."""
-    group: list[Change] = []
-    for change in changes:
-        if group and sum(len(rows_M) for rows_M, _ in [*group, change]) > rows:
-            yield group
-            group = []
-        group.append(change)
-    if group:
-        yield group

@@ -4,6 +4,7 @@ Shape suffixes: N rows, M changed rows, L labels, P values.
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
 
 import numpy as np
 
@@ -21,6 +22,8 @@ LogOdds = Callable[[Arrays], Float64]
 
 Change = tuple[Rows, Settings]
 """The changed rows (M), and their new values in some columns."""
+
+Item = TypeVar("Item")
 
 
 class Response:
@@ -98,6 +101,22 @@ def _repeated(count: int, settings: Settings) -> tuple[Rows, Settings]:
 def cut(settings: Settings, part: slice | Rows) -> Settings:
     """Return the values of some of the changed rows."""
     return [(column, cells[part]) for column, cells in settings]
+
+
+def grouped(items: Iterable[Item], size: Callable[[Item], int], most: int) -> Iterator[list[Item]]:
+    """Yield items in groups of at most this size in all; a larger item is a group by itself.
+
+    >>> [*grouped([1, 1, 3, 1], int, 2)]
+    [[1, 1], [3], [1]]
+    """
+    group: list[Item] = []
+    for item in items:
+        if group and sum(map(size, [*group, item])) > most:
+            yield group
+            group = []
+        group.append(item)
+    if group:
+        yield group
 
 
 def row_count(arrays: Arrays) -> int:
