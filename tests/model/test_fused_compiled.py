@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-pytest.importorskip("triton", reason="needs Triton, which has no wheel for this platform")
+triton = pytest.importorskip("triton", reason="needs Triton, which has no wheel for this platform")
 knobs = pytest.importorskip("triton.knobs", reason="needs a Triton that tells where its tools are")
 
 from dkan_core.model.kernels import fused, fused_bytes, fused_hidden  # noqa: E402
@@ -86,6 +86,9 @@ PASSES = {
 def test_registers_suffice(
     centers: int, architecture: str, compute: Callable[[], None], product: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    before_3_9 = tuple(map(int, triton.__version__.split(".")[:2])) < (3, 9)
+    if before_3_9 and architecture == "sm_100" and compute == byte_layer and product == torch.float32:
+        pytest.skip("Triton before 3.9 needs 800 columns of tensor memory, of which a GPU has 512, and refuses it")
     monkeypatch.setitem(globals(), "CENTERS", centers)
     compiled = compile_instead(CAPABILITIES[architecture], SHARED_MEMORY[architecture], monkeypatch)
     with torch.autocast("cpu", product, enabled=product != torch.float32):
