@@ -11,11 +11,13 @@ from typing import Any
 
 import fsspec
 import pytest
+import torch
 
 from dkan_core import ConfigError, OutputError, TrainConfig, TrainResult, evaluate, train
 from dkan_core.errors import DataError, DkanError
 from dkan_core.model.model_folder import MODEL_FILES
 from dkan_core.model.saved_model import write_model_files
+from dkan_core.training.communication.flight_recorder import FlightRecorder
 from dkan_core.training.launcher import run_folder
 from dkan_core.training.launcher.run_folder import check_run_folder, local_run_folder, replaces_checkpoints
 from dkan_core.utils.storage.staging import output_lock
@@ -62,6 +64,11 @@ def test_run_is_known_again_also_where_it_was_killed(trained: TrainResult, tmp_p
     (run / "metrics.json").unlink()
     (run / "tensorboard").mkdir()
     (run / "tensorboard" / "events.out.tfevents.1.host").write_text("")
+    recorder = FlightRecorder(str(run / "logs"), 1)
+    recorder.keep_dump(torch.device("cpu"))
+    variables = recorder.variables()
+    Path(variables["TORCH_FR_DUMP_TEMP_FILE"] + "1").touch()
+    Path(variables["NCCL_DEBUG_FILE"].replace("%p", "123")).touch()
     for name in (".model.partial", ".model.old", "model"):
         (run / "refit" / name).mkdir(parents=True)
     (run / "refit/.history.jsonl.0123456789abcdef.partial").touch()
