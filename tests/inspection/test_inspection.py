@@ -153,17 +153,19 @@ def test_sample_holds_rows_that_were_added(tmp_path: Path, monkeypatch: pytest.M
 
 def test_copies_of_rows_of_train_are_named_unless_rows_are_equal_by_chance(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
-    x = rng.normal(size=(ROWS, 3)).round(2)
+    x = rng.normal(size=(ROWS, 4)).round(2)
     x[: ROWS // 3] = 0
     balanced = np.concatenate([np.arange(ROWS), rng.integers(ROWS // 2, ROWS, ROWS // 2)])
-    few = rng.integers(0, 12, (ROWS, 3))
+    few, one, two = (rng.integers(0, most, (ROWS, width)) for most, width in ((12, 3), (ROWS, 1), (ROWS**0.5, 2)))
     shares = []
-    for name, values in (("balanced", x[balanced]), ("different", x), ("few", few)):
-        write(pa.table({**{f"x{n}": values[:, n] for n in range(3)}, "y": np.arange(len(values)) % 2}), tmp_path / name)
+    cases = {"balanced": x[balanced], "different": x, "few": few, "one": one, "two": two}
+    for name, values in cases.items():
+        columns = {f"x{n}": column for n, column in enumerate(values.T)}
+        write(pa.table({**columns, "y": np.arange(len(values)) % 2}), tmp_path / name)
         found = inspect_data(tmp_path / name, CONFIG)
         assert ("copies of rows of train" in str(found)) == bool(found.copies)
         shares.append(found.copies)
-    assert shares == [pytest.approx(0.4, abs=0.1), 0, 0]
+    assert shares == [pytest.approx(0.5, abs=0.1), 0, 0, 0, 0]
 
 
 def test_few_rows_are_no_reason_to_suspect_columns(tmp_path: Path) -> None:
