@@ -2,6 +2,7 @@
 
 import functools
 import logging
+import os
 import shlex
 import sys
 from collections.abc import Iterator
@@ -71,10 +72,10 @@ def result_printer(json_file: str | None, *, out: str | None = None, overwrite: 
 
 
 def suggest(*words: str) -> None:
-    """Show the next command to a person at a terminal, unless only warnings are to be shown."""
+    """Show the next command to a person at a terminal, once if torchrun started this process and others."""
     from dkan_core.utils.progress import on_terminal
 
-    if on_terminal():
+    if on_terminal() and os.environ.get("RANK", "0") == "0":
         logger.info("next: %s", shlex.join(words))
 
 

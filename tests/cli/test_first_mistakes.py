@@ -367,8 +367,9 @@ def test_quiet_says_nothing_of_what_goes_well(here: Path, option: str, lines: in
 
 
 def test_next_command_is_shown_only_to_a_person(monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
-    for terminal in (False, True):
+    for terminal, rank in ((False, "0"), (True, "0"), (True, "1")):
         monkeypatch.setattr("dkan_core.utils.progress.on_terminal", lambda terminal=terminal: terminal)
+        monkeypatch.setenv("RANK", rank)
         with caplog.at_level("INFO", "dkan_core"):
             suggest("dkan", "train", "my rows", "--out", "run")
     assert caplog.messages == ["next: dkan train 'my rows' --out run"]
