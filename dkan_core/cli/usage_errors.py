@@ -24,8 +24,9 @@ class Commands(PlainFlags, TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return the command with a name, if there is one."""
-        if cmd_name in MEANT_COMMANDS:
-            ctx.fail(f"No such command {cmd_name!r}. Did you mean {MEANT_COMMANDS[cmd_name]!r}?")
+        meant = MEANT_COMMANDS.get(cmd_name)
+        if meant in self.commands and not ctx.resilient_parsing:  # which completion does; errors would end it
+            ctx.fail(f"No such command {cmd_name!r}. Did you mean {meant!r}?")
         return super().get_command(ctx, cmd_name)
 
 

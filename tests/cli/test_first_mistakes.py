@@ -211,6 +211,7 @@ def test_value_of_another_type_is_shown(
         ("train prepared --out run --gpus 2", "No such option: --gpus (Possible options: --device, --workers)"),
         ("predict model rows --out scores.parquet --gpus 2", "No such option: --gpus"),
         ("fit prepared --out run", "No such command 'fit'. Did you mean 'train'?"),
+        ("bench fit", "No such command 'fit'. ╰"),
         (
             "train prepared --resume --out run",
             "Missing option '--out'. --resume needs a value such as auto, and took this option as one.",

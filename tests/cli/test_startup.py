@@ -50,7 +50,9 @@ def test_help_imports_nothing_to_compute_with(tmp_path: Path, words: str, printe
     assert not modules & absent
 
 
-@pytest.mark.parametrize(("line", "completed"), [("dkan tr", "train"), ("dkan train --ep", "--epochs")])
+@pytest.mark.parametrize(
+    ("line", "completed"), [("dkan tr", "train"), ("dkan train --ep", "--epochs"), ("dkan fit --v", "--version")]
+)
 def test_completion_imports_nothing_to_compute_with(tmp_path: Path, line: str, completed: str) -> None:
     # What bash asks with once `dkan --install-completion` was run.
     asked = {"_DKAN_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(line.count(" "))}
