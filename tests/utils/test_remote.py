@@ -160,10 +160,13 @@ def test_file_that_cannot_be_written_is_named_before_the_work_for_it(
     def refuse(*args: Any, **options: Any) -> None:
         raise PermissionError("Access Denied")
 
+    def fail_to_remove(*args: Any, **options: Any) -> None:
+        raise RuntimeError("Failed to remove")  # as adlfs does
+
     uri = "memory://bucket/out/scores.parquet"
     check_file_writable(uri)
     assert not content(memory)
-    monkeypatch.setattr(type(memory), "rm_file", refuse)
+    monkeypatch.setattr(type(memory), "rm_file", fail_to_remove)
     check_file_writable(uri)
     monkeypatch.setattr(type(memory), "pipe_file", refuse)
     with pytest.raises(OutputError, match=rf"{uri}: cannot be written \(Access Denied; check the"):

@@ -100,7 +100,7 @@ def check_file_writable(uri: str | Path) -> None:
     mark, limit = f"{path}{PARTIAL}", time_limit(fs)
     with writable(uri):
         fs.pipe_file(mark, b"", **limit)
-    with suppress(OSError):  # credentials that may write but not remove are enough for a new file
+    with suppress(Exception):  # credentials that may write but not remove are enough for a new file
         fs.rm_file(mark, **limit)
 
 
