@@ -90,13 +90,14 @@ def joined(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBa
     >>> [batch.num_rows for batch in joined(batches, 5)]
     [5, 4, 9, 1]
     """
-    held, rows = list[pa.RecordBatch](), min(rows, JOINED_ROWS)
+    held, count, rows = list[pa.RecordBatch](), 0, min(rows, JOINED_ROWS)
     for batch in batches:
-        if held and sum(each.num_rows for each in held) + batch.num_rows > rows:
+        if held and count + batch.num_rows > rows:
             yield pa.concat_batches(held)
-            held.clear()
+            held, count = [], 0
         if batch.num_rows < rows:
             held.append(batch)
+            count += batch.num_rows
         else:
             yield batch
     if held:
