@@ -112,7 +112,7 @@ def python_names() -> str:
     tables = []
     for kind, names in _public_names().items():
         rows = [(f"`{name}`", _summary(getattr(dkan_core, name))) for name in names]
-        tables.append(f"## {kind}\n\n" + _table(("Name", "What it is"), rows))
+        tables.append(f"## {kind}\n\n" + _table(("Name", "Description"), rows))
     return "\n\n".join(tables)
 
 
@@ -180,7 +180,7 @@ def _key_rows(schema: type[BaseModel], prefix: str) -> Iterator[tuple[str, str, 
     for name, field in schema.model_fields.items():
         key = f"{prefix}{field.alias or name}"
         text = f"{field.description or docs.get(name, '')}{'' if field.is_required() else ' May be absent.'}"
-        yield f"`{key}`", type_text(field.annotation), text.strip()
+        yield f"`{key}`", type_text(field.annotation), text.replace("None", "null").strip()
         for inner, mark in _inner_schemas(field.annotation):
             yield from _key_rows(inner, f"{key}{mark}.")
 
@@ -246,8 +246,8 @@ def attribute_docs(kind: type) -> dict[str, str]:
 def type_text(annotation: Any) -> str:
     """Return an annotation as a reader of a table expects it.
 
-    >>> type_text(tuple[int, ...] | None), type_text(Literal["a", "b"])
-    ('list of int', '`a`, `b`')
+    >>> type_text(tuple[int, ...] | None), type_text(Literal["a", "b"]), type_text(tuple[str, float])
+    ('list of int', '`a`, `b`', 'list of str and float')
     """
     origin, arguments = get_origin(annotation), [part for part in get_args(annotation) if part is not Ellipsis]
     if origin is Literal:
@@ -255,7 +255,7 @@ def type_text(annotation: Any) -> str:
     if origin in (Union, UnionType):
         return " or ".join(dict.fromkeys(type_text(part) for part in arguments if part is not type(None)))
     if origin in (list, tuple):
-        return " or ".join(dict.fromkeys(f"list of {type_text(part)}" for part in arguments))
+        return f"list of {' and '.join(dict.fromkeys(map(type_text, arguments)))}"
     if origin is dict:
         return f"table of {type_text(arguments[1])}"
     if origin is not None:  # Annotated

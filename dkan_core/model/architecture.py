@@ -94,7 +94,7 @@ class ModelConfig(Schema):
     """Coded features for which only a missing value has weights of its own."""
 
     sparse: tuple[SparseGroup, ...] = ()
-    """Columns of lists of ids and of bit vectors: each code has weights of its own at the first layer."""
+    """Columns of lists of IDs and of bit vectors: each code has weights of its own at the first layer."""
 
     embedding_dim: int
     members: int

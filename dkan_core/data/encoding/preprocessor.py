@@ -172,7 +172,7 @@ class Preprocessor(Schema):
     """Storage type of the normal scores."""
 
     sparse: list[SparseFeature] = Field(default_factory=list)
-    """Columns of lists of ids and of bit vectors."""
+    """Columns of lists of IDs and of bit vectors."""
 
     row_codes: NonNegativeInt = 0
     """Codes of such columns that no row of the prepared data exceeds. Like ``counts`` it encodes nothing."""

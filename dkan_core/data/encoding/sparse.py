@@ -45,16 +45,16 @@ class SparseFeature(Feature):
     """Column."""
 
     ids: Annotated[list[Annotated[int, Field(ge=-(2**63), lt=2**63)]], AfterValidator(_rising_ids)]
-    """Ids with a code of their own, rising; of a vector the numbers of its bits."""
+    """IDs with a code of their own, rising; of a vector the numbers of its bits."""
 
     buckets: Annotated[int, Field(ge=0)] = 0
-    """Codes behind those of the ids: by hash, each stands for some of all other ids; 0: those are left out."""
+    """Codes behind those of the IDs: by hash, each stands for some of all other IDs; 0: those are left out."""
 
     vector_bytes: Annotated[int, Field(ge=0)] = 0
     """Bytes of a vector of bits, in the order of ``numpy.packbits``; 0: the column holds lists."""
 
     counts: list[Annotated[int, Field(ge=0)]]
-    """How many rows of the sample that the ids were found in have each code."""
+    """How many rows of the sample that the IDs were found in have each code."""
 
     sample_rows: Annotated[int, Field(ge=1)]
     """Rows of that sample."""
