@@ -82,7 +82,7 @@ class Case:
     """Networks side by side, inputs, outputs and centers."""
 
     rows: int
-    """Rounded up to a power of two: the last batch of an epoch is of the same kind; none say nothing of others."""
+    """Rounded up to a power of two, as the last batch of an epoch is of the same kind; 0 is a kind of its own."""
 
     product: str
     """Type of the operands of matrix products."""
