@@ -24,6 +24,7 @@ from dkan_core.training.setup.architecture import settled
 from dkan_core.training.setup.initial_model import InitialModel
 from dkan_core.training.state.checkpoint_file import Checkpoint
 from dkan_core.training.state.checkpoint_store import OWN_CHECKPOINTS, clear_checkpoints
+from dkan_core.training.state.endings import ENDINGS
 from dkan_core.training.state.refit_choices import RefitChoices
 from dkan_core.utils.file_names import MODEL_FOLDER
 from dkan_core.utils.messages import counted
@@ -42,13 +43,15 @@ def refit(start: RunStart, first: Outcome, fork_server: Callable[[], ForkServer]
         fork_server: Returns the run's fork server.
 
     Returns:
-        The outcome of the first training. If the second one was interrupted, the outcome says so, and the first model
-        stays.
+        The outcome of the first training. If the second one was interrupted, or the first one after its last step, the
+        outcome says so, and the first model stays.
 
     Raises:
         ConfigError: An earlier version wrote the first training's model, or the model that training started from is
             gone.
     """
+    if first.interrupted:
+        return _interrupted(first)
     model = SavedModel(start.folder / MODEL_FOLDER)
     second = _second_start(
         start, RefitChoices.of(model.metrics, first.history, model.config.ignored_features), model.config
@@ -67,12 +70,16 @@ def refit(start: RunStart, first: Outcome, fork_server: Callable[[], ForkServer]
         with open_run(second, architecture_of_run(second)) as execution:
             done = execution.execute(fork_server(), end, Trackers([]))
         if done.ledger.ending == "interrupt":
-            logger.warning("refit interrupted; the saved model was trained on the train split only")
-            return replace(first, ledger=replace(first.ledger, ended=done.ledger.ended))
+            return _interrupted(first)
     write_model_files(start.folder / MODEL_FOLDER, read_files(folder / MODEL_FOLDER, MODEL_FILES))
     remove(folder)
     logger.info("refit: the saved model was trained on train and valid; its metrics are those of the first training")
     return first
+
+
+def _interrupted(first: Outcome) -> Outcome:
+    logger.warning("refit interrupted; the saved model was trained on the train split only")
+    return replace(first, ledger=replace(first.ledger, ended=ENDINGS.index("interrupt")))
 
 
 def _second_start(first: RunStart, choices: RefitChoices, architecture: ModelConfig) -> RunStart:

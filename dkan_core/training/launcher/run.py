@@ -102,6 +102,9 @@ class Outcome:
     replaced: dict[str, int]
     """Processes that took the place of dead ones, by role."""
 
+    interrupted: bool = False
+    """Whether Ctrl-C was pressed, be it after the last step, when it no longer decides why the run ends."""
+
 
 @contextmanager
 def open_run(start: RunStart, architecture: ModelConfig) -> Iterator["Run"]:
@@ -244,7 +247,8 @@ class Run:
             # A run that was stopped early has work units left; what it did is checked when it is resumed.
             if ledger.step == schedule.steps:
                 check_all_done(ledger, config, self.template.train_rows)
-            return Outcome(reporter.history, with_ending(ledger, config, reporter.history), supervisor.replaced)
+            ledger = with_ending(ledger, config, reporter.history)
+            return Outcome(reporter.history, ledger, supervisor.replaced, supervisor.interrupted)
 
 
 def check_all_done(ledger: Ledger, config: ResolvedTrainConfig, rows: int) -> None:

@@ -100,6 +100,11 @@ class Supervisor:
                 self.checkpoint_writer.wait()
             self.checkpoint_writer.write_now()
 
+    @property
+    def interrupted(self) -> bool:
+        """Whether Ctrl-C was pressed, be it after the last step."""
+        return self._interrupts > 0
+
     def _children(self, role: str = "") -> list[Child]:
         """Return the newest process of every name, of one role or of all."""
         return [

@@ -38,8 +38,12 @@ from dkan_core.model.additive import AdditiveFastKAN
 from dkan_core.model.blended import BlendedFastKAN
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.training.communication.rendezvous import TorchRun
+from dkan_core.training.launcher.refit import refit
+from dkan_core.training.launcher.run import Outcome
 from dkan_core.training.roles.in_process import train_single
 from dkan_core.training.setup.defaults import resolve_for
+from dkan_core.training.state.endings import ENDINGS
+from dkan_core.training.state.ledger import Ledger
 from dkan_core.training.state.refit_choices import CALIBRATION, RefitChoices
 from tests.additive_data import prepare_rows
 from tests.training.faults import slow_steps
@@ -245,6 +249,12 @@ def test_interrupted_second_training_leaves_the_first_model(
     assert re.search(r"^error: interrupted; .*; continue with --resume auto --refit$", output, re.MULTILINE), output
     assert "refit_rows" not in SavedModel(background.run / "model").metrics
     assert json.loads((background.run / "metrics.json").read_text())["training"]["ended"] == "interrupt"
+
+
+def test_ctrl_c_after_the_last_step_of_the_first_training_prevents_the_second() -> None:
+    first = Outcome([], Ledger(ended=ENDINGS.index("epochs")), {}, interrupted=True)
+    not_read: Any = None
+    assert refit(not_read, first, not_read).ledger.ending == "interrupt"
 
 
 def test_no_second_training_once_the_time_is_up(rows: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
