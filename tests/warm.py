@@ -11,6 +11,7 @@ way to a process with nothing but the imports in it.
 
 import atexit
 import ctypes
+import fcntl
 import gc
 import importlib
 import json
@@ -26,8 +27,9 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cache, partial
+from multiprocessing import util
 from pathlib import Path
 from typing import IO
 
@@ -46,6 +48,8 @@ IMPORTED_LATER = (
 
 EXECUTABLE = "DKAN_WARM_PYTHON"
 """Variable with the ``sys.executable`` of a process, where it is another one: see ``tests.warm_python``."""
+
+SPAWN = util.spawnv_passfds
 
 MAX_REQUEST = 1 << 17
 MAX_HANDLES = 8
@@ -71,6 +75,15 @@ class Task:
     cwd: str
     launcher: int = 0
     """Process that a fork server works for; 0 for a command."""
+
+    imported: list[str] = field(default_factory=list)
+    """Modules that a process imports before others are forked from it; none for what is no such process."""
+
+    numbers: list[int] = field(default_factory=list)
+    """What its handles after stdout and stderr are to be, of a process of ``multiprocessing``."""
+
+    blocked: list[int] = field(default_factory=list)
+    """Signals that do not reach it."""
 
 
 class Forked:
@@ -126,6 +139,19 @@ class WarmServer:
         env = fork_server_start.fork_server_environment()
         return Forked(self.fork(Task(argv=[], env=env, cwd=str(Path.cwd()), launcher=os.getpid()), [1, 2, handle]))
 
+    def spawn(self, path: bytes, words: Sequence[str], numbers: Sequence[int]) -> int:
+        """Take the place of ``multiprocessing.util.spawnv_passfds``: the fork server of ``dkan serve`` begins here."""
+        if "forkserver" not in words[-1]:  # it imports next to nothing
+            return SPAWN(path, words, numbers)
+        task = Task(
+            argv=[*words[words.index("-c") :]],
+            env=dict(os.environ),
+            cwd=str(Path.cwd()),
+            numbers=[*numbers],
+            blocked=[*signal.pthread_sigmask(signal.SIG_BLOCK, [])],
+        )
+        return self.fork(task, [1, 2, *numbers])
+
     def popen(self, words: Sequence[object], env: dict[str, str], cwd: Path | None = None) -> Forked:
         """Start the ``dkan`` command, or Python with ``-c``, ``-m`` or a script; its stderr is a pipe."""
         ours, theirs = os.pipe()
@@ -162,18 +188,15 @@ def server(*imported: str) -> WarmServer:
     """Return the process that others are forked from; the first call starts it, and it ends with this process.
 
     Args:
-        imported: Modules that it imports in addition to those of commands and runs; there is a process for each choice.
+        imported: Modules that it imports in addition to those of commands and runs; there is a process for each choice,
+            forked from the one without any.
     """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    # The allocator and OpenMP read their settings when a program begins, so a fork server's are set here already.
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.warm", str(theirs.fileno()), *imported],
-        cwd=ROOT,
-        stdin=subprocess.DEVNULL,
-        pass_fds=(theirs.fileno(),),
-        # Its streams are those that a program has by itself.
-        env={**fork_server_start.fork_server_environment(), "PYTHONUNBUFFERED": ""},
-    )
+    if imported:
+        task = Task(argv=[], env=fork_server_start.fork_server_environment(), cwd=str(ROOT), imported=[*imported])
+        process: Forked | subprocess.Popen[bytes] = Forked(server().fork(task, [1, 2, theirs.fileno()]))
+    else:
+        process = _start(theirs)
     theirs.close()
 
     def end() -> None:
@@ -182,6 +205,18 @@ def server(*imported: str) -> WarmServer:
 
     atexit.register(end)
     return WarmServer(ours)
+
+
+def _start(theirs: socket.socket) -> subprocess.Popen[bytes]:
+    # The allocator and OpenMP read their settings when a program begins, so a fork server's are set here already.
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.warm", str(theirs.fileno())],
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        pass_fds=(theirs.fileno(),),
+        # Its streams are those that a program has by itself.
+        env={**fork_server_start.fork_server_environment(), "PYTHONUNBUFFERED": ""},
+    )
 
 
 def launch_fork_server(handle: int) -> Forked:
@@ -223,6 +258,9 @@ def _become(task: Task, handles: Sequence[int]) -> None:
     os.dup2(handles[1], 2)
     for handle in handles[:2]:
         os.close(handle)
+    if task.numbers:
+        _renumber(handles[2:], task.numbers)
+    signal.pthread_sigmask(signal.SIG_BLOCK, task.blocked)
     before = set(os.environ.get("PYTHONPATH", "").split(os.pathsep))
     os.environ.clear()
     os.environ.update(task.env)
@@ -234,6 +272,16 @@ def _become(task: Task, handles: Sequence[int]) -> None:
         sys.path[:0] = added
         sys.modules.pop("sitecustomize", None)
         site.execsitecustomize()
+
+
+def _renumber(handles: Sequence[int], numbers: Sequence[int]) -> None:
+    # First to numbers that none of them is to have.
+    moved = [fcntl.fcntl(handle, fcntl.F_DUPFD, max(*handles, *numbers) + 1) for handle in handles]
+    for handle in handles:
+        os.close(handle)
+    for handle, number in zip(moved, numbers, strict=True):
+        os.dup2(handle, number)
+        os.close(handle)
 
 
 def _own_server() -> WarmServer:
@@ -248,7 +296,12 @@ def _own_server() -> WarmServer:
 
 
 def run(task: Task, handles: list[int]) -> None:
-    if task.launcher:
+    if task.imported:
+        _become(task, handles)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        _import(task.imported)
+        run(*_serve(socket.socket(fileno=handles[2])))
+    elif task.launcher:
         _become(task, handles)
         os.setsid()
         sys.argv = ["fork_server", str(handles[2]), str(task.launcher)]
@@ -260,6 +313,7 @@ def run(task: Task, handles: list[int]) -> None:
         server = _own_server()
         _become(task, handles)
         fork_server_client.launch_fork_server = server.launch_fork_server  # type: ignore[assignment, attr-defined]
+        util.spawnv_passfds = server.spawn  # type: ignore[assignment]
         # Imported is all that it was.
         fork_server_start.has_torch = lambda: False
         run_process(partial(_run_program, task.argv))
@@ -301,18 +355,10 @@ def _use_huge_pages() -> None:
             madvise(ctypes.c_void_p(first * HUGE_PAGE), ctypes.c_size_t(size), MADV_COLLAPSE)
 
 
-def main() -> None:
-    _, handle, *imported = sys.argv
-    # Some libraries read the options of the process when they are imported.
-    del sys.argv[1:]
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+def _import(modules: Sequence[str]) -> None:
+    """Import what processes that are forked from this one begin with."""
     gc.disable()
-    for module in (
-        *IMPORTED,
-        *IMPORTED_LATER,
-        *(f"dkan_core.training.{fork_server.MODULES[role]}" for role in fork_server.IMPORTED_AHEAD),
-        *imported,
-    ):
+    for module in modules:
         importlib.import_module(module)
     _compile_templates()
     gc.freeze()
@@ -320,6 +366,15 @@ def main() -> None:
     _use_huge_pages()
     threads = [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
     assert len(set(threads) - SAFE_THREADS) == 1, f"a process with threads cannot be forked safely: {threads}"
+
+
+def main() -> None:
+    _, handle = sys.argv
+    # Some libraries read the options of the process when they are imported.
+    del sys.argv[1:]
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    ahead = [f"dkan_core.training.{fork_server.MODULES[role]}" for role in fork_server.IMPORTED_AHEAD]
+    _import([*IMPORTED, *IMPORTED_LATER, *ahead])
     run(*_serve(socket.socket(fileno=int(handle))))
 
 

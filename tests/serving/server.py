@@ -101,7 +101,8 @@ def serving(model: str | Path, log: Path, *options: str, cold: bool = False) -> 
             command = [sys.executable, "-m", "dkan_core", *words]
             process = subprocess.Popen(command, stdout=out, stderr=out, text=True, env=env)
         else:
-            process = warm.server(*IMPORTED).start(words, env, out)
+            before = ("tests.serving.shared_counts",) if "--workers" in options else ()
+            process = warm.server(*before, *IMPORTED).start(words, env, out)
     try:
         yield Server(process, log)
     finally:
