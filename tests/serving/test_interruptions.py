@@ -207,9 +207,11 @@ def test_signal_to_all_processes_ends_them_in_order(trained: TrainResult, table:
         with send(server, body[:100], len(body)) as client:
             # Another request of the same process or the other one: the first has been read by then.
             assert server.ask(PREDICT, body).status == 200
-            for pid in (_fork_server(server), *_serving_processes(server), server.process.pid):
+            fork_server = _fork_server(server)
+            for pid in (fork_server, *_serving_processes(server), server.process.pid):
                 os.kill(pid, signal.SIGTERM)
             server.wait_for_line(r"Shutting down[\s\S]*Shutting down")
+            assert child_pids(fork_server), "it stays while the others finish their requests"
             client.sendall(body[100:])
             assert client.recv(65536).startswith(b"HTTP/1.1 200 OK")
         assert server.process.wait() == 0
