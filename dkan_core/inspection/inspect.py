@@ -114,7 +114,7 @@ class Inspection:
 
     def _page(self) -> str:
         rows = sum(self.rows.values())
-        copies = [("Copies", f"{self.copies:.0%}", "of the rows of valid")] if self.copies else []
+        copies = [("Copies", f"{self.copies:.0%}", "of the different rows of valid")] if self.copies else []
         return render_html(
             "inspection",
             title="Inspection",
