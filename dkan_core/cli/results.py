@@ -57,9 +57,10 @@ def result_printer(json_file: str | None, *, out: str | None = None, overwrite: 
             raise OutputError(f"--json {json_file} lies in {out}, where the command writes; name a file elsewhere")
         beginning = f'{{\n  "{VERSION}": "'.encode()
         check = functools.partial(check_file_free, json_file, overwrite=overwrite, beginning=beginning)
-        check_file_writable(json_file)
         staged = staged_file(json_file, check=check)
     with staged as aside:
+        if json_file is not None and aside is not None:
+            check_file_writable(json_file)
 
         def show(facts: dict[str, Any], text: object = None) -> None:
             shown = as_json(facts).rstrip("\n") if json_file == STDOUT else text

@@ -260,6 +260,8 @@ def test_bucket_that_cannot_be_written_is_named_before_rows_are_scored(
         predict(trained.model, source, "memory://denied/scores.parquet")
     with pytest.raises(OutputError, match=denied), result_printer("memory://denied/scored.json", overwrite=False):
         pytest.fail("the command has begun")
+    with pytest.raises(OutputError, match="memory://: is a folder"), result_printer("memory://", overwrite=False):
+        pytest.fail("the command has begun")
 
 
 def test_scores_that_would_be_sources_of_the_next_call_are_refused(
