@@ -50,7 +50,7 @@ def test_links_out_of_the_site_lead_into_the_repository() -> None:
     assert relinked(text, "docs/guides/data.md", page="guides/data.md", repository=None).startswith("a [b](")
 
 
-def test_every_page_is_in_the_navigation() -> None:
+def test_every_page_is_in_the_navigation_and_in_the_list_of_pages() -> None:
     class Loader(yaml.SafeLoader):
         """Takes names of Python objects as text."""
 
@@ -58,3 +58,5 @@ def test_every_page_is_in_the_navigation() -> None:
     settings = yaml.load((ROOT / "mkdocs.yml").read_text(), Loader)
     shown, others = (re.findall(r"[\w/-]+\.md", str(settings[key])) for key in ("nav", "not_in_nav"))
     assert sorted([*shown, *others]) == PAGES
+    listed = re.findall(r"\]\(([\w/-]+\.md)", (ROOT / "docs/index.md").read_text())
+    assert {page for page in shown if not page.startswith("benchmarks/")} <= {"index.md", *listed}
