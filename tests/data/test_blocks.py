@@ -6,7 +6,7 @@ import fsspec
 import pyarrow as pa
 import pytest
 
-from dkan_core.data.source import blocks
+from dkan_core.data.source import blocks, reading, row_groups
 from dkan_core.data.source.blocks import read_blocks, side_by_side
 from dkan_core.data.source.reading import open_file, read_batches
 from tests.data.tables import make_rows, write
@@ -33,6 +33,32 @@ def test_blocks_hold_what_whole_rows_do(
         parts = list(each.blocks())
         assert len(parts) == (3 if place == "local" else 1)
         assert side_by_side([each.rows, *parts]).equals(expected)
+
+
+@pytest.mark.parametrize("place", ["local", "remote"])
+def test_large_row_groups_are_read_whole_where_that_takes_less_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    monkeypatch.setattr(row_groups, "WHOLE_GROUP_BYTES", 1)
+    monkeypatch.setattr(row_groups, "ROW_BYTES", 0)
+    monkeypatch.setattr(reading, "BATCH_BYTES", 1)
+    table = make_rows(6000).select(["y", "x", "age", "city"])
+    [path] = write(table, tmp_path / "raw", row_group_size=2500)
+    source = str(path)
+    if place == "remote":
+        source = "memory://large/rows.parquet"
+        fsspec.filesystem("memory").pipe_file("/large/rows.parquet", path.read_bytes())
+
+    def counts(others: list[str], row_bytes: int | None) -> list[int]:
+        found = [*read_blocks(open_file(source), ["y"], others, row_bytes)]
+        read = [side_by_side([each.rows, *each.blocks()]) for each in found]
+        assert pa.Table.from_batches(read).equals(table.select(["y", *others]).combine_chunks())
+        return [each.count for each in found]
+
+    assert counts(["x", "age"], 0) == [2500, 2500, 1000]
+    assert max(counts(["x", "age"], None)) == max(counts(["x", "age"], 1 << 20)) == 1024
+    # How long strings are is not known.
+    assert max(counts(["x", "city"], 0)) == 1024
 
 
 def test_rows_without_columns_at_once_keep_their_number(tmp_path: Path) -> None:

@@ -48,13 +48,16 @@ def test_row_groups_read_whole_or_in_pieces_give_the_same_bytes(tmp_path: Path, 
     # Of numbers alone: how long strings are is not known before they are read.
     [source] = write(make_rows(5000).drop_columns("city"), tmp_path / "raw", row_group_size=2500)
     found, names = [], ["x", "age", "y", "row"]
-    for most, sizes in ((1 << 20, [2500, 2500]), (2000, [1024, 1024, 1024, 1024, 904])):
+    in_pieces = [1024, 1024, 1024, 1024, 904]
+    # Some columns at a time, although the row groups are large, and in pieces, although whole they take less memory.
+    for most, row_bytes, sizes in ((1 << 20, 64, [2500, 2500]), (2000, 64, in_pieces), (2000, 1 << 20, in_pieces)):
         monkeypatch.setattr(row_groups, "WHOLE_GROUP_BYTES", most)
+        monkeypatch.setattr(row_groups, "ROW_BYTES", row_bytes)
         monkeypatch.setattr(reading, "BATCH_BYTES", most)
         assert [batch.num_rows for batch in reading.read_batches(reading.open_file(str(source)), names)] == sizes
-        prepare(source, tmp_path / f"out-{most}", CONFIG)
-        found.append(contents(tmp_path / f"out-{most}"))
-    assert found[0] == found[1]
+        prepare(source, tmp_path / f"out-{len(found)}", CONFIG)
+        found.append(contents(tmp_path / f"out-{len(found)}"))
+    assert found[0] == found[1] == found[2]
 
 
 def test_tiny_row_groups_are_read_together(tmp_path: Path) -> None:

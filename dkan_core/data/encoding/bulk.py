@@ -43,7 +43,8 @@ class BulkEncoder:
 
     def __init__(self, preprocessor: Preprocessor) -> None:
         self.preprocessor = preprocessor
-        self._is_native = preprocessor.numeric_dtype == "uint8" and native_library() is not None
+        self.is_native = preprocessor.numeric_dtype == "uint8" and native_library() is not None
+        """Whether the codes of columns are computed block by block; else all columns are held as they were read."""
         # Stored in the preprocessor, so that all threads and parts that encode with it find the edges once.
         self._edges: dict[tuple[str, np.dtype[Any]], tuple[NumericFeature, CodeEdges | None]] = preprocessor.kept
         self._codes: UInt8 = np.empty(0, np.uint8)
@@ -67,7 +68,7 @@ class BulkEncoder:
         Raises:
             DataError: A column is missing or of another kind than in training.
         """
-        if not self._is_native:
+        if not self.is_native:
             for name, array in self.preprocessor.transform(side_by_side(blocks), where).items():
                 _put(array, indices, records[name])
             return

@@ -207,7 +207,7 @@ def collect_statistics(
     counts = Counts(rows=[0] * len(SPLITS), labels=_no_labels(roles), others=others)
     if roles.weight is not None:
         counts.excluded = _no_labels(roles)
-    for batch in read_split_batches(fragments, roles, config, on_rows, bounds):
+    for batch in read_split_batches(fragments, roles, config, on_rows, bounds, row_bytes=0):
         for index in range(len(SPLITS)):
             mask = pa.array(batch.split == index)
             counts.rows[index] += pc.sum(mask).as_py() or 0

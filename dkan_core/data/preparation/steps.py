@@ -165,7 +165,9 @@ def spill_rows(
     unseen = Counter[str]()
     total_shards = sum(writer.count for writer in writers.values())
     room = np.empty(0, record)
-    for batch in read_split_batches(fragments, task.roles, task.config, on_rows, task.bounds):
+    # The codes by column, and the records.
+    row_bytes = 2 * record.itemsize if encoder.is_native else None
+    for batch in read_split_batches(fragments, task.roles, task.config, on_rows, task.bounds, row_bytes):
         keys = splitmix64(batch.row_ids, seed=shuffle_seed)
         # Of a type so narrow that numpy sorts it by digits.
         bucket: npt.NDArray[Any] = np.zeros(len(keys), np.uint16 if total_shards < 1 << 16 else np.int64)

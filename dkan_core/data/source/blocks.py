@@ -12,12 +12,14 @@ import pyarrow as pa
 
 from dkan_core.data.source.folders import add_folder_columns
 from dkan_core.data.source.reading import OpenFile, next_batch, plain_schema, read_batches
-from dkan_core.data.source.row_groups import small_runs, whole_groups
+from dkan_core.data.source.row_groups import less_by_columns, small_runs, whole_groups
 from dkan_core.utils.resources import available_cores
 from dkan_core.utils.storage.paths import is_remote
 
 # Bytes of decoded numbers per core. Smaller blocks are no faster; larger ones leave the cache.
 BLOCK_BYTES = 4 << 20
+# From a bucket, each block is a request or more.
+REMOTE_BLOCK_BYTES = 32 << 20
 
 
 @dataclass(frozen=True)
@@ -34,36 +36,53 @@ class RowBlocks:
     """Yields the other columns, some at a time."""
 
 
-def read_blocks(file: OpenFile, columns: Sequence[str], others: Sequence[str]) -> Iterator[RowBlocks]:
-    """Yield a file's rows in order, at most some 160 MB at a time.
+def read_blocks(
+    file: OpenFile, columns: Sequence[str], others: Sequence[str], row_bytes: int | None = None
+) -> Iterator[RowBlocks]:
+    """Yield a file's rows in order, at most some 160 MB at a time, or whole row groups where these take less memory.
 
     Args:
         file: The file.
         columns: What to read at once.
         others: What to read when it is asked for.
+        row_bytes: What the caller holds of a row of the other columns when all were read. Default: these columns.
 
     Raises:
         DataError: The file is truncated or a page is damaged.
     """
-    every, metadata = [*dict.fromkeys([*columns, *others])], file.metadata
-    # Each read from a bucket is a request, so fewer and longer reads are faster.
-    runs = None if is_remote(file.path) else small_runs(metadata, file.groups, plain_schema(file.types, every))
+    runs = _runs(file, columns, others, row_bytes)
     if runs is None:
-        for batch in read_batches(file, every):
+        for batch in read_batches(file, [*dict.fromkeys([*columns, *others])]):
             yield RowBlocks(batch.num_rows, batch.select(columns), partial(iter, [batch.select(others)]))
         return
     for run in runs:
-        count = sum(metadata.row_group(group).num_rows for group in run)
+        count = sum(file.metadata.row_group(group).num_rows for group in run)
         read = partial(_read_groups, file, run, count)
         if count:
             yield RowBlocks(count, read(columns), partial(map, read, _in_blocks(file, others, count)))
+
+
+def _runs(
+    file: OpenFile, columns: Sequence[str], others: Sequence[str], row_bytes: int | None
+) -> list[list[int]] | None:
+    """Return row groups to be read some columns at a time; None where they are better read some rows at a time."""
+    metadata, groups, remote = file.metadata, file.groups, is_remote(file.path)
+    runs = small_runs(metadata, groups, plain_schema(file.types, [*dict.fromkeys([*columns, *others])]))
+    if runs is not None:
+        # Each read from a bucket is a request, so fewer and longer reads are faster.
+        return None if remote else runs
+    schemas = plain_schema(file.types, columns), plain_schema(file.types, others)
+    if row_bytes is None or not less_by_columns(metadata, groups, *schemas, row_bytes=row_bytes, remote=remote):
+        return None
+    return [[group] for group in groups]
 
 
 def _in_blocks(file: OpenFile, names: Sequence[str], rows: int) -> list[Sequence[str]]:
     """Cut columns into blocks of about equal bytes."""
     kinds = [kind for kind in plain_schema(file.types, names).types if not pa.types.is_null(kind)]
     widest = max((kind.bit_width for kind in kinds), default=8)
-    size = max(1, BLOCK_BYTES * available_cores() * 8 // (rows * widest))
+    most = max(BLOCK_BYTES * available_cores(), REMOTE_BLOCK_BYTES if is_remote(file.path) else 0)
+    size = max(1, most * 8 // (rows * widest))
     return [names[start : start + size] for start in range(0, len(names), size)]
 
 

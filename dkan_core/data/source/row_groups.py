@@ -1,12 +1,13 @@
 """Which row groups of a file are read at once: whole ones, several that are tiny, or only some rows of a large one."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import lru_cache
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dkan_core.data.source.column_types import is_bytes, is_text, is_uuid
+from dkan_core.data.source.parquet_files import READ_BYTES
 
 # Bytes of decoded numbers. Row groups up to this size, which most writers use, are read as one batch: that takes half
 # the processor time of reading them in pieces, since each piece restarts every column's decoder.
@@ -18,6 +19,8 @@ JOINED_ROWS = 4096
 RUN_BYTES = 160 << 20
 # Stored bytes: a smaller row group is fetched as a whole, however long its strings are.
 LARGE_GROUP_BYTES = 4 << 20
+# Bytes held of each row of a whole row group, beside its columns: number, split, keys, order.
+ROW_BYTES = 64
 
 
 def small_runs(metadata: pq.FileMetaData, groups: Sequence[int], plain: pa.Schema) -> list[list[int]] | None:
@@ -55,6 +58,48 @@ def _bits(kind: pa.DataType) -> int | None:
         return None
     width: int = (kind.storage_type if is_uuid(kind) else kind).bit_width
     return width
+
+
+def less_by_columns(
+    metadata: pq.FileMetaData,
+    groups: Iterable[int],
+    at_once: pa.Schema,
+    others: pa.Schema,
+    *,
+    row_bytes: int,
+    remote: bool,
+) -> bool:
+    """Return whether row groups take less memory read as a whole, some columns at a time, than some rows at a time.
+
+    Args:
+        metadata: The footer.
+        groups: The row groups.
+        at_once: Columns that are read together, and held, in both cases.
+        others: Columns that are read some at a time in the first case.
+        row_bytes: What is then held of a row for these.
+        remote: Whether the file is in a bucket.
+    """
+    widths = [*map(_bits, at_once.types)]
+    if None in [*widths, *map(_bits, others.types)]:
+        return False
+    # As the source has them, and once more as they are used.
+    row_bytes += ROW_BYTES + 2 * sum(filter(None, widths)) // 8
+    names = {*at_once.names, *others.names}
+    found = map(metadata.row_group, groups)
+    return all(group.num_rows * row_bytes <= _bytes_in_pieces(group, names, remote) for group in found)
+
+
+def _bytes_in_pieces(group: pq.RowGroupMetaData, names: Collection[str], remote: bool) -> int:
+    """Return about how many bytes Arrow holds of a row group from which it reads some rows at a time."""
+    held = 0
+    for chunk in map(group.column, range(group.num_columns)):
+        if chunk.path_in_schema in names:
+            # All that is fetched from a bucket stays in memory.
+            held += chunk.total_compressed_size if remote else READ_BYTES
+            if chunk.dictionary_page_offset is not None:
+                # The dictionary, and room for a page as large as that: writers end both at 1 MB by default.
+                held += 2 * (chunk.data_page_offset - chunk.dictionary_page_offset)
+    return held
 
 
 def has_large_groups(metadata: pq.FileMetaData, groups: Iterable[int]) -> bool:

@@ -53,6 +53,7 @@ def read_split_batches(
     config: PrepareConfig,
     on_rows: Callable[[int], None],
     bounds: TimeBounds | None,
+    row_bytes: int | None = None,
 ) -> Iterator[SplitBatch]:
     """Yield every row once, in the order of the fragments, with its number and its split.
 
@@ -62,13 +63,14 @@ def read_split_batches(
         config: How rows are split.
         on_rows: Called with the number of rows after each batch.
         bounds: Where valid and test begin, of a split by time.
+        row_bytes: What the caller holds of a row when it has gone through all features. Default: the features.
     """
     by_content = config.splits_at_random and config.split_by == "content"
     at_once = roles.columns if by_content else roles.others
     read = list[SourceFile]()
     for fragment, file in zip(fragments, open_fragments(fragments, roles), strict=True):
         first = fragment.first
-        for batch in read_blocks(file, at_once, () if by_content else roles.features):
+        for batch in read_blocks(file, at_once, () if by_content else roles.features, row_bytes):
             row_ids = np.arange(first, first + batch.count, dtype=np.uint64)
             first += batch.count
             split = assign_splits(batch.rows, row_ids, config, fragment.path, bounds)
