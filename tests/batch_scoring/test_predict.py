@@ -255,7 +255,7 @@ def test_bucket_that_cannot_be_written_is_named_before_rows_are_scored(
 
     monkeypatch.setattr(type(fsspec.filesystem("memory")), "pipe_file", refuse)
     monkeypatch.setattr("dkan_core.batch_scoring.predict.scored_batches", lambda *_: pytest.fail("rows are scored"))
-    denied = r"memory://denied/\w+\.\w+: cannot be written \(Access Denied"
+    denied = r"memory://denied/\w+\.\w+\.partial: cannot be written \(Access Denied"
     with pytest.raises(OutputError, match=denied):
         predict(trained.model, source, "memory://denied/scores.parquet")
     with pytest.raises(OutputError, match=denied), result_printer("memory://denied/scored.json", overwrite=False):

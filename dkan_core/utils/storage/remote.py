@@ -92,13 +92,14 @@ def check_writable(uri: str) -> None:
 def check_file_writable(uri: str | Path) -> None:
     """Raise OutputError unless a remote file can be written, as ``check_writable`` does for a folder; local ones pass.
 
-    What is written is an empty file beside it, so that nobody takes that for the result.
+    What is written is an empty file beside it, so that nobody takes that for the result. The error names that one, as
+    credentials may allow the other.
     """
     if not is_remote(uri):
         return
     fs, path = filesystem(uri)
     mark, limit = f"{path}{PARTIAL}", time_limit(fs)
-    with writable(uri):
+    with writable(f"{uri}{PARTIAL}"):
         fs.pipe_file(mark, b"", **limit)
     with suppress(Exception):  # credentials that may write but not remove are enough for a new file
         fs.rm_file(mark, **limit)
