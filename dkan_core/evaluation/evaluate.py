@@ -95,8 +95,9 @@ def evaluate(
     sources = source_paths(data)
     columns = [label] if isinstance(label, str) else list(label)
     options = _options(split, columns, previous, slices, explain=explain, worst_errors=worst_errors)
+    out = str(out).rstrip("/")  # in a bucket, a//b is another place than a/b
     # Other programs write files of this name, too, which must not be overwritten.
-    check_file_is_ours(f"{str(out).rstrip('/')}/{METRICS}", beginning=b"{", mark=b'"average_precision"')
+    check_file_is_ours(f"{out}/{METRICS}", beginning=b"{", mark=b'"average_precision"')
     with staged_folder(out, names=OUTPUTS, overwrite=overwrite) as folder:
         with naming_swapped(sources), local_copy(model) as model_folder:
             saved = SavedModel(model_folder)

@@ -86,5 +86,7 @@ def test_evaluation_says_so_in_log_metrics_and_report(tmp_path: Path, caplog: py
     assert "one label: y. Split at random, row by row (70/10/20)." in page
     few = pa.concat_tables([rows.filter(pa.array(~TRUTH))] * 5 + [rows.filter(pa.array(TRUTH)).slice(0, 20)])
     pq.write_table(few, tmp_path / "few.parquet")
-    few_found = evaluate(model, tmp_path / "few.parquet", tmp_path / "few", explain=False, worst_errors=0)
+    caplog.set_level("INFO", "dkan_core")
+    few_found = evaluate(model, tmp_path / "few.parquet", f"{tmp_path}/few/", explain=False, worst_errors=0)
+    assert caplog.messages[-1].endswith(f"report in {tmp_path}/few/report.html")
     assert any("'late' alone" in text for text in few_found.metrics["warnings"]), "of one positive in a thousand rows"
