@@ -61,6 +61,7 @@ def train(
     from dkan_core.training.launcher.fork_server_start import fork_ahead
 
     end_with_torchrun()
+    out = out.rstrip("/") or out  # in a bucket, a//b is another place than a/b
     merged = merged_settings(dkan_core.TrainConfig, config, settings)
     # Checked before the import of torch, which takes a second.
     check_is_prepared(prepared)
@@ -92,4 +93,4 @@ def train(
         show({"model": result.model, "checkpoint": result.checkpoint, **result.metrics})
     if result.metrics["training"]["ended"] == "interrupt":
         fail(f"interrupted; the best model so far is in {out}/model; {result.next_step}", 130)
-    suggest("dkan", "evaluate", f"{out.rstrip('/')}/model", prepared, "--out", "eval")
+    suggest("dkan", "evaluate", f"{out}/model", prepared, "--out", "eval")

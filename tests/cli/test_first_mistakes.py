@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -297,7 +298,8 @@ def test_dry_run_reads_the_checkpoint_that_training_would_resume_from(
 ) -> None:
     run = Path(trained.model).parent
     shutil.copytree(run, "run")
-    for more in (["--dry-run"], []):
+    fsspec.filesystem("memory").put("run/", "/dry/run/", recursive=True)
+    for more in (["--dry-run"], [], ["--dry-run", "--out", "memory://dry/run/"]):
         given = ["--config", run / "config.toml", *words, *more]
         code = dkan("train", prepared, *TRAIN, *given, monkeypatch=monkeypatch)
         check(code, capsys.readouterr().err, message)
