@@ -81,8 +81,7 @@ def _is_injected(task: PipelineTaskSpec, key: str) -> bool:
     if key in RESOURCE_INPUTS:
         source = task.inputs.parameters[key]
         return _is_constant(source) and bool(placeholders(json_format.MessageToDict(source.runtime_value.constant)))
-    inputs = json_format.MessageToDict(task.inputs)
-    return key.startswith(INJECTED) and key in placeholders(inputs)
+    return key.startswith(INJECTED) and key in placeholders(json_format.MessageToDict(task.inputs))
 
 
 def _is_constant(source: Any) -> bool:

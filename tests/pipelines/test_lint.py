@@ -99,7 +99,9 @@ def is_referred_to(documents: Documents, key: str, owner: str) -> bool:
     ids=["everything", "parallel-prepare"],
 )
 def test_no_input_that_something_refers_to_can_be_missing(path: Path | None, good: Documents) -> None:
-    documents = good if path is None else read_documents(path)
+    # Without the platforms, which take a third of the time: none of the inputs is missing there.
+    documents = (good if path is None else read_documents(path))[:1]
+    assert lint_documents(documents) == []
     missing = [place for place, key, owner in input_definitions(documents) if is_referred_to(documents, key, owner)]
     assert len(missing) > 20
     for place in missing:
