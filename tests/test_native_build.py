@@ -100,6 +100,7 @@ def test_compiler_does_not_choose_which_products_it_fuses(tmp_path: Path, monkey
 @pytest.mark.usefixtures("one_source")
 def test_compiler_need_not_know_that_choice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build, "FUSE_ALL", ("--param", "fuse-of-tomorrow=0"))
+    monkeypatch.setattr(build, "VARIANT_SOURCES", {"adamw": "off"})
     compile_library(tmp_path / "passes.so")
     assert [path.name for path in tmp_path.iterdir()] == ["passes.so"]
 
