@@ -50,12 +50,13 @@ def test_feature_importances_are_shares_and_choose_columns(tmp_path: Path) -> No
     X, y = frame()
     with pytest.warns(UserWarning, match="left out"):
         model = small(epochs=12).fit(X.assign(empty=np.nan), y)
-    found = dict(zip([*X, "empty"], model.feature_importances_, strict=True))
+    importances = model.feature_importances_
+    found = dict(zip([*X, "empty"], importances, strict=True))
     assert sum(found.values()) == pytest.approx(1) and min(found.values()) >= 0 and found["empty"] == 0
     assert min(found["size"], found["site"], found["flag"]) > 2 * max(found["count"], found["note"])
     model.save(tmp_path / "model")
     loaded = FastKANClassifier.load(tmp_path / "model").feature_importances_
-    np.testing.assert_allclose(loaded, model.feature_importances_, rtol=1e-5)
+    np.testing.assert_allclose(loaded, importances, rtol=1e-5)
     chosen = SelectFromModel(model, prefit=True, max_features=3, threshold=-np.inf).get_support()
     assert {*np.array([*X, "empty"])[chosen]} == {"size", "site", "flag"}
     assert not hasattr(small(), "feature_importances_")
