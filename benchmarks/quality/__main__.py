@@ -12,7 +12,6 @@ import typer
 from benchmarks.machine import processor
 from benchmarks.quality.data import DataSet, demo_flights, find_files, stage
 from benchmarks.quality.models import MODELS
-from benchmarks.quality.picture import draw
 from benchmarks.quality.published import (
     Published,
     check_comparable,
@@ -169,6 +168,8 @@ def report(
     results.content |= {**facts, "sets": entries, "over_sets": overall}
     results.write()
     write_atomic(results.out / "results.md", markdown(entries, overall, facts))
+    from benchmarks.quality.picture import draw  # imports matplotlib, which takes longer than all the rest
+
     write_atomic(results.out / "results.png", draw(entries, reference))
 
 

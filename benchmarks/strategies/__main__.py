@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from benchmarks.strategies import data_parallel, runs, sums
-from benchmarks.strategies.page import draw
 from benchmarks.strategies.ways import DATA_PARALLEL
 from benchmarks.training.report import Table, facts
 from dkan_core import DkanError
@@ -82,6 +81,8 @@ def main(
     summed = sums.measure(BYTES[:4] if quick else BYTES, [count for count in counts if count > 1])
     out.mkdir(parents=True, exist_ok=True)
     write_json(out / "strategies.json", {**facts(), "settings": vars(options), "runs": table, "sums": summed})
+    from benchmarks.strategies.page import draw  # imports matplotlib, which takes longer than all the rest
+
     (out / "strategies.png").write_bytes(draw(table, summed))
     text = markdown(table, summed, counts)
     write_atomic(out / "strategies.md", text + "\n")

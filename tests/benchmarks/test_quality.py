@@ -16,7 +16,6 @@ from benchmarks.quality import report, runner, scores, summary
 from benchmarks.quality.__main__ import main
 from benchmarks.quality.data import DataSet, Encoder, find_files, stage
 from benchmarks.quality.models import MODELS, Budget, Model
-from benchmarks.quality.picture import draw
 from benchmarks.quality.processes import run_limited
 from benchmarks.timing import cpu_seconds
 from dkan_core import DataError
@@ -272,6 +271,8 @@ def test_results_become_tables_and_a_picture() -> None:
     assert "2 of 4 cores usable" in page and "torch 2.9" in page and "at most 600." in page
     assert "| dkan | 2 | 1.50 | 0.750 | - | - | 1.00 |" in lines
     assert "| lightgbm | 2 | 1.50 | 0.750 | 0/1/0 | -0.2000 | 1.00 |" in lines
+    from benchmarks.quality.picture import draw
+
     assert draw(entries).startswith(b"\x89PNG")
     page = report.markdown(entries, summary.over_sets([table, TABLES[1]]), {**facts, "reference": "lightgbm"})
     assert "minus lightgbm" in page and "lightgbm wins/ties/losses" in page and "minus dkan" not in page
