@@ -47,7 +47,7 @@ def test_same_rows_in_other_row_groups_and_files_give_the_same_shards(tmp_path: 
 def test_row_groups_read_whole_or_in_pieces_give_the_same_bytes(tmp_path: Path, monkeypatch: Any) -> None:
     # Of numbers alone: how long strings are is not known before they are read.
     [source] = write(make_rows(5000).drop_columns("city"), tmp_path / "raw", row_group_size=2500)
-    found, names = [], ["x", "age", "y", "row"]
+    found, names = list[dict[str, bytes]](), ["x", "age", "y", "row"]
     in_pieces = [1024, 1024, 1024, 1024, 904]
     # Some columns at a time, although the row groups are large, and in pieces, although whole they take less memory.
     for most, row_bytes, sizes in ((1 << 20, 64, [2500, 2500]), (2000, 64, in_pieces), (2000, 1 << 20, in_pieces)):
