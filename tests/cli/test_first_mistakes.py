@@ -6,8 +6,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-import tomllib
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dkan_core import TrainConfig, TrainResult
+from dkan_core import TrainResult
 from dkan_core.cli.results import suggest
-from dkan_core.config.loading import build_config
-from dkan_core.config.saving import settings_text
 from dkan_core.training.launcher.run_log import describe_patience
 from tests.command import check, dkan
 
@@ -376,33 +372,6 @@ def test_next_command_is_shown_only_to_a_person(monkeypatch: pytest.MonkeyPatch,
         with caplog.at_level("INFO", "dkan_core"):
             suggest("dkan", "train", "my rows", "--out", "run")
     assert caplog.messages == ["next: dkan train 'my rows' --out run"]
-
-
-def test_settings_of_a_run_are_taken_back(trained: TrainResult) -> None:
-    text = (Path(trained.model).parent / "config.toml").read_text()
-    again = build_config(TrainConfig, tomllib.loads(text))
-    facts = trained.metrics["training"]
-    assert (again.epochs, again.seed, again.hidden) == (facts["epochs"], facts["seed"], tuple(facts["hidden"]))
-
-
-def test_settings_of_every_type_survive_the_file() -> None:
-    asked = TrainConfig(
-        epochs=2,
-        hidden=(8, 4),
-        learning_rate=1e-05,
-        tensorboard=True,
-        init_from='a "b"\\\x7f\u20ac',
-        max_seconds=1e9,
-    )
-    assert build_config(TrainConfig, tomllib.loads(settings_text(asked, asked))) == asked
-
-
-def test_settings_of_a_resumed_run_train_from_the_start() -> None:
-    asked = TrainConfig(epochs=2)
-    resumed = replace(asked, resume="auto", checkpoint_uri="s3://bucket/{run}")
-    text = settings_text(resumed, resumed)
-    assert build_config(TrainConfig, tomllib.loads(text)) == asked
-    assert '# checkpoint_uri = "s3://bucket/{run}"\n# resume = "auto"\n' in text
 
 
 def test_early_stopping_says_what_it_stopped_for() -> None:
