@@ -18,7 +18,7 @@ from dkan_core.utils.storage.files import write_json
 # Collectives that a rank keeps, as in torch's documentation. A step of allreduce has one.
 KEPT_COLLECTIVES = 2000
 
-FILES = r"flight-recorder-(rank-\d+\.json|nccl-rank-\d+)|nccl-rank-\d+-\d+\.log"
+DUMP_NAMES = r"flight-recorder-(rank-\d+\.json|nccl-rank-\d+)|nccl-rank-\d+-\d+\.log"
 """Pattern of the names of the files that dkan, torch and NCCL write."""
 
 logger = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from dkan_core.model.model_folder import MODEL_FILES, check_model_is_ours, find_
 from dkan_core.model.saved_model import asides, write_model_files
 from dkan_core.tracking.mlflow.record import RECORD
 from dkan_core.tracking.tensorboard import EVENTS, TENSORBOARD
-from dkan_core.training.communication.flight_recorder import FILES
+from dkan_core.training.communication.flight_recorder import DUMP_NAMES
 from dkan_core.training.history import BEGINNING, HISTORY
 from dkan_core.training.launcher.run import LOGS
 from dkan_core.training.state.checkpoint_file import Checkpoint
@@ -35,7 +35,7 @@ WRITTEN = (MODEL_FOLDER, HISTORY, LOGS, TENSORBOARD, RECORD, REFIT, SETTINGS, ME
 OUTPUTS = (CHECKPOINTS, *WRITTEN)
 # What a killed process leaves: a folder of a model that is not whole, or that was being replaced.
 MODEL_ASIDES = [path.name for path in asides(Path(MODEL_FOLDER))]
-_LOG = rf"(server|evaluator|train|(worker|rank|member)-\d+)\.log|{FILES}"
+_LOG = rf"(server|evaluator|train|(worker|rank|member)-\d+)\.log|{DUMP_NAMES}"
 _MODEL = "|".join(map(re.escape, MODEL_FILES))
 CONTENTS = {
     LOGS: _LOG,
