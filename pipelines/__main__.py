@@ -7,7 +7,10 @@ from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
+from typer.core import TyperCommand
 
+from dkan_core.cli.flags import PlainFlags
+from dkan_core.cli.usage_errors import Commands
 from dkan_core.data.source.files import split_sources
 from dkan_core.forms.uris import fill_dates
 from dkan_core.utils.file_names import METRICS
@@ -31,7 +34,13 @@ from pipelines.versions import LATEST, VERSIONS, VersionError, read_version
 
 KFP_HELP = f"Version of the Kubeflow Pipelines server: {', '.join(VERSIONS)}."
 
+
+class Command(PlainFlags, TyperCommand):
+    """A command whose help shows flags as such."""
+
+
 app = typer.Typer(
+    cls=Commands,
     help=__doc__,
     no_args_is_help=True,
     add_completion=False,
@@ -40,7 +49,7 @@ app = typer.Typer(
 )
 
 
-@app.command("compile")
+@app.command("compile", cls=Command)
 def compile_command(
     check: Annotated[bool, typer.Option("--check", help="Write nothing; fail if a file is out of date.")] = False,
     kfp: Annotated[str, typer.Option(metavar="VERSION", help=KFP_HELP)] = LATEST,
@@ -66,7 +75,7 @@ def _compile_command(version: str, out: Path | None) -> str:
     return shlex.join(["python", "-m", "pipelines", "compile", *options])
 
 
-@app.command("run")
+@app.command("run", cls=Command)
 def run_command(
     param: GivenParameters = None,
     out: Annotated[Path, typer.Option(help="Folder to write the artifacts to.")] = Path("local_outputs"),
@@ -137,7 +146,7 @@ def describe_publication(result: dict[str, Any], arguments: dict[str, Any]) -> s
     return f"published: {uri}" if uri else "not published: publish_uri is empty"
 
 
-@app.command("lint")
+@app.command("lint", cls=Command)
 def lint_command(
     files: Annotated[
         list[Path] | None,
@@ -157,7 +166,7 @@ def lint_command(
     raise typer.Exit(1 if findings else 0)
 
 
-@app.command("signatures")
+@app.command("signatures", cls=Command)
 def signatures_command(
     check: Annotated[bool, typer.Option("--check", help="Write nothing; fail if a component is out of date.")] = False,
 ) -> None:
@@ -165,7 +174,7 @@ def signatures_command(
     _report(write_signatures(check=check), check=check, command="signatures")
 
 
-@app.command("readme")
+@app.command("readme", cls=Command)
 def readme_command(
     check: Annotated[bool, typer.Option("--check", help="Write nothing; fail if a README is out of date.")] = False,
 ) -> None:
@@ -181,7 +190,7 @@ def _report(outdated: list[str], *, check: bool, command: str) -> None:
         _fail(f"run: python -m pipelines {command}", code=1)
 
 
-app.command("submit", epilog=EXIT_CODES.replace("\n", " "))(submit_command)
+app.command("submit", cls=Command, epilog=EXIT_CODES.replace("\n", " "))(submit_command)
 
 
 def _fail(message: str, *, code: int) -> NoReturn:

@@ -271,3 +271,4 @@ def commands_of_pipelines() -> list[list[str]]:
 def test_every_command_has_help_by_its_short_name(words: list[str]) -> None:
     result = CliRunner().invoke(app, [*words, "-h"])
     assert result.exit_code == 0 and "Usage" in result.output, result.output
+    assert "<bool>" not in result.output, "a flag takes no value"
