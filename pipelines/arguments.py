@@ -30,12 +30,23 @@ TYPES: dict[str, tuple[str, Callable[[str], Any], tuple[type, ...]]] = {
     "LIST": ("a JSON list", read_json, (list,)),
 }
 
+
+class _NamedOnce(yaml.SafeLoader):
+    """YAML's loader, except that a repeated key is an error here, too."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        named_once([(str(key.value), value) for key, value in node.value])
+        return super().construct_mapping(node, deep)
+
+
+read_yaml = partial(yaml.load, Loader=_NamedOnce)
+
 # Reader of a file of parameters, by suffix.
 READERS: dict[str, Callable[[str], Any]] = {
     ".toml": tomllib.loads,
     ".json": read_json,
-    ".yaml": yaml.safe_load,
-    ".yml": yaml.safe_load,
+    ".yaml": read_yaml,
+    ".yml": read_yaml,
 }
 
 # Names on the command line, and what a pipeline's field of another name is called.

@@ -90,6 +90,20 @@ def test_file_of_the_guide_holds_parameters_and_lists_as_text(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("twice.json", '{"settings": {"seed": 1, "seed": 2}}'),
+        ("twice.yaml", "settings: {seed: 1, seed: 2}"),
+        ("twice.yml", "seed: 1\nlabel: late\nseed: 2"),
+    ],
+)
+def test_key_that_a_file_has_twice_is_named(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ArgumentError, match=f"{name}: seed is given twice"):
+        read_parameters(inputs_of(package_of(DEFAULT)), [str(tmp_path / name)])
+
+
+@pytest.mark.parametrize(
     ("name", "value"),
     [
         ("image", "dkan"),
