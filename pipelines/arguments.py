@@ -15,7 +15,7 @@ import yaml
 from dkan_core.config import TrainConfig, field_types
 from dkan_core.config.schema import named_once, nearest
 from pipelines.compiled import PIPELINES, package_of
-from pipelines.form_checks import find_fault
+from pipelines.form_checks import find_faults
 
 # A repeated key is an error: which of its values counts would depend on the reader.
 read_json = partial(json.loads, object_pairs_hook=named_once)
@@ -97,26 +97,26 @@ def read_parameters(inputs: dict[str, Any], given: Sequence[str]) -> dict[str, A
         given: Paths of TOML, JSON or YAML files, and NAME=VALUE texts; what comes later wins, and texts win over files.
 
     Raises:
-        ArgumentError: A file is none, a name is unknown or missing, or a run would fail on a value.
+        ArgumentError: A file is none, a name is unknown or missing, or a run would fail on a value; with a line for
+            each.
     """
-    assignments = [match.groups() for text in given if (match := ASSIGNMENT.fullmatch(text))]
-    values: dict[str, Any] = {}
+    readings: list[tuple[str, Callable[[], Any]]] = []
     for path in (Path(text) for text in given if not ASSIGNMENT.fullmatch(text)):
-        for name, value in _read_file(path).items():
-            values[name] = _checked(inputs, name, value, f"{path}: ")
-    for name, text in assignments:
-        kind, parser, _ = TYPES[_spec(inputs, name, "")["parameterType"]]
+        found = _read_file(path)
+        readings += [(name, partial(_checked, inputs, name, value, f"{path}: ")) for name, value in found.items()]
+    assignments = [match.groups() for text in given if (match := ASSIGNMENT.fullmatch(text))]
+    readings += [(name, partial(_parsed, inputs, name, text)) for name, text in assignments]
+    values, faults = {}, []
+    for name, read in readings:
         try:
-            value = parser(text)
-        except ValueError as error:
-            why = f" ({error})" if parser is read_json else ""
-            raise ArgumentError(f"parameter {name!r} must be {kind}, got {text!r}{why}") from None
-        values[name] = _checked(inputs, name, value, "")
+            values[name] = read()
+        except ArgumentError as error:
+            faults.append(str(error))
     required = sorted(name for name, spec in inputs.items() if not spec.get("isOptional"))
-    if missing := [name for name in required if name not in values]:
-        raise ArgumentError(f"missing parameter {', '.join(missing)}; the pipeline requires {', '.join(required)}")
-    if fault := find_fault(with_defaults(inputs, values)):
-        raise ArgumentError(fault)
+    if missing := [name for name in required if name not in dict(readings)]:
+        faults.append(f"missing parameter {', '.join(missing)}; the pipeline requires {', '.join(required)}")
+    if faults := faults or find_faults(with_defaults(inputs, values)):
+        raise ArgumentError("\n".join(faults))
     return values
 
 
@@ -157,6 +157,17 @@ def _hint(inputs: dict[str, Any], name: str) -> str:
         return f"; a setting without a field of its own goes into settings={{{json.dumps(plain)}: ...}}"
     # The list of some sixty parameters is shown only without a guess, which it would hide.
     return nearest(name, inputs) or f"; expected one of {', '.join(sorted(inputs))}"
+
+
+def _parsed(inputs: dict[str, Any], name: str, text: str) -> Any:
+    """Return the value that a text of the command line gives for a parameter."""
+    kind, parser, _ = TYPES[_spec(inputs, name, "")["parameterType"]]
+    try:
+        value = parser(text)
+    except ValueError as error:
+        why = f" ({error})" if parser is read_json else ""
+        raise ArgumentError(f"parameter {name!r} must be {kind}, got {text!r}{why}") from None
+    return _checked(inputs, name, value, "")
 
 
 def _checked(inputs: dict[str, Any], name: str, value: Any, where: str) -> Any:

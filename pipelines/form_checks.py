@@ -39,26 +39,28 @@ RULES = {
 OF_PREPARED = ("num_parts", "run_uri")
 
 
-def find_fault(form: Mapping[str, Any]) -> str:
-    """Return the first fault in the values of a form, which have the form's types.
+def find_faults(form: Mapping[str, Any]) -> list[str]:
+    """Return the faults in the values of a form, which have the form's types.
 
-    >>> find_fault({"memory": "64GB", "num_gpus": "8"})
-    "parameter 'memory' must be a quantity of at least 64Mi such as 16Gi, got '64GB'"
-    >>> find_fault({"memory": "64Gi", "num_gpus": "8"})
-    ''
+    >>> find_faults({"memory": "64GB", "worst_errors": -3, "num_gpus": "8"})
+    ["parameter 'memory' must be a quantity of at least 64Mi such as 16Gi, got '64GB'", \
+"parameter 'worst_errors' must be at least 0, got -3"]
+    >>> find_faults({"memory": "64Gi", "worst_errors": 3, "num_gpus": "8"})
+    []
     """
-    if fault := _unfit_pair(form):
-        return fault
-    for name, value in form.items():
-        if name in RULES and not RULES[name].holds(value):
-            return f"parameter {name!r} must be {RULES[name].expected}, got {value!r}"
-    if fault := find_invalid_publication(form) or find_invalid_uri(form):
-        return fault
+    faults = [
+        f"parameter {name!r} must be {RULES[name].expected}, got {value!r}"
+        for name, value in form.items()
+        if name in RULES and not RULES[name].holds(value)
+    ]
+    faults += filter(None, (check(form) for check in (_unfit_pair, find_invalid_publication, find_invalid_uri)))
     try:
-        _build_configs(form)
+        # Only from valid values, as this would find the same faults again.
+        if not faults:
+            _build_configs(form)
     except ConfigError as error:
-        return str(error)
-    return ""
+        faults.append(str(error))
+    return faults
 
 
 def _unfit_pair(form: Mapping[str, Any]) -> str:

@@ -30,6 +30,8 @@ FAILURES = (kfp_server_api.OpenApiException, urllib3.exceptions.HTTPError, OSErr
 # Growth of the pause between requests: a busy server gets time, and its answer is still seen within seconds.
 GROWTH = 1.5
 
+ADDRESS = "https://NAME[/PATH] or http://NAME[/PATH], without user, password and query"
+
 
 class UnreachableError(Exception):
     """The server could not be reached, or gave no valid answer, until the patience ended."""
@@ -73,10 +75,11 @@ class PipelinesServer:
         """Connect.
 
         Raises:
-            RefusedError: The address is none, or the server does not accept these credentials.
+            RefusedError: The server does not accept these credentials.
             UnreachableError: Nothing answers there.
         """
-        self.host = address_of(host)
+        # To extend and to print.
+        self.host = host.rstrip("/")
         if ca:
             _check_certificates(ca)
         self.credentials = credentials
@@ -211,15 +214,13 @@ class PipelinesServer:
         return self.credentials.clean(text)
 
 
-def address_of(host: str) -> str:
-    """Return the address without a final slash, to extend and to print; refuse one with credentials or a query."""
+def is_address(host: str) -> bool:
+    """Return whether a text is what ``ADDRESS`` says."""
     try:
         parts = urlsplit(host)
-        if parts.scheme in ("http", "https") and parts.hostname and "@" not in host and not parts.query:
-            return host.rstrip("/")
     except ValueError:
-        pass
-    raise RefusedError("--host must be https://NAME[/PATH] or http://NAME[/PATH], without user, password and query")
+        return False
+    return bool(parts.scheme in ("http", "https") and parts.hostname and "@" not in host and not parts.query)
 
 
 def _check_certificates(path: Path) -> None:

@@ -26,7 +26,7 @@ from pipelines.lint.documents import read_documents
 from pipelines.pods import VOLUME_PATH
 from pipelines.submission.credentials import Credentials, RefusedError, service_account_token
 from pipelines.submission.results import Submission, write_junit, write_summary
-from pipelines.submission.server import Pace, PipelinesServer, UnreachableError, address_of
+from pipelines.submission.server import ADDRESS, Pace, PipelinesServer, UnreachableError, is_address
 from pipelines.submission.watch import RunOutcome, Watched, watch
 
 PACE = Pace()
@@ -54,9 +54,11 @@ class Request:
 def submit_command(
     host: Annotated[
         str,
-        typer.Option(metavar="URL", help="Address of the Kubeflow Pipelines server, such as https://NAME/pipeline."),
-    ],
-    experiment: Annotated[str, typer.Option(help="Experiment to run in; created if it does not exist.")],
+        typer.Option(
+            metavar="URL", help="Address of the Kubeflow Pipelines server, such as https://NAME/pipeline. Required."
+        ),
+    ] = "",
+    experiment: Annotated[str, typer.Option(help="Experiment to run in; created if it does not exist. Required.")] = "",
     params: GivenParameters = None,
     pipeline: PipelineName = DEFAULT,
     version_name: Annotated[
@@ -94,48 +96,63 @@ def submit_command(
     submission = Submission(
         pipeline=pipeline, version=version_name, experiment=experiment, run_name=run_name, service_account=run_as
     )
+    logins = sum(map(bool, (token_file, service_account, cookies_file)))
+    # Not left to the command line, which would report one missing option at a time.
+    faults = {
+        f"--host must be {ADDRESS}": not is_address(host),
+        f"--experiment must be a name, got {experiment!r}": not experiment.strip(),
+        f"--run-as must be {OPTIONAL_NAME_RULE.expected}, got {run_as!r}": not OPTIONAL_NAME_RULE.holds(run_as),
+        "--timeout and --junit need --wait": not wait and (timeout is not None or junit),
+        "give one of --token-file, --service-account and --cookies-file": logins > 1,
+    }
     try:
-        if not wait and (timeout is not None or junit):
-            raise RefusedError("--timeout and --junit need --wait")
-        if sum(map(bool, (token_file, service_account, cookies_file))) > 1:
-            raise RefusedError("give one of --token-file, --service-account and --cookies-file")
-        token = service_account_token() if service_account else token_file
-        request = prepare(submission, params or [])
+        request = prepare(submission, params or [], [fault for fault, is_there in faults.items() if is_there])
         if dry_run:
-            address_of(host)
             _show(request)
             return
+        token = service_account_token() if service_account else token_file
         credentials = Credentials(token_file=token, cookies_file=cookies_file)
         server = PipelinesServer(host, credentials, PACE, namespace=namespace, ca=ca)
         watched = submit(request, server, timeout, typer.echo, wait=wait)
-    except (ArgumentError, RefusedError, UnreachableError) as error:
+    except (RefusedError, UnreachableError) as error:
         outcome = RunOutcome.UNREACHABLE if isinstance(error, UnreachableError) else RunOutcome.REFUSED
         watched = Watched(outcome=outcome, message=credentials.clean(str(error)) if credentials else str(error))
     _finish(submission, watched, summary, junit)
 
 
-def prepare(submission: Submission, params: Sequence[str]) -> Request:
+def prepare(submission: Submission, params: Sequence[str], faults: Sequence[str]) -> Request:
     """Make all checks that need no server, and choose the names that were not given.
 
+    Args:
+        submission: Names the pipeline.
+        params: Its parameters, as given.
+        faults: Those of the other options, to be reported together with those of the parameters.
+
     Raises:
-        RefusedError: The name of the experiment or of the service account is not valid.
-        ArgumentError: There is no such pipeline, or a parameter does not fit it.
+        RefusedError: There are faults, no such pipeline, or parameters that do not fit it; with a line for each.
     """
-    if not submission.experiment.strip():
-        raise RefusedError("--experiment must be a name, got an empty text")
-    if not OPTIONAL_NAME_RULE.holds(submission.service_account):
-        raise RefusedError(f"--run-as must be {OPTIONAL_NAME_RULE.expected}, got {submission.service_account!r}")
-    package = package_named(submission.pipeline)
-    spec = read_documents(package)[0]
-    inputs = spec["root"].get("inputDefinitions", {}).get("parameters", {})
-    parameters = read_parameters(inputs, params)
-    if fault := find_unshared_uri(with_defaults(inputs, parameters), VOLUME_PATH if "pvc_name" in inputs else ""):
-        raise ArgumentError(fault)
+    try:
+        package = package_named(submission.pipeline)
+        spec = read_documents(package)[0]
+        parameters = _read_shared_parameters(spec, params)
+    except ArgumentError as error:
+        raise RefusedError("\n".join([*faults, str(error)])) from None
+    if faults:
+        raise RefusedError("\n".join(faults))
     # A hash of the file, so that submitting the same file again uploads nothing.
     submission.version = submission.version or hashlib.sha256(package.read_bytes()).hexdigest()[:12]
     stamp = time.strftime("%Y-%m-%d %H-%M-%S")
     submission.run_name = submission.run_name or f"{submission.pipeline} {submission.version[:12]} {stamp}"
     return Request(package=package, spec=spec, parameters=parameters, submission=submission)
+
+
+def _read_shared_parameters(spec: dict[str, Any], params: Sequence[str]) -> dict[str, Any]:
+    """Return the parameters for a pipeline all of whose pods can reach what they name."""
+    inputs = spec["root"].get("inputDefinitions", {}).get("parameters", {})
+    parameters = read_parameters(inputs, params)
+    if fault := find_unshared_uri(with_defaults(inputs, parameters), VOLUME_PATH if "pvc_name" in inputs else ""):
+        raise ArgumentError(fault)
+    return parameters
 
 
 def _show(request: Request) -> None:

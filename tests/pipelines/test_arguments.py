@@ -7,7 +7,7 @@ import pytest
 
 from pipelines.arguments import ArgumentError, read_parameters
 from pipelines.compiled import DEFAULT, ROOT, inputs_of, package_of
-from pipelines.form_checks import find_fault
+from pipelines.form_checks import find_faults
 
 REQUIRED = ["data_uri=flights", "label=late"]
 
@@ -175,7 +175,7 @@ def test_arguments_that_a_step_would_refuse_are_named(pipeline: str, assignments
     ids=str,
 )
 def test_uris_that_differ_are_fine(form: dict[str, str]) -> None:
-    assert find_fault(form) == ""
+    assert find_faults(form) == []
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,8 @@ def test_uris_that_differ_are_fine(form: dict[str, str]) -> None:
     ids=str,
 )
 def test_uris_that_two_steps_share_are_named(form: dict[str, str]) -> None:
-    assert "must differ from" in find_fault(form)
+    (fault,) = find_faults(form)
+    assert "must differ from" in fault
 
 
 @pytest.mark.parametrize(
@@ -201,4 +202,5 @@ def test_uris_that_two_steps_share_are_named(form: dict[str, str]) -> None:
     ],
 )
 def test_dates_that_no_step_fills_in_are_named(form: dict[str, str], message: str) -> None:
-    assert message in find_fault(form)
+    (fault,) = find_faults(form)
+    assert message in fault

@@ -136,7 +136,7 @@ def test_secrets_that_fit_no_header(
             "without the same settings twice",
         ),
         (["--run-as", "a b"], "--run-as must be a name of lowercase letters"),
-        (["--experiment", " "], "--experiment must be a name, got an empty text"),
+        (["--experiment", " "], "--experiment must be a name, got ' '"),
         (["--host", "foo", "--dry-run"], "--host must be https://NAME"),
         (["--pipeline", "sweep", "--params", "sweep=[]"], "sweep must be a JSON list such as"),
         (
@@ -173,6 +173,27 @@ def test_missing_parameter_is_named_before_the_server_is_asked(kubeflow: Kubeflo
     assert result.exit_code == 2
     assert "missing parameter data_uri, label; the pipeline requires data_uri, label" in result.stderr
     assert not kubeflow.requests
+
+
+@pytest.mark.parametrize(
+    ("given", "faults"),
+    [
+        (
+            ["epochs=few", "epoch=3"],
+            ["'epochs' must be a whole number", "unknown parameter 'epoch'", "missing parameter"],
+        ),
+        (
+            ["data_uri=s3://b/f", "label=late", "memory=64GB", "registry_url=http://r", "epochs=-1"],
+            ["parameter 'memory' must be", "parameter 'registry_url' needs 'publish_uri'"],
+        ),
+    ],
+)
+def test_everything_that_is_wrong_is_named_at_once(given: list[str], faults: list[str]) -> None:
+    result = CliRunner().invoke(app, ["submit", *(word for text in given for word in ("--params", text))])
+    found = result.stderr.strip().splitlines()
+    expected = ["error: refused: --host must be https://NAME", "--experiment must be a name, got ''", *faults]
+    assert result.exit_code == 2 and len(found) == len(expected), found
+    assert all(start in line for start, line in zip(expected, found, strict=True)), found
 
 
 @pytest.mark.parametrize(
