@@ -9,7 +9,7 @@ from typing import Any
 
 from dkan_core.data.source.files import SUFFIXES, split_sources
 from dkan_core.errors import ConfigError
-from dkan_core.utils.storage.paths import is_shared, lacks_bucket
+from dkan_core.utils.storage.paths import is_shared, lacks_bucket, lacks_package
 
 READ = ("data_uri", "model_uri", "initial_model_uri", "previous_model_uri")
 WRITTEN = ("prepared_uri", "checkpoint_uri", "run_uri", "publish_uri", "output_uri")
@@ -50,6 +50,19 @@ def find_unshared_uri(form: Mapping[str, Any], volume_path: str = "") -> str:
     return ""
 
 
+def find_unreadable_uri(form: Mapping[str, Any]) -> str:
+    """Return an error for the first URI that this environment, the image of a run, has no package for.
+
+    >>> find_unreadable_uri({"data_uri": "s3://bucket/flights", "publish_uri": "minio://bucket/late"})
+    "parameter 'publish_uri': the image cannot open 'minio://bucket/late': Protocol not known: minio"
+    """
+    for name in (*READ, *WRITTEN):
+        for uri in _uris(form, name):
+            if why := lacks_package(uri):
+                return f"parameter {name!r}: the image cannot open {uri!r}: {why}"
+    return ""
+
+
 def find_invalid_uri(form: Mapping[str, Any]) -> str:
     """Return an error for the first URI that is not filled in, malformed or read-only, or in the way of another one."""
     checks = (_unknown_placeholder, _malformed_uri, _read_only_uri, _duplicate_uri, _uri_in_model)
@@ -57,7 +70,7 @@ def find_invalid_uri(form: Mapping[str, Any]) -> str:
 
 
 def resolve_uris(form: Mapping[str, Any], volume_path: str = "") -> tuple[str, ...]:
-    """Fill in {date} in the URIs of a run; in a pod of Kubeflow Pipelines, check that all pods can reach them.
+    """Fill in {date} in the URIs of a run; in a pod of Kubeflow Pipelines, check that all pods can open them.
 
     Args:
         form: Values of a form by name, those of ``DATED`` among them.
@@ -67,12 +80,12 @@ def resolve_uris(form: Mapping[str, Any], volume_path: str = "") -> tuple[str, .
         Those of ``DATED``, as ``fill_dates`` returns them.
 
     Raises:
-        ConfigError: A path is inside this pod, a URI is malformed, of an unknown scheme, not to be written or the same
-            as another one, or a placeholder is not filled in there.
+        ConfigError: A path is inside this pod, a URI is malformed, of a scheme that the image does not support, not to
+            be written or the same as another one, or a placeholder is not filled in there.
     """
     if fault := find_invalid_uri(form):
         raise ConfigError(fault)
-    if POD in os.environ and (fault := find_unshared_uri(form, volume_path)):
+    if POD in os.environ and (fault := find_unshared_uri(form, volume_path) or find_unreadable_uri(form)):
         raise ConfigError(fault)
     filled = fill_dates(form)
     return tuple(filled[name] for name in DATED)

@@ -17,6 +17,9 @@ ONE_SLASH = re.compile(r"(s3|gs|gcs|az|abfs|abfss|adl|hdfs|http|https|file|local
 PLUGIN_SCHEMES = ("abfss",)
 """Schemes that fsspec supports with a package that may be missing where a run is submitted."""
 
+SCHEME = re.compile(r"(?:^|::)(\w+)://")
+"""That of a URI; several of a chain such as zip:///rows.parquet::s3://bucket/rows.zip."""
+
 WITHOUT_BUCKET = ("file", "local", "memory", "hdfs", "arrow_hdfs", "webhdfs", "dbfs")
 """Schemes of URIs that need no bucket or host."""
 
@@ -60,6 +63,20 @@ def lacks_bucket(uri: str | Path) -> bool:
     # Of a chain, such as zip:///rows.parquet::s3://bucket/rows.zip, the last one has the bucket.
     scheme, separator, rest = str(uri).rpartition("::")[2].partition("://")
     return bool(separator) and scheme not in WITHOUT_BUCKET and not rest.partition("/")[0]
+
+
+def lacks_package(uri: str | Path) -> str:
+    """Return why no file system can be loaded here for a URI; empty if it can.
+
+    >>> lacks_package("minio://bucket/run"), lacks_package("zip:///rows.parquet::file:///r.zip"), lacks_package("run")
+    ('Protocol not known: minio', '', '')
+    """
+    try:
+        for scheme in SCHEME.findall(str(uri)):
+            fsspec.get_filesystem_class(scheme)
+    except (ImportError, ValueError) as error:
+        return str(error)
+    return ""
 
 
 def check_slashes(uri: str | Path) -> None:

@@ -41,9 +41,14 @@ def test_uris_have_one_date_and_others_stay(monkeypatch: pytest.MonkeyPatch) -> 
         ({"previous_model_uri": "models/late"}, "parameter 'previous_model_uri' must be a URI"),
         ({"run_uri": "/mnt/dkan/runs"}, "parameter 'run_uri' must be a URI"),
         ({"prepared_uri": "/data", "volume_path": "/mnt/dkan"}, "or a path below /mnt/dkan/, got '/data'"),
+        ({"output_uri": "abfs://b/scores"}, "'output_uri': the image cannot open 'abfs://b/scores': Install adlfs"),
+        (
+            {"publish_uri": "abfss://b@a.example/late"},
+            "'publish_uri': the image cannot open 'abfss://b@a.example/late'",
+        ),
     ],
 )
-def test_path_that_is_lost_with_its_pod_is_refused_on_a_cluster(
+def test_place_that_pods_cannot_use_is_refused_on_a_cluster(
     monkeypatch: pytest.MonkeyPatch, form: dict[str, Any], message: str
 ) -> None:
     resolve_uris.python_func(**form)
@@ -57,7 +62,7 @@ def test_path_that_is_lost_with_its_pod_is_refused_on_a_cluster(
     [
         {},
         {"data_uri": "/opt/sample.parquet", "publish_uri": "s3://b/a,b", "serving_uri": "pvc://claim/late"},
-        {"data_uri": "gs://b/new/*.parquet\nhttps://host/f.parquet", "output_uri": "abfs://b/scores"},
+        {"data_uri": "gs://b/new/*.parquet\nhttps://host/f.parquet", "output_uri": "gcs://b/scores"},
         {"run_uri": "/mnt/dkan/runs", "prepared_uri": "file:///mnt/dkan/p", "volume_path": "/mnt/dkan"},
         {"checkpoint_uri": "s3://b/{run}", "run_uri": "hdfs:///runs/{run}"},
         {"data_uri": "zip:///rows.parquet::s3://b/rows.zip"},
