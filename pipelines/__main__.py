@@ -9,6 +9,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperCommand
 
+from components.image import IMAGE
 from dkan_core.cli.flags import PlainFlags
 from dkan_core.cli.usage_errors import Commands
 from dkan_core.data.source.files import split_sources
@@ -24,6 +25,7 @@ from pipelines.arguments import (
     with_defaults,
 )
 from pipelines.compiled import DEFAULT, PIPELINES, compile_pipeline, inputs_of, is_current, package_of
+from pipelines.form_checks import RULES
 from pipelines.lint import lint
 from pipelines.local import PipelineFailedError, find_docker_fault, run_locally
 from pipelines.readmes import write_tables
@@ -56,6 +58,8 @@ def compile_command(
     out: Annotated[Path | None, typer.Option(help="Folder for the files. Default: that of each pipeline.")] = None,
 ) -> None:
     """Compile every pipeline to its pipeline.yaml, or to NAME.yaml in another folder."""
+    if not RULES["image"].holds(IMAGE):
+        _fail(f"DKAN_IMAGE must be {RULES['image'].expected}, got {IMAGE!r}", code=2)
     try:
         version = read_version(kfp)
         for name in PIPELINES:
@@ -68,6 +72,8 @@ def compile_command(
                 _fail(f"{path} is out of date; run: {_compile_command(version, out)}", code=1)
     except VersionError as error:
         _fail(str(error), code=2)
+    except OSError as error:
+        _fail(f"{error.filename}: cannot be written ({error.strerror})", code=2)
 
 
 def _compile_command(version: str, out: Path | None) -> str:

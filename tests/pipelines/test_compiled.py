@@ -84,6 +84,20 @@ def test_check_fails_when_a_file_is_out_of_date() -> None:
     assert "python -m pipelines compile" in check.stderr
 
 
+@pytest.mark.parametrize("image", ["", ":1.0", "registry.example/Team/dkan:1.0"])
+def test_text_that_is_no_image_is_refused(monkeypatch: pytest.MonkeyPatch, image: str) -> None:
+    monkeypatch.setattr("pipelines.__main__.IMAGE", image)
+    result = CliRunner().invoke(app, ["compile", "--check"])
+    assert result.exit_code == 2 and "DKAN_IMAGE must be an image such as" in result.stderr
+    assert f"got {image!r}" in result.stderr
+
+
+def test_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    result = CliRunner().invoke(app, ["compile", "--out", str(tmp_path / "file")])
+    assert result.exit_code == 2 and f"{tmp_path / 'file'}: cannot be written" in result.stderr
+
+
 def test_every_step_runs_in_the_image_of_the_form(spec: dict[str, Any]) -> None:
     assert spec["root"]["inputDefinitions"]["parameters"]["image"]["defaultValue"] == f"dkan:{VERSION}"
     images = {executor["container"]["image"] for executor in spec["deploymentSpec"]["executors"].values()}
