@@ -116,7 +116,9 @@ def read_parameters(inputs: dict[str, Any], given: Sequence[str]) -> dict[str, A
     if missing := [name for name in required if name not in dict(readings)]:
         faults.append(f"missing parameter {', '.join(missing)}; the pipeline requires {', '.join(required)}")
     if faults := faults or find_faults(with_defaults(inputs, values)):
-        raise ArgumentError("\n".join(faults))
+        # The list of some sixty parameters is shown once, however many names are unknown.
+        before, names, after = "\n".join(faults).partition(_known(inputs))
+        raise ArgumentError(before + names + after.replace(_known(inputs), ""))
     return values
 
 
@@ -135,7 +137,7 @@ def _read_file(path: Path) -> dict[str, Any]:
         raise ArgumentError(f"{path}: {error.strerror}") from None
     except (ValueError, yaml.YAMLError) as error:
         raise ArgumentError(f"{path}: {error}") from None
-    if not isinstance(content, dict):
+    if not isinstance(content, dict) or not all(isinstance(name, str) for name in content):
         raise ArgumentError(f"{path}: expected parameters by name")
     return content
 
@@ -156,7 +158,11 @@ def _hint(inputs: dict[str, Any], name: str) -> str:
     if plain in field_types(TrainConfig) and plain not in inputs and "settings" in inputs:
         return f"; a setting without a field of its own goes into settings={{{json.dumps(plain)}: ...}}"
     # The list of some sixty parameters is shown only without a guess, which it would hide.
-    return nearest(name, inputs) or f"; expected one of {', '.join(sorted(inputs))}"
+    return nearest(name, inputs) or _known(inputs)
+
+
+def _known(inputs: dict[str, Any]) -> str:
+    return f"; expected one of {', '.join(sorted(inputs))}"
 
 
 def _parsed(inputs: dict[str, Any], name: str, text: str) -> Any:

@@ -10,6 +10,7 @@ from typing import Any
 from dkan_core.config import NodesConfig, PrepareConfig
 from dkan_core.config.kubernetes import LABEL_RULE, NAME_RULE, POD_RULES, Rule, or_empty, within
 from dkan_core.data.preparation.parallel import check_parts
+from dkan_core.data.source.files import split_sources
 from dkan_core.errors import ConfigError
 from dkan_core.forms.publication import find_invalid_publication
 from dkan_core.forms.settings import config_from_form, trainings_from_form
@@ -28,7 +29,8 @@ RULES = {
     "config_map_name": NAME_RULE,
     # Kubeflow uses these names for volumes.
     **dict.fromkeys(("secret_name", "pvc_name"), LABEL_RULE),
-    **dict.fromkeys(("data_uri", "model_uri", "output_uri", "run_uri"), URI_RULE),
+    **dict.fromkeys(("model_uri", "output_uri", "run_uri"), URI_RULE),
+    "data_uri": Rule(split_sources, URI_RULE.expected),
     **POD_RULES,
     **{f"step_{name}": rule for name, rule in POD_RULES.items()},
     "num_parts": within(1),

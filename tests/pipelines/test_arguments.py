@@ -29,6 +29,7 @@ def test_arguments_take_the_type_of_their_parameter() -> None:
         ([*REQUIRED, "init-from=m"], r"unknown parameter 'init-from' \(did you mean 'initial_model_uri'\?\)$"),
         ([*REQUIRED, "mode=async"], r"unknown parameter 'mode'; .* goes into settings=\{\"mode\": ...\}$"),
         ([*REQUIRED, "columns=x"], "unknown parameter 'columns'; expected one of architecture_search, "),
+        ([*REQUIRED, "columns=x", "rows=y"], r"'columns'; expected one of .*\nunknown parameter 'rows'$"),
         ([*REQUIRED, "epochs=few"], "parameter 'epochs' must be a whole number, got 'few'"),
         ([*REQUIRED, "dropout=low"], "parameter 'dropout' must be a number, got 'low'"),
         ([*REQUIRED, "epochs"], "expected NAME=VALUE or a .toml, .json, .yaml, .yml file, got 'epochs'"),
@@ -67,6 +68,7 @@ def test_arguments_take_the_type_of_their_parameter() -> None:
         ([*REQUIRED, 'tolerations=[{"value": "gpu"}]'], "a JSON list of tolerations such as"),
         ([*REQUIRED, 'tolerations=[{"operator": "Exists", "value": "a"}]'], "a JSON list of tolerations such as"),
         ([*REQUIRED, "split=80/30/10"], "split must add up to 100"),
+        (["label=late", "data_uri=,"], "parameter 'data_uri' must be a path or URI, not empty, got ','"),
         ([*REQUIRED, "epochs=-3"], "epochs must be from 1 to"),
         ([*REQUIRED, "strategy=single", "num_gpus=4"], "workers 4: strategy single has one"),
         ([*REQUIRED, "num_gpus=8", "workers=4"], "workers 4: with num_gpus 8 there is one per GPU; leave workers at 0"),
@@ -90,16 +92,17 @@ def test_file_of_the_guide_holds_parameters_and_lists_as_text(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("name", "text"),
+    ("name", "text", "message"),
     [
-        ("twice.json", '{"settings": {"seed": 1, "seed": 2}}'),
-        ("twice.yaml", "settings: {seed: 1, seed: 2}"),
-        ("twice.yml", "seed: 1\nlabel: late\nseed: 2"),
+        ("twice.json", '{"settings": {"seed": 1, "seed": 2}}', "seed is given twice"),
+        ("twice.yaml", "settings: {seed: 1, seed: 2}", "seed is given twice"),
+        ("twice.yml", "seed: 1\nlabel: late\nseed: 2", "seed is given twice"),
+        ("true.yaml", "on: 1", "expected parameters by name"),
     ],
 )
-def test_key_that_a_file_has_twice_is_named(tmp_path: Path, name: str, text: str) -> None:
+def test_file_whose_keys_name_no_parameters_is_refused(tmp_path: Path, name: str, text: str, message: str) -> None:
     (tmp_path / name).write_text(text)
-    with pytest.raises(ArgumentError, match=f"{name}: seed is given twice"):
+    with pytest.raises(ArgumentError, match=f"{name}: {message}"):
         read_parameters(inputs_of(package_of(DEFAULT)), [str(tmp_path / name)])
 
 
