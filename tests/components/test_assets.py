@@ -25,6 +25,15 @@ FORM_TYPES = {"STRING", "NUMBER_INTEGER", "NUMBER_DOUBLE", "BOOLEAN", "LIST", "S
 IMAGES = {f"dkan:{tomllib.loads((ROOT / 'pyproject.toml').read_text())['project']['version']}"}
 """Base image policy: what a component may run in."""
 
+OF_INPUTS_ALONE = {
+    f"comp-{name}"
+    for name in (
+        *("sample-parquet", "prepare-parquet", "train-fastkan", "choose-best-run", "evaluate-fastkan", "approve-model"),
+        *("check-training", "check-training-nodes", "train-fastkan-nodes", "importer"),
+    )
+}
+"""Components whose result depends on their inputs alone, a fingerprint of the data among them."""
+
 every_asset = pytest.mark.parametrize("folder", ASSETS)
 
 
@@ -114,7 +123,20 @@ def test_readme_code_runs(folder: str, tmp_path: Path, monkeypatch: pytest.Monke
         exec(compile(block, f"{folder}/README.md", "exec"), {})
         cached = re.findall(r"prepare_parquet\(\s*data_uri.*?\)", block, re.DOTALL)
         assert all("data_fingerprint" in call for call in cached), "the cache would give a run on new data old shards"
-    assert list(tmp_path.glob("*.yaml"))
+    compiled = list(tmp_path.glob("*.yaml"))
+    assert compiled
+    for path in compiled:
+        assert lint(path) == []
+        if folder in COMPONENTS:
+            assert cached_tasks(path) <= OF_INPUTS_ALONE, "a later run on other files at the same URI would be cached"
+
+
+def cached_tasks(path: Path) -> set[str]:
+    """Return the components of a compiled pipeline whose tasks are taken from the cache."""
+    spec = read_documents(path)[0]
+    dags = [part["dag"] for part in (spec["root"], *spec["components"].values()) if "dag" in part]
+    tasks = [task for dag in dags for task in dag["tasks"].values()]
+    return {task["componentRef"]["name"] for task in tasks if task.get("cachingOptions", {}).get("enableCache")}
 
 
 @pytest.mark.parametrize("folder", PIPELINES)
