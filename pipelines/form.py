@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import wraps
-from typing import Any
+from typing import Any, get_origin
 
 from kfp import dsl
 from kfp.dsl import PipelineTask
@@ -54,7 +54,7 @@ def merged(*groups: Iterable[Parameter], changed: Mapping[str, Mapping[str, Any]
         changed: Other fields by name, such as ``{"epochs": {"default": 3}}``; ``REQUIRED`` takes a default away.
 
     Raises:
-        ValueError: There is no such parameter to change.
+        ValueError: There is no such parameter to change, or it is given a default of another type.
     """
     # Reversed, because the last value of a key stays in a dict, and the first one should count.
     found = {parameter.name: parameter for group in reversed(groups) for parameter in group}
@@ -63,7 +63,17 @@ def merged(*groups: Iterable[Parameter], changed: Mapping[str, Mapping[str, Any]
         if name not in found:
             raise ValueError(f"form: there is no parameter {name!r}; expected one of {', '.join(sorted(found))}")
         found[name] = replace(found[name], **fields)
+        if "default" in fields:
+            _check_default(found[name])
     return sorted((found[name] for name in order), key=lambda parameter: parameter.default is not REQUIRED)
+
+
+def _check_default(parameter: Parameter) -> None:
+    kind, value = get_origin(parameter.type) or parameter.type, parameter.default
+    # bool is a subclass of int in Python.
+    fits = isinstance(value, (int, float) if kind is float else kind) and isinstance(value, bool) == (kind is bool)
+    if value is not REQUIRED and not fits:
+        raise ValueError(f"form: the default of {parameter.name!r} must be a {kind.__name__}, got {value!r}")
 
 
 def bind(component: BaseComponent, values: Values, **given: Any) -> PipelineTask:

@@ -12,6 +12,7 @@ from kfp.dsl import PipelineTask
 from kfp.dsl.pipeline_channel import PipelineChannel
 
 from components.image import IMAGE
+from dkan_core.config.kubernetes import CORES_RULE, LABELS_RULE, MEMORY_RULE, SHM_RULE, within
 from dkan_core.utils.storage.credentials import CONFIG_KEYS, SECRET_KEYS, SECRET_PATH, own_name
 from pipelines.caller import look_at_names_alone
 from pipelines.form import Parameter, Values, merged
@@ -76,6 +77,15 @@ VOLUME = (
         description=f"PersistentVolumeClaim, mounted at {VOLUME_PATH} in every step. It must exist.",
     ),
 )
+# Rules for settings that kfp would compile as they are, and Kubernetes or Argo refuse when a run starts.
+SETTINGS_RULES = {
+    "shm_size": SHM_RULE,
+    "control_cpu": CORES_RULE,
+    "control_memory": MEMORY_RULE,
+    "labels": LABELS_RULE,
+    **dict.fromkeys(("retries", "timeout", "parallelism"), within(0)),
+}
+
 # Parameters of every step.
 STEP = (IMAGE_PARAMETER, *CREDENTIALS, *OTHER_STEPS)
 
@@ -133,6 +143,9 @@ class Settings:
     """How many pods of a loop run at the same time; 0 sets no limit."""
 
     def __post_init__(self) -> None:
+        for name, rule in SETTINGS_RULES.items():
+            if not rule.holds(value := getattr(self, name)):
+                raise ValueError(f"{name} must be {rule.expected}, got {value!r}")
         secrets: object = self.image_pull_secrets
         if isinstance(secrets, str):
             raise ValueError(f"image_pull_secrets must be several names such as ({secrets!r},), got {secrets!r}")

@@ -87,6 +87,9 @@ def test_form_is_changed_by_name(tmp_path: Path) -> None:
         ValueError, match="there is no parameter 'num_gpu'; expected one of architecture_search, batch_size"
     ):
         build_pipeline(form={"num_gpu": {"default": "8"}})
+    # kfp's own error is of a built-in operation.
+    with pytest.raises(ValueError, match="the default of 'num_gpus' must be a str, got 8"):
+        build_pipeline(form={"num_gpus": {"default": 8}})
 
 
 @pytest.mark.parametrize("preparation", [prepare.ONCE, prepare.IN_PARALLEL, prepare.SAMPLE])
@@ -120,6 +123,19 @@ def test_nodes_run_as_the_user_of_the_steps_and_mount_the_volume_where_they_do(t
 def test_secret_that_is_no_list_is_refused() -> None:
     with pytest.raises(ValueError, match=r"image_pull_secrets must be several names such as \('registry',\)"):
         Settings(image_pull_secrets="registry")  # type: ignore[arg-type] # each letter would be a name
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ({"shm_size": "16GB"}, "shm_size must be a quantity of at least 1Mi such as 8Gi, got '16GB'"),
+        ({"retries": -1}, "retries must be at least 0, got -1"),
+        ({"labels": {"team": "flights and more"}}, "labels must be a JSON object of labels such as"),
+    ],
+)
+def test_setting_that_a_cluster_would_refuse_is_named(setting: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Settings(**setting)
 
 
 def test_root_is_refused_unless_it_is_allowed() -> None:
