@@ -4,9 +4,10 @@ Shape suffixes: N rows of a sample, L labels.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +26,9 @@ from dkan_core.data.labels import NOT_MEASURED
 from dkan_core.data.loading.loader import open_split, read_sample
 from dkan_core.data.preparation.label_checks import check_binary
 from dkan_core.data.preparation.label_columns import stored_labels
-from dkan_core.data.preparation.sampling import BottomK
+from dkan_core.data.preparation.sampling import BottomK, add_to_samples
 from dkan_core.data.preparation.statistics import count_others
 from dkan_core.data.preparation.task import PreparationTask, describe_files, hints_of, with_time_bounds
-from dkan_core.data.source.blocks import side_by_side
 from dkan_core.data.source.column_types import is_number
 from dkan_core.data.source.partition import whole_files
 from dkan_core.data.source.roles import assign_roles, column_requirements, is_feature
@@ -157,7 +157,8 @@ def read_raw(sources: Sequence[str], config: PrepareConfig) -> InspectedRows:
     task = with_time_bounds(task, whole_files(files, footers))
     seen = _SeenRows(task)
     with progress("reading", task.rows, "rows") as advance:
-        for batch in read_split_batches(whole_files(files, footers), task.roles, config, advance, task.bounds):
+        fragments = whole_files(files, footers)
+        for batch in read_split_batches(fragments, task.roles, config, advance, task.bounds, row_bytes=0):
             seen.add(batch)
     samples = {split: each.sample().rows for split, each in zip(SPLITS, seen.samples, strict=True) if each.pieces}
     if not seen.rows[0]:
@@ -202,20 +203,25 @@ class _SeenRows:
 
     def add(self, batch: SplitBatch) -> None:
         """Count and sample a batch."""
-        labels, features = self.roles.labels, side_by_side(batch.features())
+        labels = self.roles.labels
         for name in labels:
             check_binary(name, batch.rows.column(name), batch.path)
         for name, value in self.roles.positive.items():
             count_others(self.others[name], batch.source.column(name), value)
         stored_NL = stored_labels(batch.rows, labels) if labels else np.empty((len(batch.split), 0), np.uint8)
-        for name in self.missing:
-            self.missing[name] += _count_missing(features.column(name))
         beside = pa.record_batch([*map(pa.array, stored_NL.T)], names=[f"{LABEL}{name}" for name in labels])
-        for split, sample in enumerate(self.samples):
-            inside_N = batch.split == split
+        inside = [batch.split == split for split in range(len(SPLITS))]
+        for split, inside_N in enumerate(inside):
             self.rows[split] += inside_N.sum()
             self._counts[split] += np.stack([(stored_NL[inside_N] == value).sum(axis=0) for value in STORED], axis=1)
-            sample.add([features, beside], batch.row_ids, inside_N)
+        add_to_samples(self.samples, chain(self._counted(batch), [beside]), batch.row_ids, inside)
+
+    def _counted(self, batch: SplitBatch) -> Iterator[pa.RecordBatch]:
+        """Yield the features, some columns at a time, after counting missing values."""
+        for block in batch.features():
+            for name, column in zip(block.schema.names, block.columns, strict=True):
+                self.missing[name] += _count_missing(column)
+            yield block
 
     def classes(self) -> dict[str, dict[str, dict[str, int]]]:
         """Return the rows of each split, label and class."""

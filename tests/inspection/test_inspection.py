@@ -1,6 +1,7 @@
 """An inspection names what is suspicious, and nothing else; it says what ``prepare`` then does."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from dkan_core import ConfigError, DataError, Inspection, PrepareConfig, append_rows, inspect_data, prepare
+from dkan_core.data.source import blocks, row_groups
 from tests.command import dkan
 from tests.data.tables import write
 
@@ -166,6 +168,23 @@ def test_copies_of_rows_of_train_are_named_unless_rows_are_equal_by_chance(tmp_p
         assert ("copies of rows of train" in str(found)) == bool(found.copies)
         shares.append(found.copies)
     assert shares == [pytest.approx(0.5, abs=0.1), 0, 0, 0, 0]
+
+
+def test_large_row_groups_are_read_some_columns_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = write(make_rows().select(["honest", "paid_back", "flag", "y"]), tmp_path)
+    expected = inspect_data(paths, CONFIG)
+    widths = list[int]()
+
+    def spy(path: object, run: object, count: int, names: Sequence[str]) -> pa.RecordBatch:
+        widths.append(len(names))
+        return read_groups(path, run, count, names)
+
+    read_groups: Any = blocks._read_groups
+    monkeypatch.setattr(blocks, "_read_groups", spy)
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", 1)
+    monkeypatch.setattr(row_groups, "WHOLE_GROUP_BYTES", 1)
+    assert inspect_data(paths, CONFIG) == expected
+    assert widths == [1, 1, 1, 1]
 
 
 def test_few_rows_are_no_reason_to_suspect_columns(tmp_path: Path) -> None:

@@ -57,15 +57,17 @@ class BottomK:
             row_ids: Their numbers (N,), counted through all files.
             eligible: Which of them may be sampled (N,).
         """
+        add_to_samples([self], blocks, row_ids, [eligible])
+
+    def _choose(self, row_ids: UInt64, eligible: npt.NDArray[np.bool_]) -> pa.Array:
+        """Begin a piece, and return which rows of a batch it is to hold."""
         keys = splitmix64(row_ids, seed=self.seed)
         chosen = np.flatnonzero(self._may_stay(keys, eligible))
-        taken = pa.array(chosen)
-        columns: dict[str, pa.Array] = {}
-        for block in blocks:
-            found = block.take(taken)
-            columns |= zip(found.schema.names, found.columns, strict=True)
-        self.pieces.append(columns)
+        self.pieces.append({})
         self.keys = np.concatenate([self.keys, keys[chosen]])
+        return pa.array(chosen)
+
+    def _prune_if_full(self) -> None:
         # Cut back to K at a quarter more, so that rows are not sorted with every batch. The second bound is for late
         # batches, of which few rows are kept: pieces of a few rows would pile up.
         if len(self.keys) > self.size + self.size // 4 or len(self.pieces) > MAX_PIECES:
@@ -95,6 +97,22 @@ class BottomK:
         # Chunked, because joining the pieces would double the memory for as long as both are held.
         columns = {name: pa.chunked_array([piece[name] for piece in self.pieces]) for name in self.pieces[0]}
         return Sample(self.keys, pa.table(columns))
+
+
+def add_to_samples(
+    samples: Sequence[BottomK],
+    blocks: Iterable[pa.RecordBatch],
+    row_ids: UInt64,
+    eligible: Sequence[npt.NDArray[np.bool_]],
+) -> None:
+    """Let several samples take the same rows into account, with the arguments of ``BottomK.add`` for each."""
+    chosen = [sample._choose(row_ids, rows) for sample, rows in zip(samples, eligible, strict=True)]
+    for block in blocks:
+        for sample, rows in zip(samples, chosen, strict=True):
+            found = block.take(rows)
+            sample.pieces[-1] |= zip(found.schema.names, found.columns, strict=True)
+    for sample in samples:
+        sample._prune_if_full()
 
 
 def smallest_keys_limit(
