@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from dkan_core.data.encoding.bulk import BulkEncoder
 from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.data.encoding.source_check import check_features
 from dkan_core.data.format.manifest import MANIFEST, PreparedData, manifest_text, open_prepared
@@ -201,7 +202,7 @@ class RawRows:
 
     def batches(self, encoding: Preprocessor) -> Iterator[Arrays]:
         """Yield all rows in the order of the files."""
-        needed = list(dict.fromkeys([*encoding.columns, *self.columns]))
+        encoder, needed = BulkEncoder(encoding), list(dict.fromkeys([*encoding.columns, *self.columns]))
         for path in self.paths:
             file = open_file(path, folder_types=encoding.folder_types)
             types = value_types(path, file.parquet, encoding.source_types)
@@ -211,7 +212,7 @@ class RawRows:
                 for column, value in positive_in(seen.schema, self._positive).items():
                     self._others[column] |= dict.fromkeys(other_values(seen.column(column), value))
                 binary = with_binary_labels(rows, self.columns, self._positive, path)
-                yield encoding.transform(binary, path) | {"labels": stored_labels(binary, self.columns)}
+                yield encoder.transform(binary, path) | {"labels": stored_labels(binary, self.columns)}
 
     def sample(self, rows: int) -> Int64:
         """Return the numbers of random rows, as neighbours are often alike."""

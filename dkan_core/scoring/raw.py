@@ -7,6 +7,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import torch
 
+from dkan_core.data.encoding.bulk import BulkEncoder
 from dkan_core.data.source.reading import open_file, read_batches
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.scoring.probabilities import check_probabilities, score
@@ -36,10 +37,10 @@ def scored_batches(
         - Output: N rows, ``(N, L)``
     """
     needed = list(dict.fromkeys([*saved.preprocessor.columns, *columns]))
-    row, model = 0, saved.module.for_scoring()
+    row, model, encoder = 0, saved.module.for_scoring(), BulkEncoder(saved.preprocessor)
     folder_types = saved.preprocessor.folder_types if folder_types is None else folder_types
     for batch in read_batches(open_file(path, folder_types=folder_types), needed):
-        arrays = saved.preprocessor.transform(batch, path)
+        arrays = encoder.transform(batch, path)
         on_arrays(arrays)
         found_NL = score(model, arrays, device)
         check_probabilities(found_NL, saved.config.labels, path, row)

@@ -7,7 +7,7 @@ Shape suffixes: N rows, F numeric features, C coded features.
 
 import ctypes
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -36,6 +36,8 @@ from dkan_core.utils.resources import available_cores
 
 FLOATS: dict[Any, np.dtype[Any]] = {pa.float32(): np.dtype(np.float32), pa.float64(): np.dtype(np.float64)}
 CACHE_LINE = 64
+# Finding the edges of a column takes as long as computing the codes of some 5,000 rows without them.
+MIN_ROWS = 4096
 
 
 class BulkEncoder:
@@ -56,14 +58,31 @@ class BulkEncoder:
         for index, coded in enumerate(preprocessor.coded):
             self._coded[columns.get(coded.name, coded.name)].append(index)
 
-    def encode(self, blocks: Iterable[pa.RecordBatch], where: str, indices: Int64, records: npt.NDArray[Any]) -> None:
+    def transform(self, rows: pa.RecordBatch, where: str) -> dict[str, npt.NDArray[Any]]:
+        """Return what ``Preprocessor.transform`` returns."""
+        # Rows of lists may be longer than those that the encoding was made for.
+        if not self.is_native or self.preprocessor.sparse or len(rows) < MIN_ROWS:
+            return self.preprocessor.transform(rows, where)
+        kinds = ("numeric", np.uint8, self.preprocessor.numeric), ("categorical", np.int32, self.preprocessor.coded)
+        arrays = {name: np.empty((len(rows), len(features)), kind) for name, kind, features in kinds if features}
+        self.encode([rows], where, np.arange(len(rows)), arrays)
+        return arrays
+
+    def encode(
+        self,
+        blocks: Iterable[pa.RecordBatch],
+        where: str,
+        indices: Int64,
+        records: npt.NDArray[Any] | Mapping[str, npt.NDArray[Any]],
+    ) -> None:
         """Write the codes of rows into records.
 
         Args:
             blocks: Some columns of the rows each, together at least those that the preprocessor reads.
             where: The file, for messages.
             indices: Which record each row is (N,).
-            records: Structured (N,), with the fields ``numeric`` and ``categorical`` as far as there are such features.
+            records: Structured (N,), or arrays by name; with ``numeric`` and ``categorical`` as far as there are such
+                features.
 
         Raises:
             DataError: A column is missing or of another kind than in training.
