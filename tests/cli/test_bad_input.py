@@ -94,6 +94,8 @@ CASES: dict[str, Case] = {
     "glob without a match": (nothing, LABEL, "{raw}/*.pq", r"raw/\*\.pq: no Parquet files"),
     "folder without Parquet": (emptied, LABEL, None, r"raw: no Parquet files there"),
     "unknown scheme": (nothing, LABEL, "nfs9://host/x", r"nfs9://host/x: .*nfs9"),
+    "archive": (nothing, LABEL, "zip://a.parquet::{raw}/raw.zip", r"raw\.zip: rows are not read from archives; unpack"),
+    "file system that is not there": (nothing, LABEL, "reference://x", r"reference://x: cannot be read \(.* argument"),
     "no rows": (both(lambda t: t.slice(0, 0)), LABEL, None, r"a\.parquet: no rows in any source file"),
     "text of other encoding": (
         not_utf8("city"),

@@ -27,6 +27,8 @@ from dkan_core.utils.storage.paths import check_name, filesystem, is_remote
 SUFFIXES = (".parquet", ".parq", ".pq")
 # In a path, the beginning of what a glob may match in several ways.
 WILDCARD = re.compile(r"[*?[]")
+# Their file systems close the archive as soon as they are not used, though files in it are open.
+ARCHIVES = ("zip://", "tar://", "libarchive://")
 # The first bytes of every Parquet file.
 MAGIC = b"PAR1"
 
@@ -119,6 +121,8 @@ def _without_repeats(paths: Sequence[str]) -> list[str]:
 
 def _list_source(source: str) -> list[str]:
     check_name(source)
+    if source.startswith(ARCHIVES):
+        raise DataError(f"{source}: rows are not read from archives; unpack it")
     fs, path = filesystem(source)
     with readable(source):
         fs.invalidate_cache()  # others may have written there since this process looked

@@ -8,7 +8,8 @@ from typing import Any
 
 import fsspec
 
-from dkan_core.errors import DataError
+from dkan_core.errors import DataError, UnreadableError
+from dkan_core.utils.messages import first_line
 from dkan_core.utils.storage.credentials import use_own_credentials
 
 ONE_SLASH = re.compile(r"(s3|gs|gcs|az|abfs|abfss|adl|hdfs|http|https|file|local|memory):(?:/(?!/)(.*))?", re.DOTALL)
@@ -112,6 +113,7 @@ def filesystem(uri: str | Path) -> tuple[Any, str]:
 
     Raises:
         DataError: The scheme is unknown, its package is not installed, or a slash is missing.
+        UnreadableError: The file system cannot be reached.
     """
     check_slashes(uri)
     use_own_credentials()
@@ -119,6 +121,9 @@ def filesystem(uri: str | Path) -> tuple[Any, str]:
         fs, path = fsspec.core.url_to_fs(str(uri))
     except (ImportError, ValueError) as error:
         raise DataError(f"{uri}: {error} (extras: s3, gcs)") from error
+    except Exception as error:
+        # Some file systems connect when they are made, or open the archive that they are to read.
+        raise UnreadableError(f"{uri}: cannot be read ({first_line(error)})") from error
     return fs, path
 
 
