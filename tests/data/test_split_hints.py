@@ -30,6 +30,7 @@ REPEATED = pa.array([f"c{n}" for n in np.arange(ROWS) // 5])
         ({"signup": DAYS, "month": pa.array(np.arange(ROWS) % 12)}, {"time": "month"}),
         ({"signup": DAYS, "first call": DAYS}, {"times": "'signup', 'first call'"}),
         ({"month": pa.array(np.arange(ROWS) % 12)}, {"time": "month"}),
+        ({"Month": REPEATED}, {}),  # rows cannot be split by a time of text
         ({"plane_year": pa.array(np.arange(ROWS) % 12)}, {}),
         (
             {"customer_id": REPEATED, "created_at": pa.array(np.arange(ROWS))},

@@ -42,7 +42,7 @@ def find_split_hints(types: Mapping[str, pa.DataType], taken: set[str], path: st
     named = [
         name
         for name, kind in free.items()
-        if TIMES.fullmatch(_plain(name)) and (is_number(kind) or is_text(kind)) and not OTHER_TIMES.search(_plain(name))
+        if TIMES.fullmatch(_plain(name)) and is_number(kind) and not OTHER_TIMES.search(_plain(name))
     ]
     # Among several dates, such as a sign-up date, a column called event_time tells when a row arose.
     best = [name for name in typed if TIMES.fullmatch(_plain(name))] or named
