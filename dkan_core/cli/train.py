@@ -93,4 +93,13 @@ def train(
         show({"model": result.model, "checkpoint": result.checkpoint, **result.metrics})
     if result.metrics["training"]["ended"] == "interrupt":
         fail(f"interrupted; the best model so far is in {out}/model; {result.next_step}", 130)
-    suggest("dkan", "evaluate", f"{out}/model", prepared, "--out", "eval")
+    suggest("dkan", "evaluate", f"{out}/model", prepared, *_split_option(prepared), "--out", "eval")
+
+
+def _split_option(prepared: str) -> list[str]:
+    """Return the option that names the split to evaluate on, where there is no test split."""
+    from dkan_core.data.format.manifest import read_manifest
+    from dkan_core.utils.storage.paths import is_remote, local_path
+
+    has_test = is_remote(prepared) or "test" in read_manifest(local_path(prepared)).splits
+    return [] if has_test else ["--split", "valid"]

@@ -15,8 +15,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dkan_core import TrainResult
+from dkan_core import PrepareConfig, TrainResult, prepare
 from dkan_core.cli.results import suggest
+from dkan_core.cli.train import _split_option
 from dkan_core.training.launcher.run_log import describe_patience
 from tests.command import check, dkan
 
@@ -372,6 +373,12 @@ def test_next_command_is_shown_only_to_a_person(monkeypatch: pytest.MonkeyPatch,
         with caplog.at_level("INFO", "dkan_core"):
             suggest("dkan", "train", "my rows", "--out", "run")
     assert caplog.messages == ["next: dkan train 'my rows' --out run"]
+
+
+@pytest.mark.parametrize(("split", "option"), [("60/20/20", []), ("80/20/0", ["--split", "valid"])])
+def test_evaluation_is_suggested_on_a_split_that_there_is(here: Path, split: str, option: list[str]) -> None:
+    prepare("rows", "prepared", PrepareConfig(label=("late",), drop=("answer",), split=split))
+    assert _split_option("prepared") == option
 
 
 def test_early_stopping_says_what_it_stopped_for() -> None:
