@@ -1,5 +1,6 @@
 """``dkan drift``: how far new rows are from the training rows."""
 
+from contextlib import nullcontext
 from typing import Annotated
 
 import dkan_core
@@ -29,16 +30,14 @@ def drift(
 ) -> None:
     """Measure how far raw Parquet, and the model's scores on it, have drifted from the training data."""
     from dkan_core.evaluation.drift.measures import check_max_psi
-    from dkan_core.utils.storage.outputs import check_page_free
-    from dkan_core.utils.storage.staging import write_page
+    from dkan_core.utils.storage.staging import staged_page
 
     check_max_psi(max_psi)
     check_models(model, sources=sources)
-    with result_printer(json_file, overwrite=overwrite) as show:
-        if html:
-            check_page_free(html, overwrite=overwrite)
+    staged = staged_page(html, overwrite=overwrite) if html else nullcontext()
+    with result_printer(json_file, overwrite=overwrite) as show, staged as aside:
         summary = dkan_core.summarize_drift(model, sources)
-        if html:
-            write_page(html, summary.page, overwrite=overwrite)
+        if aside:
+            aside.write_text(summary.page, encoding="utf-8")
         show(summary.drift.to_dict(), summary.drift)
     summary.drift.check(max_psi)

@@ -1,5 +1,6 @@
 """``dkan inspect``: what data hold, before training."""
 
+from contextlib import nullcontext
 from typing import Annotated, Any
 
 import typer
@@ -27,14 +28,13 @@ def inspect(
 ) -> None:
     """Show schema, class balance, what each column will become, and which columns are suspicious."""
     from dkan_core.inspection.rows import UNLABELLED
-    from dkan_core.utils.storage.outputs import check_page_free
+    from dkan_core.utils.storage.staging import staged_page
 
     unlabelled = {} if config is not None else {"label": [*UNLABELLED]}
     merged = merged_settings(dkan_core.PrepareConfig, config, {**unlabelled, **settings})
-    with result_printer(json_file, overwrite=overwrite) as show:
-        if html:
-            check_page_free(html, overwrite=overwrite)
+    staged = staged_page(html, overwrite=overwrite) if html else nullcontext()
+    with result_printer(json_file, overwrite=overwrite) as show, staged as aside:
         found = dkan_core.inspect_data(data, merged if settings or config else None)
-        if html:
-            found.save_page(html, overwrite=overwrite)
+        if aside:
+            aside.write_text(found.page, encoding="utf-8")
         show(found.to_dict(), found)

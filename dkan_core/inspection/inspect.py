@@ -17,7 +17,7 @@ from dkan_core.inspection.rows import UNLABELLED, InspectedRows, read_prepared, 
 from dkan_core.report.inline import inline_page
 from dkan_core.report.templating import render_html
 from dkan_core.utils.messages import brief, counted, one_line
-from dkan_core.utils.storage.staging import write_page
+from dkan_core.utils.storage.staging import staged_page
 
 # Characters of names and types in the table for terminals.
 TABLE_WIDTH = 40
@@ -106,13 +106,16 @@ class Inspection:
         Raises:
             OutputError: It cannot be written.
         """
-        write_page(file, self._page(), overwrite=overwrite)
+        with staged_page(file, overwrite=overwrite) as aside:
+            aside.write_text(self.page, encoding="utf-8")
 
     def _repr_html_(self) -> str:
         """Return the page in a frame, which notebooks show."""
-        return inline_page(self._page(), "Inspection")
+        return inline_page(self.page, "Inspection")
 
-    def _page(self) -> str:
+    @property
+    def page(self) -> str:
+        """All of it as one HTML page."""
         rows = sum(self.rows.values())
         copies = [("Copies", f"{self.copies:.0%}", "of the different rows of valid")] if self.copies else []
         return render_html(

@@ -157,6 +157,9 @@ def test_file_that_appears_meanwhile_is_not_replaced(
         ),
         ("inspect {few} --html page.pdf", r"page\.pdf: pages are written as HTML; let the name end in \.html"),
         ("inspect {few} --json .", r"\.: is a folder; expected a file"),
+        # Said before rows are looked for.
+        ("inspect nowhere --html few.parquet/page.html", r"few\.parquet/page\.html: cannot be written"),
+        ("drift {model} nowhere --html few.parquet/page.html", r"few\.parquet/page\.html: cannot be written"),
     ],
 )
 def test_name_that_promises_another_format_is_refused(line: str, message: str, run: Run, tmp_path: Path) -> None:

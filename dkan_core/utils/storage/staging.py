@@ -21,7 +21,7 @@ from dkan_core.utils.storage.outputs import (
     foreign_contents,
 )
 from dkan_core.utils.storage.paths import filesystem, is_remote, local_path
-from dkan_core.utils.storage.remote import check_writable, replace_remote
+from dkan_core.utils.storage.remote import check_file_writable, check_writable, replace_remote
 from dkan_core.utils.storage.replacement import (
     COMPLETE,
     MOVING,
@@ -157,19 +157,20 @@ def staged_file(out: str | Path, check: Callable[[], None] = lambda: None) -> It
             raise failure_inside(out, aside, error) from error
 
 
-def write_page(file: str | Path, page: str, *, overwrite: bool) -> None:
-    """Write a page to a file or URI.
+@contextmanager
+def staged_page(file: str | Path, *, overwrite: bool) -> Iterator[Path]:
+    """Yield a file to write a page to, as ``staged_file`` does.
 
     Args:
-        file: Where it goes.
-        page: HTML.
+        file: Path or URI where it goes.
         overwrite: Whether an earlier page of dkan may be replaced.
 
     Raises:
-        OutputError: It cannot be written.
+        OutputError: It cannot be written; said before the block.
     """
     with staged_file(file, functools.partial(check_page_free, file, overwrite=overwrite)) as aside:
-        aside.write_text(page, encoding="utf-8")
+        check_file_writable(file)
+        yield aside
 
 
 @contextmanager
