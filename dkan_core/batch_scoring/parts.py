@@ -20,12 +20,11 @@ from dkan_core.data.source.files import stamp, whole_second
 from dkan_core.errors import ConfigError, DataError
 from dkan_core.evaluation.drift.counting import DriftCountsSchema
 from dkan_core.evaluation.drift.scored_files import ScoredRows, counted_batches
-from dkan_core.model.saved_model import SavedModel
+from dkan_core.model.saved_model import SavedModel, load_model
 from dkan_core.scoring.output_columns import copied_folder_types, output_batch
 from dkan_core.utils.messages import counted
 from dkan_core.utils.progress import progress
 from dkan_core.utils.schemas import Schema
-from dkan_core.utils.storage.remote import local_copy
 from dkan_core.utils.storage.shared_folder import SharedFolder
 
 logger = logging.getLogger(__name__)
@@ -67,8 +66,7 @@ def score_part(output_uri: str | Path, part: int) -> int:
         logger.info("part %d of %d was scored before", part, len(plan.parts))
         return rows
     # The plan's own copy, so that all parts use the planned model even if another one is published meanwhile.
-    with local_copy(f"{output.uri}/{plan.model_folder}") as folder:
-        saved = SavedModel(folder)
+    saved = load_model(f"{output.uri}/{plan.model_folder}")
     found, written = ScoredRows(), []
     folder_types = copied_folder_types(saved, [file.source for file in plan.files])
     with progress("scoring", rows, "rows") as advance:

@@ -16,14 +16,14 @@ from dkan_core.errors import ConfigError, OutputError
 from dkan_core.evaluation.drift.unseen import UnseenValues
 from dkan_core.explanation.reasons import ReasonFinder
 from dkan_core.model.model_folder import naming_swapped
-from dkan_core.model.saved_model import SavedModel
+from dkan_core.model.saved_model import load_model
 from dkan_core.scoring.output_columns import check_no_clash, check_sources, copied_folder_types, output_batch
 from dkan_core.scoring.raw import scored_batches
 from dkan_core.utils.messages import counted
 from dkan_core.utils.progress import progress
 from dkan_core.utils.storage.outputs import check_file_name
 from dkan_core.utils.storage.paths import filesystem, is_remote, local_path
-from dkan_core.utils.storage.remote import check_file_writable, local_copy
+from dkan_core.utils.storage.remote import check_file_writable
 from dkan_core.utils.storage.staging import staged_file
 from dkan_core.utils.torch_resources import best_device
 
@@ -95,8 +95,7 @@ def predict(
     if is_frame(sources):
         if out is not None:
             raise ConfigError(f"out: {out}: the scores of a frame are returned; leave it out, or score Parquet")
-        with local_copy(model) as folder:
-            return score_frame(SavedModel(folder), sources, columns, reasons)
+        return score_frame(load_model(model), sources, columns, reasons)
     chosen = source_paths(sources)
     if out is None:
         raise ConfigError("out is not given: name the file for the scores of Parquet; those of a frame are returned")
@@ -110,8 +109,7 @@ def _predict_file(
     with naming_swapped(chosen):
         paths = find_in_order(chosen)
     _check_is_no_source(out, chosen, paths)
-    with local_copy(model) as folder:
-        saved = SavedModel(folder)
+    saved = load_model(model)
     check = functools.partial(check_scores_file, out, saved.config.labels, overwrite=overwrite)
     check()
     check_file_writable(out)

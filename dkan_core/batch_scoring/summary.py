@@ -16,9 +16,8 @@ from dkan_core.evaluation.drift.measures import Drift, check_max_psi
 from dkan_core.evaluation.drift.scored_files import measure_since_training
 from dkan_core.evaluation.drift.summary import ScoringSummary, render_drift
 from dkan_core.evaluation.metrics import compute_metrics
-from dkan_core.model.saved_model import SavedModel
+from dkan_core.model.saved_model import load_model
 from dkan_core.utils.messages import counted, some_of
-from dkan_core.utils.storage.remote import local_copy
 from dkan_core.utils.storage.shared_folder import WORK, SharedFolder
 
 logger = logging.getLogger(__name__)
@@ -126,8 +125,7 @@ def _summarize(output: SharedFolder, plan: ScoringPlan, records: list[PartRecord
     counts = DriftCounts()
     for record in records:
         counts.merge(DriftCounts.from_schema(record.counts))
-    with local_copy(f"{output.uri}/{plan.model_folder}") as folder:
-        saved = SavedModel(folder)
+    saved = load_model(f"{output.uri}/{plan.model_folder}")
     drift = measure_since_training(counts, saved)
     metrics = _read_metrics(output, plan, list(saved.config.labels)) if plan.labels else None
     return _with_page(metrics, drift, files=len(plan.files))

@@ -21,9 +21,8 @@ from dkan_core.evaluation.labelled_rows import EvaluationData, score_rows
 from dkan_core.evaluation.metrics import METRIC_NAMES, compute_metrics
 from dkan_core.evaluation.result import Evaluation
 from dkan_core.model.model_folder import find_model
-from dkan_core.model.saved_model import SavedModel
+from dkan_core.model.saved_model import SavedModel, load_model
 from dkan_core.report.templating import digits_of, render_html
-from dkan_core.utils.storage.remote import local_copy
 
 # Prevalence is left out, as it does not depend on the model.
 COMPARED = [key for key in METRIC_NAMES if key != "prevalence"]
@@ -72,8 +71,7 @@ def compare(previous: str | Path, data: EvaluationData) -> Comparison:
         if find_model(given) is None:
             logger.info("%s: there is no model yet to compare with", uri)
             return Comparison(model=uri, is_there=False, why_not="there is no model yet")
-        with local_copy(given) as folder:
-            saved = SavedModel(folder)
+        saved = load_model(given)
         known = list(saved.config.labels)
         if sorted(known) != sorted(data.labels):
             return _not_compared(uri, f"it was trained for the labels {', '.join(known)}")

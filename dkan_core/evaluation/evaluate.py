@@ -27,7 +27,7 @@ from dkan_core.explanation.comparison import compare_explanations
 from dkan_core.explanation.explain import QUICK, QUICK_ROWS, quick_explanation
 from dkan_core.explanation.explanation import Explanation
 from dkan_core.model.model_folder import naming_swapped
-from dkan_core.model.saved_model import SavedModel
+from dkan_core.model.saved_model import SavedModel, load_model
 from dkan_core.scoring.output_columns import probability_column
 from dkan_core.scoring.prepared import known_split
 from dkan_core.tracking.mlflow.evaluation import log_evaluation
@@ -36,7 +36,6 @@ from dkan_core.utils.file_names import METRICS
 from dkan_core.utils.messages import few_rows
 from dkan_core.utils.storage.files import write_atomic, write_json
 from dkan_core.utils.storage.outputs import check_file_is_ours
-from dkan_core.utils.storage.remote import local_copy
 from dkan_core.utils.storage.staging import staged_folder
 
 REPORT, PREDICTIONS = "report.html", "predictions.parquet"
@@ -99,8 +98,8 @@ def evaluate(
     # Other programs write files of this name, too, which must not be overwritten.
     check_file_is_ours(f"{out}/{METRICS}", beginning=b"{", mark=b'"average_precision"')
     with staged_folder(out, names=OUTPUTS, overwrite=overwrite) as folder:
-        with naming_swapped(sources), local_copy(model) as model_folder:
-            saved = SavedModel(model_folder)
+        with naming_swapped(sources):
+            saved = load_model(model)
         if saved.preprocessor.sparse:
             worst_errors = 0
             logger.info("the model reads lists of IDs, so the report has no worst errors")

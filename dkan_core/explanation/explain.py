@@ -17,12 +17,11 @@ from dkan_core.explanation.explanation import Explanation, explain_labels
 from dkan_core.explanation.figures.drawing import Drawing
 from dkan_core.explanation.label_explanation import Effort, LabelExplanation
 from dkan_core.explanation.page import render_explanation
-from dkan_core.model.saved_model import SavedModel
+from dkan_core.model.saved_model import SavedModel, load_model
 from dkan_core.scoring.prepared import check_match, known_split
 from dkan_core.utils.arrays import Arrays
 from dkan_core.utils.messages import counted
 from dkan_core.utils.storage.files import write_atomic, write_json
-from dkan_core.utils.storage.remote import local_copy
 from dkan_core.utils.storage.staging import staged_folder
 
 NUMBERS, PAGE, IMPORTANCE, CURVES, INTERACTIONS, LABELS = (
@@ -93,8 +92,7 @@ def explain(
         if value < low:
             raise ConfigError(f"{name} must be {low} or more, got {value}")
     with staged_folder(out, names=OUTPUTS, overwrite=overwrite, contents=CONTENTS) as folder:
-        with local_copy(model) as model_folder:
-            saved = SavedModel(model_folder)
+        saved = load_model(model)
         with open_prepared(prepared, split) as (data, manifest):
             check_match(saved, manifest, prepared)
             if known := known_split(saved, split):
@@ -106,8 +104,7 @@ def explain(
         labels = manifest.labels if label is None else [label]
         where, earlier = redact(str(against)), None
         if against is not None:
-            with local_copy(against) as earlier_folder:
-                earlier = SavedModel(earlier_folder)
+            earlier = load_model(against)
             check_earlier(saved, earlier, labels, where)
         found = explain_labels(saved, arrays, labels, split=split, effort=effort, seed=seed)
         if earlier is not None:

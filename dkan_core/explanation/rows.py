@@ -14,7 +14,7 @@ from dkan_core.errors import ConfigError, DataError
 from dkan_core.explanation.figures.drawing import percent, short
 from dkan_core.explanation.figures.waterfall import draw_waterfall
 from dkan_core.explanation.reasons import Reason, ReasonFinder
-from dkan_core.model.saved_model import SavedModel
+from dkan_core.model.saved_model import SavedModel, load_model
 from dkan_core.report.figures.canvas import HINT_LENGTH
 from dkan_core.report.figures.svg import page_element
 from dkan_core.report.templating import Card, render_html
@@ -22,7 +22,6 @@ from dkan_core.scoring.output_columns import check_sources
 from dkan_core.scoring.raw import scored_batches
 from dkan_core.utils.messages import counted
 from dkan_core.utils.storage.files import write_atomic
-from dkan_core.utils.storage.remote import local_copy
 from dkan_core.utils.storage.staging import staged_folder
 from dkan_core.utils.torch_resources import best_device, torch_threads
 
@@ -88,8 +87,7 @@ def explain_rows(
         raise ConfigError(f"top must be 1 or more, got {top}")
     paths = find_parquet(source_paths(sources))
     with staged_folder(out, names=(PAGE,), overwrite=overwrite) as folder:
-        with local_copy(model) as model_folder:
-            saved = SavedModel(model_folder)
+        saved = load_model(model)
         shown = _chosen_label(saved, label)
         total = sum(check_sources(saved, paths, [])[1])
         # One thread, as in ``explain``: chunks are so small that threads would wait for each other.

@@ -31,7 +31,7 @@ from dkan_core.utils.schemas import Schema
 from dkan_core.utils.storage.failures import output_error
 from dkan_core.utils.storage.files import json_text, remove, sync_folder, write_atomic
 from dkan_core.utils.storage.paths import is_remote, local_path
-from dkan_core.utils.storage.remote import exchange_remote
+from dkan_core.utils.storage.remote import exchange_remote, local_copy
 from dkan_core.utils.storage.scratch import scratch_folder
 
 
@@ -281,6 +281,16 @@ class SavedModel:
     def parameters(self) -> int:
         """Return the number of trainable parameters."""
         return sum(parameter.numel() for parameter in self.module.parameters() if parameter.requires_grad)
+
+
+def load_model(uri: str | Path) -> SavedModel:
+    """Return the model at a path or fsspec URI: its folder, or that of the run that it lies in.
+
+    Raises:
+        DataError: There is none; or a file of it is missing or damaged, or does not fit the others.
+    """
+    with local_copy(uri) as folder:
+        return SavedModel(folder)
 
 
 def check_count(config: ModelConfig, state: Mapping[str, Tensor], where: Path) -> None:

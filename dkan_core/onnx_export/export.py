@@ -8,14 +8,13 @@ from pathlib import Path
 
 import dkan_core
 from dkan_core.errors import DataError, OutputError
-from dkan_core.model.saved_model import SavedModel, are_current
+from dkan_core.model.saved_model import SavedModel, are_current, load_model
 from dkan_core.onnx_export.encoding import add_encoding
 from dkan_core.onnx_export.graph import PRODUCER, Graph
 from dkan_core.onnx_export.network import add_probabilities
 from dkan_core.onnx_export.verification import OUTPUT, largest_difference
 from dkan_core.utils.extras import require
 from dkan_core.utils.storage.outputs import check_file_free, check_suffix
-from dkan_core.utils.storage.remote import local_copy
 from dkan_core.utils.storage.staging import staged_file
 
 # Protocol buffers hold at most 2 GB; names and nodes of the widest graphs take a few megabytes of that.
@@ -79,8 +78,7 @@ def export(
     check()
     for package in ("onnx", "onnxruntime"):
         require(package, "onnx")
-    with local_copy(model) as folder:
-        saved = SavedModel(folder)
+    saved = load_model(model)
     content = onnx_bytes(saved, missing_text)
     # Compared before the file is begun, so that a refused graph is never written under its name.
     largest, rows = largest_difference(content, saved, missing_text)

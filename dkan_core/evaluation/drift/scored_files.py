@@ -18,11 +18,10 @@ from dkan_core.errors import DataError
 from dkan_core.evaluation.drift.counting import DriftCounts, TrainingDistribution, count_rows
 from dkan_core.evaluation.drift.measures import Drift, measure
 from dkan_core.model.model_folder import naming_swapped
-from dkan_core.model.saved_model import SavedModel
+from dkan_core.model.saved_model import SavedModel, load_model
 from dkan_core.scoring.output_columns import check_sources
 from dkan_core.scoring.raw import scored_batches
 from dkan_core.utils.progress import progress
-from dkan_core.utils.storage.remote import local_copy
 from dkan_core.utils.torch_resources import best_device
 
 logger = logging.getLogger(__name__)
@@ -104,8 +103,7 @@ def measure_since_training(counts: DriftCounts, saved: SavedModel) -> Drift:
 
 def measure_files(model: str | Path, paths: Sequence[str]) -> Drift:
     """Measure the drift of files, which have been found; see ``measure_drift``."""
-    with local_copy(model) as folder:
-        saved = SavedModel(folder)
+    saved = load_model(model)
     rows = sum(check_sources(saved, paths, ())[1])
     if not rows:
         raise DataError(f"{paths[0]}: no rows in any source file")

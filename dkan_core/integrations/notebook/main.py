@@ -24,12 +24,11 @@ from dkan_core.errors import DataError
 from dkan_core.evaluation.metrics import macro_average_precision
 from dkan_core.integrations.notebook.predictor import Predictor
 from dkan_core.integrations.notebook.rows import LabelledRows, read_labelled_rows
-from dkan_core.model.saved_model import SavedModel
+from dkan_core.model.saved_model import load_model
 from dkan_core.training.launcher.train import train
 from dkan_core.utils.file_names import MODEL_FOLDER
 from dkan_core.utils.messages import counted
 from dkan_core.utils.storage.paths import is_remote, local_path
-from dkan_core.utils.storage.remote import local_copy
 from dkan_core.utils.storage.scratch import scratch_folder
 from dkan_core.utils.torch_resources import best_device
 
@@ -261,8 +260,7 @@ def _naming_the_loaders(scratch: str) -> Iterator[None]:
 
 
 def _load(path: str, rows: LabelledRows) -> Predictor:
-    with local_copy(path) as folder:
-        saved = SavedModel(folder)
+    saved = load_model(path)
     model = Predictor(saved.module, saved.preprocessor, rows.features.column_names, named=rows.is_named)
     return model.to(best_device())
 

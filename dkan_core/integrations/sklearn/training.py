@@ -18,14 +18,13 @@ from dkan_core.integrations.sklearn.fitted import FittedClassifier
 from dkan_core.integrations.sklearn.rows import OUT_OF_X, reads_ids
 from dkan_core.integrations.sklearn.targets import split_info
 from dkan_core.model.model_folder import WEIGHTS
-from dkan_core.model.saved_model import SavedModel
+from dkan_core.model.saved_model import load_model
 from dkan_core.training.roles.in_process import SingleResult, train_single
 from dkan_core.training.setup.architecture import settled
 from dkan_core.training.setup.defaults import resolve_for
 from dkan_core.training.setup.initial_model import InitialModel, check_transfer, settings_from, warn_of_kept_shape
 from dkan_core.training.state.refit_choices import RefitChoices, may_refit
 from dkan_core.utils.arrays import Arrays, joined_rows
-from dkan_core.utils.storage.remote import local_copy
 
 # The name in messages of the model to continue: ``init_model`` of ``fit``, or in ``partial_fit`` the classifier itself.
 START = "the model to start from"
@@ -61,8 +60,7 @@ def read_initial(init_model: Any) -> Initial:
         TypeError: It is neither a classifier nor a path.
     """
     if isinstance(init_model, str | Path):
-        with local_copy(init_model) as folder:
-            saved = SavedModel(folder)
+        saved = load_model(init_model)
         return Initial(InitialModel.of(saved.module, saved.preprocessor), saved.files.read(WEIGHTS))
     if not isinstance(init_model, FittedClassifier):
         raise TypeError(

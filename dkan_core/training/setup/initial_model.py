@@ -21,7 +21,7 @@ from dkan_core.model.architecture import ModelConfig, ignoring
 from dkan_core.model.base import TabularModel
 from dkan_core.model.blended import BlendedFastKAN
 from dkan_core.model.model_folder import REFIT_ROWS, WEIGHTS, find_model
-from dkan_core.model.saved_model import SavedModel
+from dkan_core.model.saved_model import load_model
 from dkan_core.model.tabular import TabularFastKAN
 from dkan_core.training.compute.flat_model import flatten
 from dkan_core.training.setup.architecture import choose_architecture
@@ -40,7 +40,6 @@ from dkan_core.training.state.checkpoint_store import (
 from dkan_core.training.state.refit_choices import RefitChoices
 from dkan_core.utils.arrays import Float32
 from dkan_core.utils.messages import counted, flag, listed_names
-from dkan_core.utils.storage.remote import local_copy
 
 # Settings that a saved model fixes.
 ARCHITECTURE_SETTINGS = (
@@ -113,8 +112,7 @@ def take_initial(
     uri = find_model(config.init_from)
     if uri is None:
         return _as_checkpoint_says(config, checkpoints), None
-    with local_copy(uri) as folder:
-        saved = SavedModel(folder)
+    saved = load_model(uri)
     initial = replace(InitialModel.of(saved.module, saved.preprocessor), origins=tuple(trained_on(saved.metrics)))
     parts = [*config.freeze, *config.lr_multipliers]
     if saved.config.ignored_features and any(part.startswith(EMBEDDINGS) for part in parts):
