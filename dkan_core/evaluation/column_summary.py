@@ -79,7 +79,7 @@ def _distinct(encoding: Preprocessor) -> dict[str, str]:
         feature.name: f"{len(feature.knots):,}" if len(feature.knots) <= EXACT_KNOTS else f"over {EXACT_KNOTS}"
         for feature in encoding.numeric
     }
-    return numbers | {each.name: f"{len(each.vocabulary):,}" for each in encoding.coded if each.kind == "category"}
+    return numbers | {each.name: f"{len(each.vocabulary):,}" for each in encoding.category_features}
 
 
 def _row(column: ColumnDrift, distinct: Mapping[str, str], trained: Sequence[int] | None, rows: int) -> dict[str, Any]:

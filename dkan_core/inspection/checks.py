@@ -46,8 +46,7 @@ def find_drift(encoding: Preprocessor, train: pa.Table, valid: pa.Table) -> dict
     if len(valid) < MIN_ROWS:
         return {}
     counts = {name: rows.tolist() for name, rows in count_values(train, encoding, "train").items()}
-    categories = [each.name for each in encoding.coded if each.kind == "category"]
-    counts |= {name: encoding.counts[name] for name in categories if encoding.counts is not None}
+    counts |= {name: encoding.counts[name] for name in encoding.categories if encoding.counts is not None}
     reference = TrainingDistribution(preprocessor=encoding.model_copy(update={"counts": counts}), scores={})
     found = measure(DriftCounts(rows=len(valid), columns=count_values(valid, encoding, "valid")), reference)
     return {column.name: psi_beyond_chance(column, counts[column.name], len(valid)) for column in found.columns}
@@ -73,8 +72,7 @@ def find_auc(
     known = [index for index in range(len(names)) if (_classes(labels[1][:, index]) >= MIN_CLASS_ROWS).all()]
     if not known:
         return {}
-    features: list[NumericFeature | CategoryFeature] = [*encoding.numeric]
-    features += [feature for feature in encoding.coded if feature.kind == "category"]
+    features: list[NumericFeature | CategoryFeature] = [*encoding.numeric, *encoding.category_features]
     found = {}
     for feature in features:
         bins = _bins(encoding, feature, samples)

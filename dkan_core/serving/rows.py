@@ -57,7 +57,7 @@ class Tensor(NamedTuple):
 
 def tensor_types(preprocessor: Preprocessor) -> dict[str, str]:
     """Return the tensor types of the training columns; lists and vectors have none."""
-    truths = {each.name for each in preprocessor.coded if each.kind == "category" and each.holds_booleans}
+    truths = {each.name for each in preprocessor.category_features if each.holds_booleans}
     sparse = {feature.name for feature in preprocessor.sparse}
     return {
         name: "FP64" if is_number(kind) else "BOOL" if name in truths else "BYTES"

@@ -336,10 +336,10 @@ def _rows_by_code(values: pa.Table, feature: CategoryFeature, where: str) -> lis
 def full_vocabularies(encoding: Preprocessor) -> list[str]:
     """Return a sentence for each category column with more values than may have a code."""
     found = []
-    for feature in encoding.coded:
+    for feature in encoding.category_features:
         counts, size = (encoding.counts or {}).get(feature.name, []), len(feature.vocabulary)
         unseen = sum(counts[:MISSING])
-        if unseen and size >= MAX_VOCABULARY and feature.kind == "category" and not feature.buckets:
+        if unseen and size >= MAX_VOCABULARY and not feature.buckets:
             known = f"column {feature.name!r}: only the {size:,} most frequent values have a code"
             found.append(f"{known}; {unseen / sum(counts):.2%} of the rows hold others; see --max-categories")
     return found

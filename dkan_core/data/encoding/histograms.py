@@ -41,7 +41,7 @@ def count_values(rows: pa.RecordBatch | pa.Table, preprocessor: Preprocessor, wh
         codes = category_codes(column_named(rows, feature.name, where), feature, where)
         return np.bincount(codes, minlength=feature.cardinality)
 
-    numeric, categories = preprocessor.numeric, [each for each in preprocessor.coded if each.kind == "category"]
+    numeric, categories = preprocessor.numeric, preprocessor.category_features
     names = [*(feature.name for feature in numeric), *(feature.name for feature in categories)]
     counted = [*map_columns(count_numeric, numeric), *map_columns(count_category, categories)]
     return dict(zip(names, counted, strict=True))
@@ -50,8 +50,8 @@ def count_values(rows: pa.RecordBatch | pa.Table, preprocessor: Preprocessor, wh
 def hashed_shares(preprocessor: Preprocessor) -> dict[str, float]:
     """Return by column which share of the sample's rows holds a value that has a code by its hash alone."""
     shares = {}
-    for feature in preprocessor.coded:
-        if feature.kind == "category" and feature.buckets and preprocessor.counts is not None:
+    for feature in preprocessor.category_features:
+        if feature.buckets and preprocessor.counts is not None:
             counts = preprocessor.counts[feature.name]
             shares[feature.name] = round(sum(counts[-feature.buckets :]) / max(1, sum(counts)), 6)
     return shares

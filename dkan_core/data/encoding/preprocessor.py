@@ -202,7 +202,7 @@ class Preprocessor(Schema):
             if len({*feature.vocabulary}) < len(feature.vocabulary):
                 raise ValueError(f"coded: the vocabulary of {feature.name!r} holds a value twice")
         bins = {feature.name: len(feature.knots) + 2 for feature in self.numeric}
-        bins |= {feature.name: feature.cardinality for feature in self.coded if feature.kind == "category"}
+        bins |= {feature.name: feature.cardinality for feature in self.category_features}
         if self.counts is not None and {name: len(counts) for name, counts in self.counts.items()} != bins:
             raise ValueError("counts: must hold the rows of each column's bins")
         return self
@@ -221,7 +221,12 @@ class Preprocessor(Schema):
     @property
     def categories(self) -> list[str]:
         """Those of them that hold categories."""
-        return [feature.name for feature in self.coded if feature.kind == "category"]
+        return [feature.name for feature in self.category_features]
+
+    @property
+    def category_features(self) -> list[CategoryFeature]:
+        """The codes of those columns."""
+        return [feature for feature in self.coded if feature.kind == "category"]
 
     @property
     def times(self) -> dict[str, str | None]:

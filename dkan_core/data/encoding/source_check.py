@@ -60,4 +60,4 @@ def check_features(
 
 def integer_categories(preprocessor: Preprocessor) -> set[str]:
     """Return the columns of categories that may be given as integers."""
-    return {feature.name for feature in preprocessor.coded if feature.kind == "category" and feature.takes_integers}
+    return {feature.name for feature in preprocessor.category_features if feature.takes_integers}

@@ -142,8 +142,8 @@ def count_rows(
     }
     unseen = {
         feature.name: _unseen_values(rows.column(feature.name), feature)
-        for feature in preprocessor.coded
-        if feature.kind == "category" and columns[feature.name][UNSEEN]
+        for feature in preprocessor.category_features
+        if columns[feature.name][UNSEEN]
     }
     return DriftCounts(rows=len(rows), columns=columns, scores=scores, unseen=unseen)
 

@@ -159,8 +159,7 @@ def measure(counts: DriftCounts, reference: TrainingDistribution) -> Drift:
     ]
     columns += [
         _category(feature, counts.columns[feature.name], old.get(feature.name), counts.unseen)
-        for feature in reference.preprocessor.coded
-        if feature.kind == "category"
+        for feature in reference.preprocessor.category_features
     ]
     columns += [
         _number(label, "score", counts.scores[label], reference.scores[label]["rows"]) for label in counts.scores

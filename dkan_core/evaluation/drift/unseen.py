@@ -44,7 +44,7 @@ class UnseenValues:
 
     def __init__(self, preprocessor: Preprocessor) -> None:
         self._indices = [index for index, each in enumerate(preprocessor.coded) if each.kind == "category"]
-        self._categories = [each for each in preprocessor.coded if each.kind == "category"]
+        self._categories = preprocessor.category_features
         self._trained = preprocessor.counts or {}
         self.rows, self._unseen = 0, np.zeros(len(self._indices), np.int64)
         # By array and index, the columns without a value so far: the feature, and the column that it was made of.

@@ -129,10 +129,9 @@ def example_of(preprocessor: Preprocessor) -> Any:
         elif time.part == "seconds":
             instant = pd.Timestamp(median, unit="s")
             row[time.column] = instant if time.zone is None else instant.tz_localize("UTC").tz_convert(time.zone)
-    for feature in preprocessor.coded:
-        if feature.kind == "category":
-            value = next(iter(feature.vocabulary), "")
-            row[feature.name] = value == "true" if feature.holds_booleans else value
+    for feature in preprocessor.category_features:
+        value = next(iter(feature.vocabulary), "")
+        row[feature.name] = value == "true" if feature.holds_booleans else value
     for sparse in preprocessor.sparse:
         row[sparse.name] = bytes(sparse.vector_bytes) if sparse.vector_bytes else sparse.ids[:1]
     return pd.DataFrame([row])
