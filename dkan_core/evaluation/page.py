@@ -102,59 +102,47 @@ def read_run_history(model: str | Path) -> list[dict[str, Any]]:
     return []
 
 
-def _pairs(saved: SavedModel) -> dict[str, Any]:
+def _pairs(saved: SavedModel) -> list[str] | str | None:
     """Return the pairs of an additive model by name."""
     if saved.config.additive is None:
-        return {}
+        return None
     groups = term_groups(additive_layout(saved.config), saved.preprocessor)
-    return {"pairs": [group.name for group in groups if len(group.columns) > 1] or "none"}
+    return [group.name for group in groups if len(group.columns) > 1] or "none"
 
 
-def _blend(saved: SavedModel) -> dict[str, Any]:
+def _blend(saved: SavedModel) -> str | None:
     """Return what the network's output is blended with."""
     blend = saved.config.blended
     if blend is None:
-        return {}
-    weight = f"which has weight {blend.weight:g} in the log-odds"
+        return None
     terms = f"{counted(len(blend.additive.pairs), 'pair')}{' and IDs' if blend.ids else ''}"
-    return {"blended with": f"an additive model of {terms}, {weight}"}
-
-
-def _ignored(saved: SavedModel) -> dict[str, Any]:
-    names = ignored_names(saved.config, saved.preprocessor)
-    return {"columns that the network ignores": names} if names else {}
+    return f"an additive model of {terms}, which has weight {blend.weight:g} in the log-odds"
 
 
 def _model_summary(saved: SavedModel) -> dict[str, Any]:
     coded = saved.preprocessor.coded
     crosses = [group for group in saved.config.one_hot_groups if len(group) > 1]
-    return {
+    # Edits by hand may not have been measured on the validation split.
+    before = "" if are_current(saved.metrics) else ", before the last edits"
+    found = {
         "model": saved.config.model,
         "members": saved.config.members,
         "layers of each": saved.module.widths,
         "binary inputs": len(saved.config.inputs.binary),
-        **_ignored(saved),
-        **_pairs(saved),
+        "columns that the network ignores": ignored_names(saved.config, saved.preprocessor) or None,
+        "pairs": _pairs(saved),
         "crosses": [" x ".join(coded[index].name for index in group) for group in crosses] or "none",
-        **_blend(saved),
+        "blended with": _blend(saved),
         "parameters": saved.parameters(),
         "centers": f"{saved.config.num_centers} on [{saved.config.grid_min:g}, {saved.config.grid_max:g}]",
         "rank of the first layer's sketches": saved.config.sketch_rank or "none",
         "input norm": saved.config.input_norm,
         "dropout": saved.config.dropout,
         "best at epoch": saved.metrics["epoch"],
-        **_validation(saved),
-    }
-
-
-def _validation(saved: SavedModel) -> dict[str, Any]:
-    """Return the measurements and choices on the validation split, and whether the model was edited after them."""
-    edits = len(saved.metrics.get("edits", []))
-    before = "" if are_current(saved.metrics) else ", before the last edits"
-    return {
-        **({"edits by hand": edits} if edits else {}),
+        "edits by hand": len(saved.metrics.get("edits", [])) or None,
         f"validation average precision{before}": score(saved.metrics["average_precision"]),
         f"operating thresholds (best F1 on validation{before})": {
             name: score(each) for name, each in saved.thresholds.items()
         },
     }
+    return {name: value for name, value in found.items() if value is not None}
