@@ -118,9 +118,9 @@ class AdditiveCurves:
 
     def __init__(self, model: AdditiveFastKAN) -> None:
         self._score_rows = model.score_rows.cpu().numpy()
-        self._terms = terms_of(model)
+        self.terms = terms_of(model)
         numeric = model.config.num_numeric
-        self._coded = {term.features[0] - numeric: term for term in self._terms.layout.coded}
+        self._coded = {term.features[0] - numeric: term for term in self.terms.layout.coded}
 
     def of(self, column: Column, cells: Cells, label: int) -> Float64:
         """Return a column's term at some of its values, by member.
@@ -133,8 +133,8 @@ class AdditiveCurves:
         Shape:
             - Output: ``(P, M)``
         """
-        found_PM = np.zeros((len(cells), self._terms.table_VML.shape[1]))
-        table_VM = self._terms.table_VML[:, :, label]
+        found_PM = np.zeros((len(cells), self.terms.table_VML.shape[1]))
+        table_VM = self.terms.table_VML[:, :, label]
         if cells.scores_P is not None:
             codes_P = score_codes(torch.from_numpy(np.ascontiguousarray(cells.scores_P))).numpy()
             found_PM += table_VM[self._score_rows[column.numeric_index, codes_P]]
@@ -148,9 +148,9 @@ class AdditiveCurves:
         """Factor from the members' standard deviation to a standard error whose normal band covers 90%."""
         from scipy.stats import norm, t
 
-        members = self._terms.table_VML.shape[1]
+        members = self.terms.table_VML.shape[1]
         if members < 2:
             return 0.0
         # Few members estimate their spread badly: Student's quantile, in units of the normal one.
         widening = t.ppf((1 + COVERAGE) / 2, members - 1) / norm.ppf((1 + COVERAGE) / 2)
-        return float(widening) * self._terms.spread_factor
+        return float(widening) * self.terms.spread_factor

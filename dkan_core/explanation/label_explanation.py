@@ -21,7 +21,6 @@ from dkan_core.explanation.shifts import ExplanationComparison
 from dkan_core.explanation.slopes import add_slopes, measure_slopes
 from dkan_core.explanation.term_tables import TermTable, pairs_of, term_tables
 from dkan_core.model.additive import AdditiveFastKAN
-from dkan_core.model.additive_terms import AdditiveTerms, terms_of
 from dkan_core.model.architecture import ModelConfig
 from dkan_core.model.base import TabularModel
 from dkan_core.model.saved_model import SavedModel
@@ -189,7 +188,7 @@ def read_label(
         # Ids have no order to draw a curve along, and are not paired.
         best = [column for column in best if column.sparse is None]
         curves = reader.curves(best)
-        terms = reader.terms
+        terms = None if reader.additive is None else reader.additive.terms
         tables = term_tables(terms, saved.preprocessor, index) if terms is not None and effort.maps else None
         pairs = pairs_of(tables or ()) or reader.interactions(best)
         maps = reader.maps([(by_name[pair.first], by_name[pair.second]) for pair in pairs[: effort.maps]])
@@ -240,10 +239,10 @@ class _LabelReader:
     advance: Advance
 
     @cached_property
-    def terms(self) -> AdditiveTerms | None:
+    def additive(self) -> AdditiveCurves | None:
         """What an additive model adds up; None for another one."""
         model = self.saved.module
-        return terms_of(model) if isinstance(model, AdditiveFastKAN) else None
+        return AdditiveCurves(model) if isinstance(model, AdditiveFastKAN) else None
 
     def average_precision(self) -> float | None:
         """Return that of the rows; None where they are all of one class."""
@@ -261,7 +260,7 @@ class _LabelReader:
         measured = effects or measure_effects(response, columns, cells=cells, seed=seed, advance=self.advance)[0]
         ranked = rank_by_effect(response, columns, measured, top=self.effort.top, cells=cells, seed=seed)
         # A table of values has steps and no gradient.
-        if not self.effort.slopes or "numeric" not in arrays or self.terms is not None:
+        if not self.effort.slopes or "numeric" not in arrays or self.additive is not None:
             return ranked
         slopes_F = measure_slopes(self.saved.module, best_device(), arrays, self.index, cells)
         return add_slopes(ranked, self.columns, slopes_F)
@@ -287,17 +286,12 @@ class _LabelReader:
         counts = self.saved.preprocessor.counts or {}
         # Each row is in exactly one bin of each column, so any histogram sums to the number of rows.
         train_rows = sum(next(iter(counts.values()), []))
-        model = self.saved.module
-        read = (
-            self._read_terms(model, columns)
-            if isinstance(model, AdditiveFastKAN)
-            else self._read_curves(columns, train_rows)
-        )
+        terms = self.additive
+        read = self._read_curves(columns, train_rows) if terms is None else self._read_terms(terms, columns)
         return [describe_curve(curve, error_P, counts.get(curve.grid.column.name)) for curve, error_P in read]
 
-    def _read_terms(self, model: AdditiveFastKAN, columns: Sequence[Column]) -> Sequence[CurveWithErrors]:
+    def _read_terms(self, terms: AdditiveCurves, columns: Sequence[Column]) -> Sequence[CurveWithErrors]:
         """Return the terms of an additive model with the standard errors by its members."""
-        terms = AdditiveCurves(model)
         read = [read_term(terms, self.response, column, label=self.index) for column in columns]
         self.advance(len(columns))
         return read
@@ -327,8 +321,8 @@ class _LabelReader:
 
     def maps(self, pairs: Sequence[tuple[Column, Column]]) -> list[PairMap]:
         """Return the maps of those pairs of which both columns vary."""
-        model, cells = self.saved.module, self.effort.cells / max(1, self.effort.maps)
-        factor = AdditiveCurves(model).error_factor if isinstance(model, AdditiveFastKAN) else None
+        cells = self.effort.cells / max(1, self.effort.maps)
+        factor = None if self.additive is None else self.additive.error_factor
         maps = []
         for pair in pairs:
             if all(is_varied(side, self.response.arrays, PAIR_BINS) for side in pair):
