@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from dkan_core.data.labels import NOT_MEASURED
 from dkan_core.evaluation.curves import calibration_points
-from dkan_core.evaluation.metrics import compute_metrics
+from dkan_core.evaluation.metrics import compute_metrics, rank_scores
 
 Array = npt.NDArray[Any]
 
@@ -45,7 +45,7 @@ def calibration_error(labels_N: Array, probabilities_N: Array, bins: int = CALIB
     >>> round(calibration_error(np.array([0, 0, 0, 1], np.uint8), np.array([0.1, 0.1, 0.7, 0.7]), bins=2), 6)
     0.15
     """
-    means, rates, rows = (np.array(part) for part in calibration_points(labels_N, probabilities_N, bins))
+    means, rates, rows = (np.array(part) for part in calibration_points(rank_scores(labels_N, probabilities_N), bins))
     return float(np.sum(rows * np.abs(means - rates)) / rows.sum()) if rows.size else 0.0
 
 

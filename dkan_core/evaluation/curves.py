@@ -1,7 +1,7 @@
 """Curves and tables of a classifier for its report: ROC, precision and recall, calibration, thresholds.
 
-As in ``evaluation.metrics``, ``labels_N`` are 0, 1 or 255 (not measured) and ``scores_N`` are probabilities; a row is
-an alert at a threshold when its score is at or above it. What is returned is plain Python and finite.
+They are made of a ``Ranking`` of probabilities; as in ``evaluation.metrics``, a row is an alert at a threshold when its
+score is at or above it. What is returned is plain Python and finite.
 
 Shape suffixes: N rows, K sorted values, T thresholds.
 """
@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dkan_core.evaluation.metrics import rank_scores
+from dkan_core.evaluation.metrics import Ranking
 from dkan_core.utils.arrays import Array
 
 # Shares of rows to alert on: from what a team can review one by one to what only a campaign can handle.
@@ -32,13 +32,12 @@ def _spread(sorted_K: Array, limit: int) -> Array:
     return sorted_K[np.linspace(0, sorted_K.size - 1, min(limit, sorted_K.size)).astype(np.int64)]
 
 
-def roc_points(labels_N: Array, scores_N: Array) -> tuple[list[float], list[float], list[float]]:
+def roc_points(ranking: Ranking) -> tuple[list[float], list[float], list[float]]:
     """Return (false positive rate, true positive rate, threshold) from (0, 0) to (1, 1).
 
     At most ``ROC_POINTS``, evenly spread over both rates, each exact. The first threshold, where nothing is an
     alert, is 1.0 and not infinite. Three empty lists where only one class was measured.
     """
-    ranking = rank_scores(labels_N, scores_N)
     if not ranking.has_both_classes:
         return [], [], []
     # Half of the points are scores of each class: with few positives, evenly ranked rows would rarely be one.
@@ -53,13 +52,12 @@ def roc_points(labels_N: Array, scores_N: Array) -> tuple[list[float], list[floa
     )
 
 
-def precision_recall_points(labels_N: Array, scores_N: Array) -> tuple[list[float], list[float], list[float]]:
+def precision_recall_points(ranking: Ranking) -> tuple[list[float], list[float], list[float]]:
     """Return (recall, precision, threshold) with recall rising to 1.
 
     At most ``RECALL_POINTS``, evenly spread over recall, each exact; the last alerts on every row. Three empty
     lists where there is no positive.
     """
-    ranking = rank_scores(labels_N, scores_N)
     if ranking.positives_P.size == 0:
         return [], [], []
     picked = np.concatenate([_spread(ranking.positives_P, RECALL_POINTS - 1), ranking.negatives_M[:1]])
@@ -71,13 +69,12 @@ def precision_recall_points(labels_N: Array, scores_N: Array) -> tuple[list[floa
     return recall_T[kept_T].tolist(), precision_T[kept_T].tolist(), thresholds_T[kept_T].tolist()
 
 
-def gain_points(labels_N: Array, scores_N: Array) -> tuple[list[float], list[float], list[float]]:
+def gain_points(ranking: Ranking) -> tuple[list[float], list[float], list[float]]:
     """Return (share of rows alerted on, share of positives found, threshold) from (0, 0) to (1, 1).
 
     The ratio of the first two is the lift: how many times more positives the alerts have than as many random rows.
     At most ``GAIN_POINTS``, evenly spread over the rows, each exact. Three empty lists where there is no positive.
     """
-    ranking = rank_scores(labels_N, scores_N)
     if ranking.positives_P.size == 0:
         return [], [], []
     counts = {round(rank) for rank in np.linspace(1, ranking.rows, min(GAIN_POINTS - 1, ranking.rows))}
@@ -90,14 +87,13 @@ def gain_points(labels_N: Array, scores_N: Array) -> tuple[list[float], list[flo
     )
 
 
-def threshold_counts(labels_N: Array, scores_N: Array, operating: float | None) -> dict[str, Any]:
+def threshold_counts(ranking: Ranking, operating: float | None) -> dict[str, Any]:
     """Count true and false alerts at many thresholds, the operating one among them, to choose one by what errors cost.
 
     Returns:
         ``thresholds``, falling: None, which no row reaches, and scores down to the lowest; ``true`` and ``false``
         alerts at each, ``positives`` and ``negatives`` of all rows, and ``operating``, the index of that threshold.
     """
-    ranking = rank_scores(labels_N, scores_N)
     positives, negatives = ranking.positives_P, ranking.negatives_M
     # Half of them by the scores of each class, as for the ROC curve; the lowest score alerts on every row.
     picked = [_spread(each, EXPLORED // 2) for each in (positives, negatives) if each.size]
@@ -115,16 +111,16 @@ def threshold_counts(labels_N: Array, scores_N: Array, operating: float | None) 
     }
 
 
-def calibration_points(labels_N: Array, scores_N: Array, bins: int = 15) -> tuple[list[float], list[float], list[int]]:
+def calibration_points(ranking: Ranking, bins: int = 15) -> tuple[list[float], list[float], list[int]]:
     """Return (mean probability, observed rate, rows) of bins of equal count, probability rising.
 
     Equal scores stay in one bin, so that there are fewer bins where scores repeat. Of at most 15 bins, each of a
     thousand rows' bins still has 66.
     """
-    ranking = rank_scores(labels_N, scores_N)
     if ranking.rows == 0:
         return [], [], []
-    scores_N = np.sort(np.concatenate([ranking.positives_P, ranking.negatives_M]))
+    # Stable sorting merges the two sorted classes.
+    scores_N = np.sort(np.concatenate([ranking.positives_P, ranking.negatives_M]), kind="stable")
     # Bins begin at values, so that equal scores are always in one bin.
     edges_T = np.unique(scores_N[np.arange(bins) * ranking.rows // bins])
     starts_T = np.searchsorted(scores_N, edges_T)
@@ -135,20 +131,19 @@ def calibration_points(labels_N: Array, scores_N: Array, bins: int = 15) -> tupl
     return means_T.tolist(), rates_T.tolist(), rows_T.tolist()
 
 
-def score_histogram(labels_N: Array, scores_N: Array) -> tuple[list[float], list[int], list[int]]:
+def score_histogram(ranking: Ranking) -> tuple[list[float], list[int], list[int]]:
     """Count rows by score, in bins of equal width between 0 and 1.
 
     Returns:
         The edges of the bins, the negatives and the positives in each bin.
     """
     edges = np.linspace(0.0, 1.0, HISTOGRAM_BINS + 1)
-    labels, scores = np.asarray(labels_N), np.asarray(scores_N)
-    negatives, positives = (np.histogram(scores[labels == value], edges)[0] for value in (0, 1))
+    negatives, positives = (np.histogram(each, edges)[0] for each in (ranking.negatives_M, ranking.positives_P))
     return edges.tolist(), negatives.tolist(), positives.tolist()
 
 
 def confusion_matrix(labels_N: Array, scores_N: Array, threshold: float) -> list[list[int]]:
-    """Count rows as [[true negatives, false positives], [false negatives, true positives]].
+    """Count rows as [[true negatives, false positives], [false negatives, true positives]]; of 255, not measured, none.
 
     >>> confusion_matrix(np.array([0, 0, 1, 255], np.uint8), np.array([0.1, 0.6, 0.7, 0.9]), 0.5)
     [[1, 1], [0, 1]]
@@ -160,7 +155,7 @@ def confusion_matrix(labels_N: Array, scores_N: Array, threshold: float) -> list
     ]
 
 
-def threshold_table(labels_N: Array, scores_N: Array, operating: float | None) -> list[dict[str, Any]]:
+def threshold_table(ranking: Ranking, operating: float | None) -> list[dict[str, Any]]:
     """Return the results of alerting on the top 0.1% to 50% of the rows, or at the ``operating`` threshold.
 
     Returns:
@@ -168,7 +163,6 @@ def threshold_table(labels_N: Array, scores_N: Array, operating: float | None) -
         ``alerts_per_1000`` and ``operating`` (whether it is the one given). Precision is None without an alert, recall
         and F1 without a positive, lift without either. Rates that equal scores make the same are one row.
     """
-    ranking = rank_scores(labels_N, scores_N)
     if ranking.rows == 0:
         return []
     ladder = ranking.alert_thresholds(max(1, round(rate * ranking.rows)) for rate in ALERT_RATES)

@@ -86,6 +86,11 @@ class Ranking:
         false_T = _from(self.negatives_M, self.negative_mass, thresholds_T)
         return true_T, false_T
 
+    def alerts_at(self, threshold: float) -> tuple[float, float]:
+        """Count, or weigh, the true and the false positives at one threshold."""
+        (true,), (false,) = self.counts(np.array([threshold], self.positives_P.dtype))
+        return true.item(), false.item()
+
     def alert_thresholds(self, alerts: Iterable[int]) -> Array:
         """Return the score of the ``k``-th highest row for each ``k`` of ``alerts`` (1 to ``rows``)."""
         indices = [self.rows - count for count in alerts]

@@ -11,7 +11,7 @@ from pydantic import ConfigDict
 from dkan_core.data.labels import NOT_MEASURED
 from dkan_core.errors import DataError
 from dkan_core.evaluation import curves
-from dkan_core.evaluation.metrics import finite_numbers
+from dkan_core.evaluation.metrics import finite_numbers, rank_scores
 from dkan_core.model.saved_model import Share
 from dkan_core.report.inline import inline_page
 from dkan_core.report.templating import render_html, render_markdown, score
@@ -77,7 +77,7 @@ class Evaluation:
 
     def roc_curve(self) -> tuple[list[float], list[float], list[float]]:
         """Return false positive rate, true positive rate and thresholds, at most 200 points; labels are pooled."""
-        return curves.roc_points(self.counted_labels.ravel(), self.probabilities.ravel())
+        return curves.roc_points(rank_scores(self.counted_labels, self.probabilities))
 
     def confusion_matrix(self) -> list[list[int]]:
         """Return [[TN, FP], [FN, TP]] at the operating thresholds, summed over labels."""

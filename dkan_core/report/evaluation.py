@@ -14,10 +14,9 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from dkan_core.data.labels import NOT_MEASURED
-from dkan_core.evaluation.curves import confusion_matrix, threshold_counts, threshold_table
+from dkan_core.evaluation.curves import threshold_counts, threshold_table
 from dkan_core.evaluation.intervals import INTERVAL
-from dkan_core.evaluation.metrics import METRIC_NAMES
+from dkan_core.evaluation.metrics import METRIC_NAMES, Ranking, rank_scores
 from dkan_core.report.figures import evaluation as figures
 from dkan_core.report.history import History, training_section
 from dkan_core.report.templating import Card, digits_of, inline_script, render_html, score
@@ -77,7 +76,7 @@ def render_report(
     several = len(names) > 1
     what = f"{len(names)} labels" if several else f"one label: {names[0]}"
     sections = [
-        _section(labels[:, index], probabilities[:, index], thresholds.get(name))
+        _section(rank_scores(labels[:, index], probabilities[:, index]), thresholds.get(name))
         | {"name": name, "facts": metrics["labels"][name], "errors": errors.get(name), "learned": learned.get(name)}
         for index, name in enumerate(names[:LABEL_SECTIONS])
     ]
@@ -90,7 +89,7 @@ def render_report(
         weighted="average_precision_unweighted" in metrics,
         compared=compared,
         labels=[(name, metrics["labels"][name], thresholds.get(name)) for name in names],
-        pooled={"curves": _curves(labels.ravel(), probabilities.ravel(), None)} if several else None,
+        pooled={"curves": _curves(rank_scores(labels, probabilities), None)} if several else None,
         sections=sections,
         slices=metrics.get("slices"),
         few_rows=FEW_ROWS,
@@ -137,67 +136,65 @@ def _facts(metrics: Mapping[str, Any], labels: Array, several: bool) -> list[tup
     return shown
 
 
-def _section(labels_N: Array, scores_N: Array, threshold: float | None) -> dict[str, Any]:
+def _section(ranking: Ranking, threshold: float | None) -> dict[str, Any]:
     """Return the page's values for one label: curves, results of alerting, and the operating point."""
     operating = None
     if threshold is not None:
-        (rejected, false_alerts), (missed, found) = confusion_matrix(labels_N, scores_N, threshold)
+        found, false_alerts = ranking.alerts_at(threshold)
         operating = {
             "threshold": threshold,
             "found": found,
-            "missed": missed,
+            "missed": ranking.positives - found,
             "false_alerts": false_alerts,
-            "rejected": rejected,
+            "rejected": ranking.negatives - false_alerts,
         }
-    curves = _curves(labels_N, scores_N, threshold)
-    rows = int(np.count_nonzero(labels_N != NOT_MEASURED))
+    curves = _curves(ranking, threshold)
     return {
         "curves": curves,
-        "alerts": threshold_table(labels_N, scores_N, threshold),
+        "alerts": threshold_table(ranking, threshold),
         "operating": operating,
         # The costs of both kinds of errors matter only if both classes occur.
-        "counts": threshold_counts(labels_N, scores_N, threshold) if curves else None,
-        "prevalence_percent": 100 * np.count_nonzero(labels_N == 1) / max(1, rows),
-        "digits": digits_of(rows),
+        "counts": threshold_counts(ranking, threshold) if curves else None,
+        "prevalence_percent": 100 * ranking.positives / max(1, ranking.rows),
+        "digits": digits_of(ranking.rows),
     }
 
 
-def _curves(labels_N: Array, scores_N: Array, threshold: float | None) -> list[Card]:
+def _curves(ranking: Ranking, threshold: float | None) -> list[Card]:
     """Return the curves of one label; none where only one class was measured."""
-    positives, negatives = (int(np.count_nonzero(labels_N == value)) for value in (1, 0))
-    if not positives or not negatives:
+    if not ranking.has_both_classes:
         return []
-    no_skill = positives / (positives + negatives)
+    no_skill = ranking.positives / ranking.rows
     return [
         (
             "Precision and recall",
             f"Share of alerts that are correct, against share of positives found. Dashed: no skill, {no_skill:.3g}.",
-            figures.precision_recall_figure(labels_N, scores_N, threshold),
+            figures.precision_recall_figure(ranking, threshold),
         ),
         (
             "ROC",
             "Share of positives found, against share of negatives alerted on. Dashed: no skill.",
-            figures.roc_figure(labels_N, scores_N, threshold),
+            figures.roc_figure(ranking, threshold),
         ),
         (
             "Calibration",
             "Observed rate, against mean probability, in bins of equal count; bars: 95% intervals. Dashed: perfect.",
-            figures.calibration_figure(labels_N, scores_N),
+            figures.calibration_figure(ranking),
         ),
         (
             "Scores by class",
             "Number of rows of each class by score. Logarithmic scale.",
-            figures.score_figure(labels_N, scores_N),
+            figures.score_figure(ranking),
         ),
         (
             "Cumulative gain",
             "Share of positives found, against share of rows alerted on. Dashed: no skill. Gray: a perfect ranking.",
-            figures.gain_figure(labels_N, scores_N),
+            figures.gain_figure(ranking),
         ),
         (
             "Lift",
             "How many times more positives are among the alerts than among as many rows at random. Dashed: no skill.",
-            figures.lift_figure(labels_N, scores_N),
+            figures.lift_figure(ranking),
         ),
     ]
 

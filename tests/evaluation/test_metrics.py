@@ -12,6 +12,7 @@ from sklearn import metrics as reference
 
 from dkan_core.data.labels import NOT_MEASURED
 from dkan_core.evaluation import curves, metrics
+from dkan_core.evaluation.metrics import rank_scores
 from dkan_core.utils.arrays import Array
 
 TIED = st.sampled_from([0.0, 0.1, 0.25, 0.5, 1.0])
@@ -77,13 +78,13 @@ def test_best_f1_threshold_has_the_best_f1(sample: tuple[Array, Array]) -> None:
 def test_curve_points_are_exact_at_their_thresholds(sample: tuple[Array, Array]) -> None:
     labels, scores = sample
     positives, negatives = labels.sum(), labels.size - labels.sum()
-    false_rate, true_rate, thresholds = curves.roc_points(labels, scores)
+    false_rate, true_rate, thresholds = curves.roc_points(rank_scores(labels, scores))
     assert (false_rate[0], true_rate[0], thresholds[0]) == (0.0, 0.0, 1.0)
     assert (false_rate[-1], true_rate[-1]) == (1.0, 1.0)
     for x, y, threshold in list(zip(false_rate, true_rate, thresholds, strict=True))[1:]:
         (_, false_positives), (_, found) = curves.confusion_matrix(labels, scores, threshold)
         assert (x, y) == (false_positives / negatives, found / positives)
-    recall, precision, thresholds = curves.precision_recall_points(labels, scores)
+    recall, precision, thresholds = curves.precision_recall_points(rank_scores(labels, scores))
     assert recall == sorted(recall) and recall[-1] == 1.0
     assert precision[-1] == positives / labels.size
     for x, y, threshold in zip(recall, precision, thresholds, strict=True):
@@ -94,11 +95,11 @@ def test_curve_points_are_exact_at_their_thresholds(sample: tuple[Array, Array])
 @pytest.mark.parametrize("prevalence", [0.002, 0.02, 0.5, 0.98])
 def test_thinned_curves_keep_their_area(prevalence: float) -> None:
     labels, scores = imbalanced(prevalence=prevalence)
-    false_rate, true_rate, thresholds = curves.roc_points(labels, scores)
+    false_rate, true_rate, thresholds = curves.roc_points(rank_scores(labels, scores))
     assert len(false_rate) == len(true_rate) == len(thresholds) <= 200
     assert np.isfinite(thresholds).all()
     assert np.trapezoid(true_rate, false_rate) == pytest.approx(reference.roc_auc_score(labels, scores), abs=1e-2)
-    recall, precision, thresholds = curves.precision_recall_points(labels, scores)
+    recall, precision, thresholds = curves.precision_recall_points(rank_scores(labels, scores))
     assert len(recall) == len(precision) == len(thresholds) <= 400
     area = np.sum(np.diff(recall, prepend=0.0) * precision)
     assert area == pytest.approx(metrics.average_precision(labels, scores), abs=1e-2)
@@ -109,17 +110,13 @@ def test_cells_not_measured_change_nothing() -> None:
     generator = np.random.default_rng(1)
     masked = np.where(generator.random(labels.size) < 0.3, np.uint8(255), labels)
     kept = masked != 255
-    for function in (
-        metrics.average_precision,
-        metrics.best_f1_threshold,
-        curves.roc_points,
-        curves.precision_recall_points,
-        curves.calibration_points,
-        curves.score_histogram,
-    ):
+    for function in (metrics.average_precision, metrics.best_f1_threshold):
         assert function(masked, scores) == function(labels[kept], scores[kept])
-    for at_threshold in (curves.confusion_matrix, curves.threshold_table):
-        assert at_threshold(masked, scores, 0.1) == at_threshold(labels[kept], scores[kept], 0.1)
+    # All curves are made of these.
+    found, expected = rank_scores(masked, scores), rank_scores(labels[kept], scores[kept])
+    np.testing.assert_array_equal(found.positives_P, expected.positives_P)
+    np.testing.assert_array_equal(found.negatives_M, expected.negatives_M)
+    assert curves.confusion_matrix(masked, scores, 0.1) == curves.confusion_matrix(labels[kept], scores[kept], 0.1)
     # not even NaN where nothing was measured
     unscored = np.where(kept, scores, np.nan)
     assert metrics.average_precision(masked, unscored) == metrics.average_precision(masked, scores)
@@ -162,8 +159,8 @@ def test_labels_of_one_class_are_none_and_leave_the_mean() -> None:
     assert alone["rows"] == 3
     assert np.isnan(metrics.average_precision(labels[:, 0], scores[:, 0]))
     assert metrics.best_f1_threshold(labels[:, 0], scores[:, 0]) == 0.5
-    assert curves.roc_points(labels[:, 0], scores[:, 0]) == ([], [], [])
-    assert curves.precision_recall_points(labels[:, 2], scores[:, 2]) == ([], [], [])
+    assert curves.roc_points(rank_scores(labels[:, 0], scores[:, 0])) == ([], [], [])
+    assert curves.precision_recall_points(rank_scores(labels[:, 2], scores[:, 2])) == ([], [], [])
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
@@ -174,13 +171,13 @@ def test_everything_is_plain_json(dtype: type[np.floating]) -> None:
         warnings.simplefilter("error")
         for value in (
             metrics.compute_metrics(np.stack([labels, labels * 0], 1), np.stack([scores, scores], 1), ["a", "b"]),
-            curves.roc_points(labels, scores),
-            curves.precision_recall_points(labels, scores),
-            curves.calibration_points(labels, scores),
-            curves.score_histogram(labels, scores),
+            curves.roc_points(rank_scores(labels, scores)),
+            curves.precision_recall_points(rank_scores(labels, scores)),
+            curves.calibration_points(rank_scores(labels, scores)),
+            curves.score_histogram(rank_scores(labels, scores)),
             curves.confusion_matrix(labels, scores, 0.2),
-            curves.threshold_table(labels, scores, 0.2),
-            curves.threshold_table(labels * 0, scores, 2.0),
+            curves.threshold_table(rank_scores(labels, scores), 0.2),
+            curves.threshold_table(rank_scores(labels * 0, scores), 2.0),
             metrics.best_f1_threshold(labels, scores),
         ):
             assert json.dumps(value, allow_nan=False)
@@ -188,19 +185,19 @@ def test_everything_is_plain_json(dtype: type[np.floating]) -> None:
 
 def test_calibration_bins_hold_equal_counts_and_every_row() -> None:
     labels, scores = imbalanced()
-    probability, rate, rows = curves.calibration_points(labels, scores, bins=10)
+    probability, rate, rows = curves.calibration_points(rank_scores(labels, scores), bins=10)
     assert len(rows) == 10 and sum(rows) == labels.size
     assert max(rows) - min(rows) <= 20
     assert probability == sorted(probability)
     assert np.dot(rate, rows) == pytest.approx(labels.sum())
     assert np.dot(probability, rows) == pytest.approx(scores.sum(dtype=np.float64))
-    probability, rate, rows = curves.calibration_points(labels, np.full(labels.size, 0.5))
+    probability, rate, rows = curves.calibration_points(rank_scores(labels, np.full(labels.size, 0.5)))
     assert (probability, rows) == ([0.5], [labels.size]) and rate == pytest.approx([labels.mean()])
 
 
 def test_histogram_counts_every_row_once() -> None:
     labels, scores = imbalanced()
-    edges, negatives, positives = curves.score_histogram(labels, scores)
+    edges, negatives, positives = curves.score_histogram(rank_scores(labels, scores))
     assert len(edges) == len(negatives) + 1 == len(positives) + 1
     assert sum(negatives) + sum(positives) == labels.size
     assert sum(positives) == labels.sum()
@@ -209,7 +206,7 @@ def test_histogram_counts_every_row_once() -> None:
 def test_threshold_table_counts_as_the_confusion_matrix_does() -> None:
     labels, scores = imbalanced()
     operating = metrics.best_f1_threshold(labels, scores)
-    table = curves.threshold_table(labels, scores, operating)
+    table = curves.threshold_table(rank_scores(labels, scores), operating)
     assert [row["operating"] for row in table].count(True) == 1
     assert [row["threshold"] for row in table] == sorted((row["threshold"] for row in table), reverse=True)
     for row in table:

@@ -1,7 +1,7 @@
 """Figures of the report: how good a model's scores are, and how training went.
 
-``labels_N`` (0, 1 or 255 for not measured) and ``scores_N`` (probabilities) are those of one label, or of all labels
-pooled; a ``threshold`` is the operating threshold to mark.
+A ``ranking`` is that of the probabilities of one label, or of all labels pooled; a ``threshold`` is the operating
+threshold to mark.
 """
 
 import itertools
@@ -12,13 +12,13 @@ from markupsafe import Markup
 
 from dkan_core.evaluation.curves import (
     calibration_points,
-    confusion_matrix,
     gain_points,
     precision_recall_points,
     roc_points,
     score_histogram,
 )
 from dkan_core.evaluation.intervals import rate_interval
+from dkan_core.evaluation.metrics import Ranking
 from dkan_core.report.figures.axes import Axis, Panel, even_axis, even_ticks, fit, tick_texts
 from dkan_core.report.figures.canvas import (
     ACCENT,
@@ -32,7 +32,6 @@ from dkan_core.report.figures.canvas import (
     text_width,
 )
 from dkan_core.report.figures.svg import page_element, to_svg
-from dkan_core.utils.arrays import Array
 from dkan_core.utils.messages import counted
 
 FIFTHS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
@@ -42,53 +41,52 @@ HALF_A_ROW = 0.5
 HOVERED = 32
 
 
-def precision_recall_figure(labels_N: Array, scores_N: Array, threshold: float | None) -> Markup:
+def precision_recall_figure(ranking: Ranking, threshold: float | None) -> Markup:
     """Draw precision over recall with the no-skill line and the operating point."""
-    recall, precision, thresholds = precision_recall_points(labels_N, scores_N)
+    recall, precision, thresholds = precision_recall_points(ranking)
     panel = _unit_square("Recall", "Precision")
     _dashed(panel, [0, 1], [precision[-1], precision[-1]])
     # Step-wise, as average precision sums it: between two points, the precision of the higher recall holds.
     x, y = np.repeat([0.0, *recall], 2)[:-1], np.repeat([precision[0], *precision], 2)[1:]
     panel.canvas.line(panel.at(x, y), ACCENT)
     if threshold is not None:
-        (_, false_positives), (missed, found) = confusion_matrix(labels_N, scores_N, threshold)
+        found, false = ranking.alerts_at(threshold)
         if found:
-            _mark(panel, found / (found + missed), found / (found + false_positives))
+            _mark(panel, found / ranking.positives, found / (found + false))
     told = [f"recall {x:.3f}, precision {y:.3f}{_at(t)}" for x, y, t in zip(recall, precision, thresholds, strict=True)]
     _hover(panel, recall, told)
     return page_element(to_svg(panel.canvas), "Precision-recall curve")
 
 
-def roc_figure(labels_N: Array, scores_N: Array, threshold: float | None) -> Markup:
+def roc_figure(ranking: Ranking, threshold: float | None) -> Markup:
     """Draw the true over the false positive rate with the diagonal and the operating point."""
-    false_rate, true_rate, thresholds = roc_points(labels_N, scores_N)
+    false_rate, true_rate, thresholds = roc_points(ranking)
     panel = _unit_square("False positive rate", "True positive rate")
     _dashed(panel, [0, 1], [0, 1])
     panel.canvas.line(panel.at(false_rate, true_rate), ACCENT)
     if threshold is not None:
-        (rejected, false_positives), (missed, found) = confusion_matrix(labels_N, scores_N, threshold)
-        _mark(panel, false_positives / (false_positives + rejected), found / (found + missed))
+        found, false = ranking.alerts_at(threshold)
+        _mark(panel, false / ranking.negatives, found / ranking.positives)
     points = zip(false_rate, true_rate, thresholds, strict=True)
     _hover(panel, false_rate, [f"false {x:.3f}, true positive rate {y:.3f}{_at(t)}" for x, y, t in points])
     return page_element(to_svg(panel.canvas), "ROC curve")
 
 
-def gain_figure(labels_N: Array, scores_N: Array) -> Markup:
+def gain_figure(ranking: Ranking) -> Markup:
     """Draw the share of positives found over the share of rows alerted on, with no skill and a perfect order."""
-    alerted, found, thresholds = gain_points(labels_N, scores_N)
+    alerted, found, thresholds = gain_points(ranking)
     panel = _unit_square("Share of rows alerted on", "Share of positives found")
     _dashed(panel, [0, 1], [0, 1])
-    rate = _rate(labels_N)
-    panel.canvas.line(panel.at([0, rate, 1], [0, 1, 1]), QUIET, width=1.2)
+    panel.canvas.line(panel.at([0, ranking.positives / ranking.rows, 1], [0, 1, 1]), QUIET, width=1.2)
     panel.canvas.line(panel.at(alerted, found), ACCENT)
     points = zip(alerted, found, thresholds, strict=True)
     _hover(panel, alerted, [f"{x:.1%} of the rows have {y:.1%} of the positives{_at(t)}" for x, y, t in points])
     return page_element(to_svg(panel.canvas), "Cumulative gain")
 
 
-def lift_figure(labels_N: Array, scores_N: Array) -> Markup:
+def lift_figure(ranking: Ranking) -> Markup:
     """Draw how many times more positives are among the highest-scored rows than among as many at random."""
-    alerted, found, thresholds = (points[1:] for points in gain_points(labels_N, scores_N))
+    alerted, found, thresholds = (points[1:] for points in gain_points(ranking))
     lift = [share / rows for share, rows in zip(found, alerted, strict=True)]
     high = 1.06 * max([*lift, 1.0])
     y = Axis(low=0.0, high=high, ticks=tick_texts(even_ticks(0.0, high)), label="Lift")
@@ -100,9 +98,9 @@ def lift_figure(labels_N: Array, scores_N: Array) -> Markup:
     return page_element(to_svg(panel.canvas), "Lift")
 
 
-def calibration_figure(labels_N: Array, scores_N: Array) -> Markup:
+def calibration_figure(ranking: Ranking) -> Markup:
     """Draw the observed rate over the mean probability of bins of equal count, with the diagonal."""
-    probability, rate, rows = calibration_points(labels_N, scores_N)
+    probability, rate, rows = calibration_points(ranking)
     bounds = [rate_interval(share * count, count) for share, count in zip(rate, rows, strict=True)]
     # With rare positives most of the unit square would be empty, so the axes end where the bins do.
     top = min(1.0, 1.15 * max([*probability, *rate])) or 1.0
@@ -123,9 +121,9 @@ def calibration_figure(labels_N: Array, scores_N: Array) -> Markup:
     return page_element(to_svg(panel.canvas), "Calibration curve")
 
 
-def score_figure(labels_N: Array, scores_N: Array) -> Markup:
+def score_figure(ranking: Ranking) -> Markup:
     """Draw how many rows of each class have which score, on a logarithmic scale."""
-    edges, negatives, positives = score_histogram(labels_N, scores_N)
+    edges, negatives, positives = score_histogram(ranking)
     high = 3.0 * max([*negatives, *positives, 1])
     ticks = [(10.0**power, _short_count(10.0**power)) for power in range(12) if 10.0**power <= high]
     y = Axis(low=HALF_A_ROW, high=high, ticks=ticks, label="Rows", forward=np.log)
@@ -207,12 +205,6 @@ def _hover(panel: Panel, x: Sequence[float], texts: Sequence[str]) -> None:
 
 def _at(threshold: float) -> str:
     return f" at threshold {threshold:.4g}"
-
-
-def _rate(labels_N: Array) -> float:
-    """Return the share of positives among the measured rows."""
-    positives, negatives = (np.count_nonzero(labels_N == value) for value in (1, 0))
-    return float(positives / (positives + negatives))
 
 
 def _unit_axis(label: str, high: float = 1.0) -> Axis:
