@@ -198,7 +198,7 @@ def _in_random_order(sample: Arrays) -> Arrays:
 def _warnings(saved: SavedModel, data: EvaluationData, evaluation: Evaluation, sample: Arrays) -> list[str]:
     """Return, and log, the reasons why the metrics may not hold for new rows."""
     found = [*data.warnings, *leakage.leakage_warnings(saved.preprocessor, sample, evaluation.metrics)]
-    found += [*_one_class(evaluation, data), *_few_rows(evaluation, data.labels)]
+    found += _class_warnings(evaluation, data)
     # Not for prepared data, where the caller has chosen the split.
     if not data.split and (known := known_rows(saved, data)):
         found.append(f"the model may have been trained on these rows: {known}")
@@ -209,30 +209,24 @@ def _warnings(saved: SavedModel, data: EvaluationData, evaluation: Evaluation, s
     return found
 
 
-def _one_class(evaluation: Evaluation, data: EvaluationData) -> list[str]:
-    """Return warnings of labels with rows of only one class, with the other values of their columns, or of no rows."""
-    found = []
+def _class_warnings(evaluation: Evaluation, data: EvaluationData) -> list[str]:
+    """Return warnings of labels with no rows, with rows of only one class, or with few of a class."""
+    found, rarer = list[str](), dict[str, int]()
     for label, labels_N in zip(data.labels, evaluation.counted_labels.T, strict=True):
-        classes = {*np.unique(labels_N).tolist()} - {NOT_MEASURED}
-        if not classes:
+        rows = [int(np.count_nonzero(labels_N == value)) for value in (0, 1)]
+        if not any(rows):
             found.append(f"label {label!r} is measured in no row, so it has no metrics")
-        if len(classes) == 1:
-            text = (
-                f"label {label!r} is {classes.pop()} in every measured row, so it has no average precision or ROC AUC"
-            )
-            held = data.positive(label)
-            found.append(f"{text}: {held}" if held else text)
+        elif not all(rows):
+            # With the other values of its column, which may be what is wrong.
+            values = f": {held}" if (held := data.positive(label)) else ""
+            text = f"label {label!r} is {int(rows[1] > 0)} in every measured row"
+            found.append(f"{text}, so it has no average precision or ROC AUC{values}")
+        else:
+            rarer[label] = min(rows)
+    if few := few_rows(rarer):
+        # Even the metrics' intervals then say little.
+        found.append(f"few rows of the rarer class ({few}): other rows may give quite different metrics")
     return found
-
-
-def _few_rows(evaluation: Evaluation, labels: Sequence[str]) -> list[str]:
-    """Return warnings of labels with so few rows of a class that even the metrics' intervals say little."""
-    counts = {
-        label: min(int(np.count_nonzero(labels_N == value)) for value in (0, 1))
-        for label, labels_N in zip(labels, evaluation.counted_labels.T, strict=True)
-    }
-    few = few_rows({label: count for label, count in counts.items() if count})
-    return [f"few rows of the rarer class ({few}): other rows may give quite different metrics"] if few else []
 
 
 def _important_columns(saved: SavedModel, learned: Explanation | None) -> list[Column]:
