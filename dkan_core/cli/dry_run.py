@@ -27,7 +27,7 @@ def describe_preparation(sources: Sequence[str], out: str, config: "PrepareConfi
     from dkan_core.utils.storage.outputs import check_free
 
     check_free(out, ours=OUTPUTS, overwrite=overwrite, contents=CONTENTS)
-    task, _ = find_task(list(sources), config)
+    task = find_task(list(sources), config)
     return _described_task(task, f"would prepare {_described_files(task)} into {out}")
 
 
@@ -40,7 +40,7 @@ def describe_append(sources: Sequence[str], prepared: str, *, like: str | None =
     from dkan_core.data.preparation.append import find_new_rows
     from dkan_core.utils.storage.shared_folder import SharedFolder
 
-    earlier, task, _ = find_new_rows(list(sources), SharedFolder(prepared), like, drop)
+    earlier, task = find_new_rows(list(sources), SharedFolder(prepared), like, drop)
     rows = sum(split.rows for split in earlier.splits.values())
     return _described_task(task, f"would add {_described_files(task)} to {prepared}, which has {counted(rows, 'row')}")
 

@@ -50,9 +50,9 @@ def test_column_without_any_value_is_refused_before_rows_are_read(
         with pytest.raises(DataError, match="column 'city' holds no value in any row; leave it out with --drop city"):
             find_task(tmp_path, config)
     else:
-        assert find_task(tmp_path, config)[0].roles.categorical == ("city",)
-    assert find_task(tmp_path, PrepareConfig(label=("y",), drop=("city",)))[0].roles.features == ["x"]
-    assert find_task(tmp_path, PrepareConfig(label=("y", "city")))[0].roles.features == ["x"]
+        assert find_task(tmp_path, config).roles.categorical == ("city",)
+    assert find_task(tmp_path, PrepareConfig(label=("y",), drop=("city",))).roles.features == ["x"]
+    assert find_task(tmp_path, PrepareConfig(label=("y", "city"))).roles.features == ["x"]
 
 
 ROLES: dict[str, tuple[pa.Array, str]] = {
@@ -74,7 +74,7 @@ def test_row_without_a_group_time_split_or_weight_is_named_before_rows_are_read(
     for name, found in {"a_row": values.slice(0, 1), "more": values}.items():
         table = pa.table({"x": [1.5] * len(found), "y": pa.nulls(len(found), pa.int8()), "role": found})
         pq.write_table(table, tmp_path / f"{name}.parquet", row_group_size=1)
-    assert find_task(tmp_path / "a_row.parquet", config)[0].roles.features == ["x"]
+    assert find_task(tmp_path / "a_row.parquet", config).roles.features == ["x"]
     with pytest.raises(DataError, match=rf"more\.parquet: .*{message}"):
         find_task(tmp_path, config)
 
@@ -82,7 +82,7 @@ def test_row_without_a_group_time_split_or_weight_is_named_before_rows_are_read(
 def test_largest_weight_is_taken(tmp_path: Path) -> None:
     table = pa.table({"x": [1.5, 2.5], "y": [0, 1], "w": pa.array([0.0, MAX_WEIGHT], pa.float32())})
     pq.write_table(table, tmp_path / "rows.parquet")
-    assert find_task(tmp_path / "rows.parquet", PrepareConfig(label=("y",), weight="w"))[0].rows == 2
+    assert find_task(tmp_path / "rows.parquet", PrepareConfig(label=("y",), weight="w")).rows == 2
 
 
 @pytest.mark.parametrize("stored", ["statistics", "no statistics"])
@@ -90,7 +90,7 @@ def test_what_footers_do_not_say_of_weights_is_found_in_the_rows(tmp_path: Path,
     table = pa.table({"x": [1.5, 2.5], "y": [0, 1], "w": [1.0, float("nan") if stored == "statistics" else -1.0]})
     pq.write_table(table, tmp_path / "rows.parquet", write_statistics=stored == "statistics")
     config = PrepareConfig(label=("y",), weight="w")
-    assert find_task(tmp_path / "rows.parquet", config)[0].roles.weight == "w"
+    assert find_task(tmp_path / "rows.parquet", config).roles.weight == "w"
     with pytest.raises(DataError, match=r"rows\.parquet: weight column 'w' (is missing in|.* it is not in) 1 row"):
         prepare(tmp_path / "rows.parquet", tmp_path / "out", config)
 
@@ -106,7 +106,7 @@ def test_column_without_any_value_cannot_be_added_to_an_encoding(tmp_path: Path)
     # Without extend it is ignored, and so is one that is dropped.
     ways: list[dict[str, Any]] = [{"extend": False}, {"drop": ("more",)}]
     for others in ways:
-        assert find_task(tmp_path / "new.parquet", replace(config, **others))[0].roles.features == ["x"]
+        assert find_task(tmp_path / "new.parquet", replace(config, **others)).roles.features == ["x"]
 
 
 def test_field_of_a_struct_says_nothing_of_a_column_with_a_dot_in_its_name(tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_field_of_a_struct_says_nothing_of_a_column_with_a_dot_in_its_name(tmp_p
     table = pa.table({**rows, "s": pa.array(rows["s"], pa.struct({"role": pa.float64()}))})
     pq.write_table(table, tmp_path / "rows.parquet")
     config = PrepareConfig(label=("y",), drop=("s",), weight="role")
-    assert find_task(tmp_path / "rows.parquet", config)[0].roles.features == ["s.role"]
+    assert find_task(tmp_path / "rows.parquet", config).roles.features == ["s.role"]
 
 
 def test_split_column_that_does_not_exist_is_named_once() -> None:
@@ -149,11 +149,11 @@ def test_label_of_one_value_is_found_in_the_footers(labels: list[pa.Array], tmp_
     paths = files_with(labels, tmp_path, row_group_size=2)
     with pytest.raises(DataError, match=r"'y' has one class only: (True|1|2) in every row with a value"):
         find_task(paths, PrepareConfig(label=("y",)))
-    task, _ = find_task(files_with(labels, tmp_path, write_statistics=False), PrepareConfig(label=("y",)))
+    task = find_task(files_with(labels, tmp_path, write_statistics=False), PrepareConfig(label=("y",)))
     assert task.roles.labels == ("y",), "only the rows can tell"
 
 
 @pytest.mark.parametrize("labels", PERHAPS_NOT.values(), ids=PERHAPS_NOT)
 def test_label_of_perhaps_several_values_is_read(labels: list[pa.Array], tmp_path: Path) -> None:
-    task, _ = find_task(files_with(labels, tmp_path), PrepareConfig(label=("y",)))
+    task = find_task(files_with(labels, tmp_path), PrepareConfig(label=("y",)))
     assert task.roles.labels == ("y",) and sum(file.rows for file in task.files) == sum(map(len, labels))

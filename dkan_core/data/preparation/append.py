@@ -37,7 +37,6 @@ from dkan_core.data.preparation.steps import (
 from dkan_core.data.preparation.task import PreparationTask, find_task
 from dkan_core.data.source.copies import find_original
 from dkan_core.data.source.partition import whole_files
-from dkan_core.data.source.sources import Footer
 from dkan_core.data.source.split_rule import settings_of_rule
 from dkan_core.errors import ConfigError, DataError, OutputError, redact
 from dkan_core.utils.arrays import Int64
@@ -78,9 +77,9 @@ def append_rows(
     finish_interrupted(prepared, OUTPUTS)
     folder = SharedFolder(prepared)
     with output_lock(prepared):
-        earlier, task, footers = find_new_rows(sources, folder, like, drop)
+        earlier, task = find_new_rows(sources, folder, like, drop)
         # New rows are numbered after the old ones, so each gets the split that it would have if prepared with them.
-        fragments = whole_files(task.files, footers, first=sum(file.rows for file in earlier.sources))
+        fragments = whole_files(task.files, task.footers, first=sum(file.rows for file in earlier.sources))
         with progress("reading", task.rows, "rows") as advance:
             found = collect_statistics(fragments, task.roles, task.config, advance)
         counts = merge_counts([found.counts], task.roles)
@@ -103,16 +102,16 @@ def append_rows(
 
 def find_new_rows(
     sources: str | Path | Sequence[str | Path], folder: SharedFolder, like: str | Path | None, drop: Sequence[str]
-) -> tuple[PreparedData, PreparationTask, list[Footer]]:
-    """Return the manifest of prepared data, the rows to add to them, and the footer of each file of these.
+) -> tuple[PreparedData, PreparationTask]:
+    """Return the manifest of prepared data, and the rows to add to them.
 
     Args and errors are those of ``append_rows``.
     """
     earlier = _read_earlier(folder, like)
-    task, footers = find_task(sources, _settings(earlier, folder.uri, drop), adds=True)
+    task = find_task(sources, _settings(earlier, folder.uri, drop), adds=True)
     task = replace(task, grouped=earlier.grouped)  # data of earlier versions hold no group numbers
     _check_new(task, earlier)
-    return earlier, task, footers
+    return earlier, task
 
 
 def _read_earlier(folder: SharedFolder, like: str | Path | None) -> PreparedData:

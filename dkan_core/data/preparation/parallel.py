@@ -34,7 +34,6 @@ from dkan_core.data.preparation.statistics import Counts, Statistics, merge_coun
 from dkan_core.data.preparation.steps import build_manifest, fit, log_prepared, log_unseen
 from dkan_core.data.preparation.task import PreparationTask, find_task, with_time_bounds
 from dkan_core.data.source.partition import cut_parts
-from dkan_core.data.source.sources import Footer
 from dkan_core.errors import ConfigError, DataError
 from dkan_core.utils.storage.outputs import PARTIAL
 from dkan_core.utils.storage.shared_folder import WORK, SharedFolder
@@ -81,14 +80,12 @@ def plan_preparation(
     if not str(prepared_uri).strip():
         raise ConfigError(f"prepared_uri must be a path or URI that every process can reach, got {str(prepared_uri)!r}")
     finish_interrupted(prepared_uri, OUTPUTS)
-    return plan_parts(*find_task(sources, config), prepared_uri, parts=parts, overwrite=overwrite)
+    return plan_parts(find_task(sources, config), prepared_uri, parts=parts, overwrite=overwrite)
 
 
-def plan_parts(
-    task: PreparationTask, footers: Sequence[Footer], prepared_uri: str | Path, *, parts: int, overwrite: bool
-) -> list[int]:
+def plan_parts(task: PreparationTask, prepared_uri: str | Path, *, parts: int, overwrite: bool) -> list[int]:
     """Cut rows into parts, as ``plan_preparation`` does once ``find_task`` has read the footers."""
-    cut, folder = cut_parts(task.files, footers, parts), SharedFolder(prepared_uri)
+    cut, folder = cut_parts(task.files, task.footers, parts), SharedFolder(prepared_uri)
     if not overwrite and is_reusable(task, _whole(folder)):
         logger.info("%s: the same sources and settings were prepared before", prepared_uri)
         return list(range(len(cut)))

@@ -55,7 +55,7 @@ def prepare(
     """
     if workers is not None and workers < 0:
         raise ConfigError(f"workers must be at least 0, got {workers}")
-    task, footers = find_task(sources, config)
+    task = find_task(sources, config)
     if reuse:
         # Otherwise a complete result that was still to be moved into place would be prepared again.
         finish_interrupted(out, OUTPUTS)
@@ -66,9 +66,9 @@ def prepare(
     if workers is None:
         workers = int(task.rows * len(task.roles.features) >= RESUMABLE_VALUES)
     if workers:
-        return prepare_in_parts(task, footers, out, workers=workers, overwrite=overwrite)
+        return prepare_in_parts(task, out, workers=workers, overwrite=overwrite)
     with staged_folder(out, names=OUTPUTS, overwrite=overwrite, contents=CONTENTS) as folder:
-        fragments = whole_files(task.files, footers)
+        fragments = whole_files(task.files, task.footers)
         task = with_time_bounds(task, fragments)
         with progress("reading", task.rows, "rows") as advance:
             statistics = survey_rows(task, fragments, advance)

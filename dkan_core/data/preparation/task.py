@@ -31,6 +31,8 @@ class PreparationTask:
 
     config: PrepareConfig
     files: list[SourceFile]
+    footers: Sequence[Footer] = ()
+    """Of each file; none in a task of a plan, whose rows are cut into parts."""
     roles: ColumnRoles
     encoding: Preprocessor | None = None
     """To be taken as it is; None is to be fitted."""
@@ -80,16 +82,13 @@ def describe_files(files: Sequence[SourceFile]) -> str:
 
 def find_task(
     sources: str | Path | Sequence[str | Path], config: PrepareConfig, *, adds: bool = False
-) -> tuple[PreparationTask, list[Footer]]:
+) -> PreparationTask:
     """Read every source file's footer and give each column its role.
 
     Args:
         sources: Files, folders, globs or fsspec URIs.
         config: Roles of the columns, split rule, storage type and seed.
         adds: Whether the rows are added to others, so that they may all be of one class.
-
-    Returns:
-        What is to be prepared, and each file's footer.
 
     Raises:
         ConfigError: A setting is wrong.
@@ -103,9 +102,9 @@ def find_task(
     if reference is not None:
         config = reference.complete(config)
     found = read_sources(chosen, reference.column_requirements(config) if reference else column_requirements(config))
-    files, types, footers = found.files, found.types, found.footers
+    files, types = found.files, found.types
     where = describe_files(files)
-    warn_of_copies(files, footers)
+    warn_of_copies(files, found.footers)
     hints = hints_of(found, config)
     folders = found.folders
     if reference is None:
@@ -118,15 +117,15 @@ def find_task(
     if not adds:
         _check_not_constant(found.constant, where)
     keys = split_keys(types, config, roles.features)
-    task = PreparationTask(
+    return PreparationTask(
         config=config,
         files=files,
+        footers=found.footers,
         roles=replace(roles, folders=folders, common=found.common, **keys),
         encoding=None if reference is None else reference.preprocessor,
         grouped=config.has_groups,
         hints=hints,
     )
-    return task, footers
 
 
 def hints_of(found: Sources, config: PrepareConfig) -> dict[str, str]:

@@ -4,7 +4,6 @@ Workers leave the same files for each other as pods do (see ``dkan_core.data.pre
 one part through a stage at a time, so that after a kill at most one part per worker is done again.
 """
 
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -20,26 +19,17 @@ from dkan_core.data.preparation.parallel import (
 )
 from dkan_core.data.preparation.plan import read_plan
 from dkan_core.data.preparation.task import PreparationTask
-from dkan_core.data.source.sources import Footer
 from dkan_core.errors import DataError, UnreadableError
 from dkan_core.utils.progress import progress
 from dkan_core.utils.storage.shared_folder import WORK, SharedFolder
 from dkan_core.utils.storage.staging import finish_interrupted, output_lock
 
 
-def prepare_in_parts(
-    task: PreparationTask,
-    footers: Sequence[Footer],
-    out: str | Path,
-    *,
-    workers: int,
-    overwrite: bool,
-) -> PreparedData:
+def prepare_in_parts(task: PreparationTask, out: str | Path, *, workers: int, overwrite: bool) -> PreparedData:
     """Turn Parquet files into a prepared data set, or continue to: the bytes are those of ``prepare``.
 
     Args:
         task: What is to be prepared.
-        footers: Of its files.
         out: Folder or URI, as for ``plan_preparation``.
         workers: How many parts are worked on at once.
         overwrite: Whether an earlier result of other sources or settings may be replaced.
@@ -53,7 +43,7 @@ def prepare_in_parts(
     """
     finish_interrupted(out, OUTPUTS)
     with output_lock(out):
-        plan_parts(task, footers, out, parts=MAX_PARTS, overwrite=overwrite)
+        plan_parts(task, out, parts=MAX_PARTS, overwrite=overwrite)
         try:
             _run_stage(out, "survey", workers)
             fit_preparation(out)
