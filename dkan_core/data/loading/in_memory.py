@@ -42,6 +42,3 @@ class ArraysReader:
 
     def keep_in_memory(self) -> None:
         """Do nothing: the rows are there."""
-
-    def close(self) -> None:
-        """Do nothing: the arrays are the caller's."""

@@ -60,9 +60,6 @@ class RowReader(Protocol):
     def keep_in_memory(self) -> None:
         """Keep every row in memory once it was read, and read it from there."""
 
-    def close(self) -> None:
-        """Close what the rows are read from."""
-
 
 class SampledRows:
     """A sample of a split, read through another reader, which the caller closes.
@@ -96,9 +93,6 @@ class SampledRows:
     def keep_in_memory(self) -> None:
         """Keep every row in memory once it was read, those that are not in the sample, too."""
         self.reader.keep_in_memory()
-
-    def close(self) -> None:
-        """Do nothing: the rows are the caller's."""
 
 
 def open_split(folder: Path, prepared: PreparedData, split: str) -> ShardReader:
