@@ -87,11 +87,6 @@ class ShardReader:
         sparse = 0 if self._sparse is None else self._sparse.bytes // max(1, self.rows)
         return sum(field.row_bytes for field in self.fields[0].values()) + sparse
 
-    @property
-    def size(self) -> int:
-        """Bytes of all shards."""
-        return sum(verifier.size for verifier in self._verifiers)
-
     def keep_in_memory(self) -> None:
         """Keep every block in memory once it was read and verified, and read rows from there."""
         # The system allocates memory when it is first written, so only what was read takes any.

@@ -9,8 +9,9 @@ import pyarrow as pa
 from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.data.labels import NOT_MEASURED
 from dkan_core.data.preparation.label_checks import check_binary
-from dkan_core.data.source.column_types import is_number, is_text
+from dkan_core.data.source.column_types import is_number
 from dkan_core.data.source.positive import value_of, with_nulls, with_positive
+from dkan_core.data.source.roles import SCALAR
 from dkan_core.errors import ConfigError, DataError
 from dkan_core.utils.messages import counted, listed_names, spelt_alike
 
@@ -47,7 +48,6 @@ def check_label_columns(
     types: Mapping[str, pa.DataType], columns: Sequence[str], encoding: Preprocessor, path: str
 ) -> None:
     """Raise an error where a file lacks a label column, or the column is a feature of the model."""
-    fits = (is_number, is_text, pa.types.is_boolean, pa.types.is_null)
     for name in columns:
         if name in encoding.columns:
             raise ConfigError(f"label {name}: is a feature of the model; name a column of labels")
@@ -59,7 +59,7 @@ def check_label_columns(
             alike = spelt_alike(name, others)
             meant = f"did you mean {alike!r}? If not, " if alike is not None else ""
             raise DataError(f"{path}: label column {name!r} does not exist; {meant}name it with --label: {candidates}")
-        if not any(fit(types[name]) for fit in fits):
+        if not any(fits(types[name]) for fits in SCALAR):
             raise DataError(f"{path}: label column {name!r} is {types[name]}; expected 0, 1 or null")
 
 

@@ -15,6 +15,19 @@ from dkan_core.utils.messages import SHOWN, Advice, drop_advice, hint, listed_na
 
 # Settings that name a column which is neither label nor feature.
 ROLES = ("group", "split_column", "split_by_time", "weight")
+# By role, the types of its columns and the words for these; a column of any type may be dropped.
+SCALAR = (is_number, is_text, pa.types.is_boolean, pa.types.is_null)
+KINDS = {
+    "label": (SCALAR, "0, 1 or null"),
+    "categorical": ((is_text, pa.types.is_boolean), "integers, strings or booleans"),
+    "group": ((*SCALAR, pa.types.is_temporal, is_bytes, is_uuid), "a number, string, boolean, time or UUID"),
+    "split": ((is_text,), "a string"),
+    "split_by_time": (
+        (is_number, pa.types.is_date, pa.types.is_timestamp),
+        "a date, timestamp or number; convert text to timestamps",
+    ),
+    "weight": ((is_number,), "a number"),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,17 +154,20 @@ def column_requirements(config: PrepareConfig) -> ColumnRequirements:
 
 def check_roles(types: dict[str, pa.DataType], config: PrepareConfig, where: str) -> None:
     """Raise DataError when a column named in ``config`` does not exist, or has a type that its role cannot use."""
-    for setting, name in [
-        *(("label", name) for name in config.label),
-        *(("drop", name) for name in config.drop),
-        *(("categorical", name) for name in config.categorical),
-        *special_columns(config).items(),
-    ]:
-        if name is not None and name not in types:
+    several = {"label": config.label, "drop": config.drop, "categorical": config.categorical}
+    named = [(role, name) for role, names in several.items() for name in names]
+    special = special_columns(config).items()
+    named += [(role.removesuffix("_column"), name) for role, name in special if name is not None]
+    for role, name in named:
+        if name not in types:
             meant = hint(name, types, list(types), cutoff=0.6)
-            role = setting.removesuffix("_column")
             raise DataError(f"{where}: {role} column {name!r} does not exist; {meant}")
-    _check_types(types, config, where)
+    for role, name in named:
+        if role == "drop":
+            continue
+        fitting, wanted = KINDS[role]
+        if not any(fits(types[name]) for fits in fitting):
+            raise DataError(f"{where}: {role} column {name!r} is {types[name]}; expected {wanted}")
 
 
 class Features(NamedTuple):
@@ -210,32 +226,3 @@ def check_split_by_content(sparse: Sequence[str], config: PrepareConfig, where: 
     """Raise DataError where rows are to be split by their content, and that holds lists of ids or bit vectors."""
     if sparse and config.splits_at_random and config.split_by == "content":
         raise DataError(f"{where}: column {sparse[0]!r} holds IDs; split_by content is for other columns: split by row")
-
-
-def _check_types(types: dict[str, pa.DataType], config: PrepareConfig, where: str) -> None:
-    """Raise DataError when a column named in ``config`` has a type that its role cannot use."""
-    scalar = (is_number, is_text, pa.types.is_boolean, pa.types.is_null)
-    expected = [
-        *(("label", name, scalar, "0, 1 or null") for name in config.label),
-        (
-            "group",
-            config.group,
-            (*scalar, pa.types.is_temporal, is_bytes, is_uuid),
-            "a number, string, boolean, time or UUID",
-        ),
-        ("split", config.split_column, (is_text,), "a string"),
-        (
-            "split_by_time",
-            config.split_by_time,
-            (is_number, pa.types.is_date, pa.types.is_timestamp),
-            "a date, timestamp or number; convert text to timestamps",
-        ),
-        ("weight", config.weight, (is_number,), "a number"),
-        *(
-            ("categorical", name, (is_text, pa.types.is_boolean), "integers, strings or booleans")
-            for name in config.categorical
-        ),
-    ]
-    for role, name, fits, wanted in expected:
-        if name is not None and not any(fit(types[name]) for fit in fits):
-            raise DataError(f"{where}: {role} column {name!r} is {types[name]}; expected {wanted}")
