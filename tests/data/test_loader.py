@@ -2,8 +2,10 @@
 
 import itertools
 import os
+import resource
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -163,6 +165,16 @@ def test_no_handle_stays_open_after_a_failed_open(tmp_path: Path) -> None:
     with pytest.raises(DataError):
         ShardReader(tmp_path, found, CONTENT)
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_shards_of_several_readers_may_be_open_at_once(tmp_path: Path) -> None:
+    """At the end of a run, the evaluator reads the train split beside the valid one."""
+    found, limits = write(tmp_path / "train", 10, 1) * 400, resource.getrlimit(resource.RLIMIT_NOFILE)
+    with ExitStack() as stack:
+        stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, limits)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 10, limits[1]))
+        for _ in range(2):
+            stack.enter_context(ShardReader(tmp_path, found, CONTENT))
 
 
 def test_shard_cut_while_it_is_read_is_an_error_that_names_it(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from dkan_core.utils.resources import allow_open_files
 from dkan_core.utils.schemas import Schema, read_json
 from dkan_core.utils.storage.paths import path_inside
 
-# Reserve for a process's other open files (libraries, pipes, logs) when the limit on open files is raised: 256 GB of
+# Reserve for what a process opens later (libraries, pipes, logs) when the limit on open files is raised: 256 GB of
 # shards exceed the usual limit of 1,024.
 OTHER_OPEN_FILES = 256
 # The five arrays of a shard take some 300.
@@ -54,8 +54,8 @@ class ShardReader:
 
     def __init__(self, root: Path, shards: Sequence[Shard], content: Content, *, writable: bool = False) -> None:
         self.paths = [path_inside(root, shard.path) for shard in shards]
-        # Shards stay open: opening one for each piece would take longer than reading it.
-        allow_open_files(len(shards) + OTHER_OPEN_FILES)
+        # Shards stay open, as those of other readers may: opening one for each piece would take longer than reading it.
+        allow_open_files(len(os.listdir("/dev/fd")) + len(shards) + OTHER_OPEN_FILES)
         self.starts = np.concatenate([[0], np.cumsum([shard.rows for shard in shards])]).astype(np.int64)
         with ExitStack() as stack:
             self.handles = [
