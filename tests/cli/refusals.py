@@ -1,7 +1,5 @@
 """Two small source files, changes that spoil them, and the check that ``dkan prepare`` refuses what they make of it."""
 
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -88,15 +86,3 @@ def check_refused(case: Case, raw: Path, monkeypatch: pytest.MonkeyPatch, capsys
     code = dkan("prepare", source, "--out", raw.parent / "out", *options, monkeypatch=monkeypatch)
     check(code, capsys.readouterr().err, message)
     assert sorted(raw.parent.rglob("*")) == before
-
-
-def check_refused_as_a_process(case: Case, raw: Path) -> None:
-    """The same of a process of its own."""
-    change, options, _, message = case
-    change(raw)
-    options = [option.replace("{raw}", str(raw)) for option in options]
-    command = [sys.executable, "-m", "dkan_core", "prepare", str(raw), "--out", str(raw.parent / "out"), *options]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    check(done.returncode, done.stderr, message)
-    assert done.stdout == ""
-    assert not (raw.parent / "out").exists()

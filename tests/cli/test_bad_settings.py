@@ -15,7 +15,6 @@ from tests.cli.refusals import (
     Change,
     both,
     check_refused,
-    check_refused_as_a_process,
     not_utf8,
     nothing,
     put,
@@ -256,8 +255,3 @@ def raw(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("case", CASES)
 def test_bad_setting_is_refused_by_name(case: str, raw: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     check_refused(CASES[case], raw, monkeypatch, capsys)
-
-
-@pytest.mark.parametrize("case", ["label with 2", "unknown setting"])
-def test_refusal_is_the_same_in_a_process_of_its_own(case: str, raw: Path) -> None:
-    check_refused_as_a_process(CASES[case], raw)

@@ -16,7 +16,7 @@ import torch
 from dkan_core import TrainResult
 from dkan_core.cli.launching import replace_process
 from dkan_core.model.saved_model import SavedModel
-from tests import warm_python
+from tests import warm, warm_python
 from tests.command import check, dkan
 from tests.training.processes import alive, child_pids, wait_until
 
@@ -42,10 +42,7 @@ def test_the_command_is_printed_and_runs_as_it_is(
     settings = {"--epochs=1", "--device=cpu", "--batch-size-per-worker=32", "--freeze=encoder", "--freeze=bias"}
     assert {*printed[9:]} == {*settings, f"--init-from={trained.model}"}
     assert not (tmp_path / "run").exists()
-    env = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "PYTHON_EXEC": warm_python.executable()}
-    done = subprocess.run(
-        [sys.executable, "-m", "dkan_core", *words], env=env, capture_output=True, text=True, check=False
-    )
+    done = warm.server().run(words, GLOO_SOCKET_IFNAME="lo", PYTHON_EXEC=warm_python.executable())
     assert done.returncode == 0, done.stderr
     training = json.loads((tmp_path / "run/metrics.json").read_text())["training"]
     assert (training["workers"], training["strategy"], training["batch_size"]) == (2, "allreduce", 64)
