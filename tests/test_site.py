@@ -244,10 +244,24 @@ LEFT = {
 }
 
 
+# All pairs of 30 columns, five times, are most of what the code takes.
+FEW_COLUMNS = {"as_frame=True)": "as_frame=True)\nX = X.iloc[:, :5]"}
+LESS = {
+    ("getting-started/notebook.md", 0): {"4000": "400", "3000": "300"},
+    ("getting-started/notebook.md", 1): FEW_COLUMNS,
+    ("getting-started/notebook.md", 2): FEW_COLUMNS,
+}
+"""What is put in the place of sizes of data."""
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("page", "index"), [each for each in PYTHON if each[0].startswith("getting-started/")])
 def test_python_code_runs_as_a_script(page: str, index: int, folder: Path) -> None:
-    (folder / "code.py").write_text(blocks(page, "python")[index])
+    code = blocks(page, "python")[index]
+    for there, here in LESS.get((page, index), {}).items():
+        assert there in code
+        code = code.replace(there, here)
+    (folder / "code.py").write_text(code)
     done = warm_python.run(["code.py"], folder, TMPDIR=str(folder))
     assert done.returncode == 0, done.stderr
     assert re.fullmatch(PRINTED[page, index], done.stdout), done.stdout

@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +30,7 @@ from dkan_core.model.saved_model import SavedModel
 from dkan_core.onnx_export import export as export_module
 from dkan_core.onnx_export import verification
 from dkan_core.scoring.probabilities import score
+from tests import warm
 from tests.command import check, dkan
 from tests.onnx_export.models import CATEGORIES, NUMERIC, NumericDtype, new_rows, random_model, table
 
@@ -294,11 +293,12 @@ def test_any_rows_have_the_same_probabilities(rows: list[dict[str, Any]], export
     np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5)
 
 
-def test_export_leaves_nothing_in_the_home(trained: TrainResult, tmp_path: Path) -> None:
+def test_export_leaves_nothing_in_the_home(
+    trained: TrainResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Where onnxruntime keeps what it would report to its makers."""
     home = tmp_path / "home"
     home.mkdir()
-    command = [sys.executable, "-m", "dkan_core", "export", trained.model, "--out", str(tmp_path / "model.onnx")]
-    env = {name: value for name, value in os.environ.items() if name != "ORT_DISABLE_TELEMETRY"}
-    subprocess.run(command, env={**env, "HOME": str(home)}, check=True, capture_output=True)
-    assert os.listdir(home) == []
+    monkeypatch.delenv("ORT_DISABLE_TELEMETRY", raising=False)
+    done = warm.server().run(["export", trained.model, "--out", tmp_path / "model.onnx"], HOME=str(home))
+    assert done.returncode == 0 and os.listdir(home) == []

@@ -31,6 +31,7 @@ from dkan_core.utils.storage.outputs import PARTIAL
 from dkan_core.utils.storage.paths import path_inside
 from dkan_core.utils.storage.remote import local_copy
 from dkan_core.utils.storage.staging import output_lock, staged_file, staged_folder
+from tests import warm
 
 NAMES = ("part", "end.json")
 SCORES = pa.schema([("p", pa.float32())])
@@ -342,40 +343,40 @@ def larger_source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def prepare_command(source: Path, out: Path) -> list[str]:
-    return [sys.executable, "-m", "dkan_core", "prepare", str(source), "--out", str(out), "--label", "label"]
+def prepare_command(source: Path, out: Path) -> list[object]:
+    return ["prepare", source, "--out", out, "--label", "label"]
 
 
 def test_killed_prepare_leaves_no_manifest_and_runs_again(larger_source: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     killed = 0
     for delay in (0.0, 0.02, 0.1, 0.25, 0.5):
-        process = subprocess.Popen(prepare_command(larger_source, out), stderr=subprocess.PIPE)
+        process = warm.server().popen(prepare_command(larger_source, out), dict(os.environ))
         wait_for_staging(out, process)
         time.sleep(delay)
         process.kill()
-        process.communicate()
+        process.wait()
         if process.returncode == -signal.SIGKILL:
             killed += 1
             assert not (out / "manifest.json").exists()
         else:
             shutil.rmtree(out)
     assert killed >= 2
-    done = subprocess.run(prepare_command(larger_source, out), capture_output=True, text=True, check=False)
+    done = warm.server().run(prepare_command(larger_source, out))
     assert done.returncode == 0, done.stderr
     manifest = read_manifest(out)
     assert sum(open_split(out, manifest, split).rows for split in manifest.splits) == 300_000
     assert sorted(os.listdir(out)) == ["manifest.json", "test", "train", "valid"]
 
 
-def wait_for_staging(out: Path, process: subprocess.Popen[bytes]) -> None:
+def wait_for_staging(out: Path, process: warm.Forked) -> None:
     while process.poll() is None and not (out / PARTIAL).exists():
         time.sleep(0.005)
 
 
 def test_full_disk_is_a_clear_error_and_leaves_nothing(larger_source: Path, small_disk: Path) -> None:
     out = small_disk / "out"
-    done = subprocess.run(prepare_command(larger_source, out), capture_output=True, text=True, check=False)
+    done = warm.server().run(prepare_command(larger_source, out))
     assert done.returncode == 2, done.stderr
     assert f"error: {out}: the disk is full; nothing half-written was left" in done.stderr
     assert "Traceback" not in done.stderr
