@@ -32,7 +32,7 @@ from dkan_core.training.setup.defaults import resolve_for
 from dkan_core.training.setup.model_parallel_checks import undivided
 from dkan_core.training.state.checkpoint_store import load_checkpoint, save_checkpoint
 
-ROWS = 120_000
+ROWS = 80_000
 SHORT = TrainConfig(epochs=1, batch_size=100, seed=3, workers=1, device="cpu", blend=False)
 
 

@@ -93,6 +93,7 @@ def test_preferences_start_at_factors(tmp_path: Path, caplog: pytest.LogCaptureF
 
 def test_they_raise_average_precision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     manifest, config = prepared(opinions(1.5), tmp_path)
+    config = replace(config, epochs=config.epochs // 3)
     with (
         open_split(tmp_path / "data", manifest, "train") as rows,
         open_split(tmp_path / "data", manifest, "valid") as v,
