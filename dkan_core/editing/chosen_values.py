@@ -189,4 +189,4 @@ def _told_range(start: float, stop: float, column: Column) -> str:
 def _told(value: float, column: Column) -> str:
     if column.is_calendar and np.isfinite(value):
         return written_value(column, value)
-    return f"{value:.0f}" if value == np.rint(value) else f"{value:g}"
+    return f"{value:.0f}" if value == np.rint(value) and abs(value) < 2**53 else f"{value:g}"

@@ -261,6 +261,10 @@ def test_a_model_does_not_replace_itself(where: str, named: str, model: Path, tm
             '[[edit]]\nterm = "count"\naction = "flatten"\nstart = 500',
             "no row of the training data has values from 500 on; nearly all are from",
         ),
+        (
+            '[[edit]]\nterm = "count"\naction = "flatten"\nstart = 1e300',
+            "no row of the training data has values from 1e.300 on; nearly all are from",
+        ),
         ('[edit]\nterm = "x"', r"it has one \[edit\]; write \[\[edit\]\]"),
         ('[[edits]]\nterm = "x"', r"expected \[\[edit\]\] tables, each with a term and an action; it has edits"),
         ("edit = []", "there is no edit"),
