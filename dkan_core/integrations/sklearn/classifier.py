@@ -359,6 +359,5 @@ class FastKANClassifier(EditingMixin, ExplainingMixin, PredictingMixin, SavingMi
             show = print_evaluation if self.verbose else None
             positive = positive_value(self.classes_, names)
             result, data = train_on_arrays(arrays, names, positive, self.preprocessor_, config, start, show)
-        self.module_, self.architecture_ = result.model, result.architecture
-        self.metrics_ = {**result.metrics, "data": data}
+        self._take_model(result.model, {**result.metrics, "data": data})
         self._take_history(result.history)

@@ -31,8 +31,7 @@ class EditingMixin(FittedClassifier):
         """
         check_is_fitted(self)
         changed, asked = copy.copy(self), read_edits(edits)
-        changed.module_, changed.metrics_ = edit_terms(
-            self.module_, self.preprocessor_, self.metrics_, asked, where=type(self).__name__
+        changed._take_model(
+            *edit_terms(self.module_, self.preprocessor_, self.metrics_, asked, where=type(self).__name__)
         )
-        changed.architecture_ = changed.module_.config
         return changed

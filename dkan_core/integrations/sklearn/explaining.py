@@ -1,5 +1,6 @@
 """Explanations of a fitted classifier: its most important columns, reasons for each row, and a page of both."""
 
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ from dkan_core.utils.torch_resources import torch_threads
 class ExplainingMixin(FittedClassifier):
     """Methods that explain what a classifier has learned; a mixin for it."""
 
-    @property
+    @cached_property
     def feature_importances_(self) -> npt.NDArray[np.float64]:
         """How much each column of ``X`` counts: its mean absolute contribution to the log-odds, as shares of their sum.
 
@@ -36,7 +37,7 @@ class ExplainingMixin(FittedClassifier):
         training data: they are drawn from the distribution of each column, which the model keeps. With several labels,
         they are means over these. A column that was left out has 0, and a time counts with all of its parts. As with
         scikit-learn's importances, the importance of columns with the same information is split between them. A column
-        of a sparse matrix counts with the contributions of its ones.
+        of a sparse matrix counts with the contributions of its ones. Computed at the first access.
 
         Shape:
             - Output: ``(F,)``

@@ -42,6 +42,11 @@ class FittedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     feature_names_in_: npt.NDArray[Any]
     _columns_by_name: bool
 
+    def _take_model(self, module: TabularModel, metrics: dict[str, Any]) -> None:
+        self.module_, self.architecture_, self.metrics_ = module, module.config, metrics
+        # Those of an earlier model.
+        self.__dict__.pop("feature_importances_", None)
+
     def _take_history(self, history: list[dict[str, Any]]) -> None:
         self.history_ = history
         self.n_iter_ = math.ceil((history or [self.metrics_])[-1]["epoch"])

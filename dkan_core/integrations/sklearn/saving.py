@@ -125,8 +125,8 @@ class SavingMixin(FittedClassifier):
         """
         saved, description = _read_classifier(folder, cls._get_param_names())
         model = cls(**constructor_parameters(description.parameters))
-        model.module_, model.architecture_, model.preprocessor_ = saved.module, saved.config, saved.preprocessor
-        model.metrics_ = saved.metrics
+        model._take_model(saved.module, saved.metrics)
+        model.preprocessor_ = saved.preprocessor
         model.classes_ = description.class_array()
         model.n_features_in_ = description.n_features
         if description.feature_names is not None:

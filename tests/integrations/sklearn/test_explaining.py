@@ -60,6 +60,8 @@ def test_feature_importances_are_shares_and_choose_columns(tmp_path: Path) -> No
     chosen = SelectFromModel(model, prefit=True, max_features=3, threshold=-np.inf).get_support()
     assert {*np.array([*X, "empty"])[chosen]} == {"size", "site", "flag"}
     assert not hasattr(small(), "feature_importances_")
+    # Computing them takes a second, and a notebook reads them each time that it shows a model.
+    assert model.feature_importances_ is importances
 
 
 def test_a_time_counts_by_all_of_its_parts() -> None:
@@ -70,6 +72,10 @@ def test_a_time_counts_by_all_of_its_parts() -> None:
     parts = model.explain(X).abs().mean()
     assert parts["bought.hour"] > 5 * parts["noise"]
     assert model.feature_importances_[1] > 0.8
+    edited = model.edit([{"term": "bought.hour", "action": "remove"}])
+    before = edited.feature_importances_
+    assert before[1] < model.feature_importances_[1]
+    assert edited.fit(X, X["noise"] > 0).feature_importances_[1] < before[1]
 
 
 def test_importances_of_several_labels_are_their_mean() -> None:
