@@ -41,9 +41,11 @@ class FittedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     n_features_in_: int
     feature_names_in_: npt.NDArray[Any]
     _columns_by_name: bool
+    _feature_names: list[str]
 
     def _take_model(self, module: TabularModel, metrics: dict[str, Any]) -> None:
         self.module_, self.architecture_, self.metrics_ = module, module.config, metrics
+        self._feature_names = [*getattr(self, "feature_names_in_", [])]
         # Those of an earlier model.
         self.__dict__.pop("feature_importances_", None)
 

@@ -100,7 +100,10 @@ def read_features(estimator: BaseEstimator, X: Any, *, fitting: bool, as_ids: bo
 
 def feature_names(estimator: Any) -> list[str]:
     """Return the names of the columns of ``X``; x0, x1 and so on where they have none."""
-    return [*getattr(estimator, "feature_names_in_", [f"x{index}" for index in range(estimator.n_features_in_)])]
+    names = getattr(estimator, "feature_names_in_", [])
+    # shap's KernelExplainer sets that of its copy to None.
+    names = estimator._feature_names if names is None else names
+    return [*names] or [f"x{index}" for index in range(estimator.n_features_in_)]
 
 
 def _check_names(X: Any) -> None:

@@ -125,13 +125,13 @@ class SavingMixin(FittedClassifier):
         """
         saved, description = _read_classifier(folder, cls._get_param_names())
         model = cls(**constructor_parameters(description.parameters))
-        model._take_model(saved.module, saved.metrics)
         model.preprocessor_ = saved.preprocessor
         model.classes_ = description.class_array()
         model.n_features_in_ = description.n_features
         if description.feature_names is not None:
             model.feature_names_in_ = np.array(description.feature_names, dtype=object)
         model._columns_by_name = description.columns_by_name
+        model._take_model(saved.module, saved.metrics)
         model._take_history(description.history)
         return model
 

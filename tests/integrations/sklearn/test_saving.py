@@ -1,5 +1,6 @@
 """A ``FastKANClassifier`` that is saved and loaded scores the same rows the same, and a damaged one is named."""
 
+import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,10 @@ def test_any_model_folder_is_loaded(trained: TrainResult, source: Path, tmp_path
     array = rows.drop_columns("label").to_pandas().to_numpy(dtype=object)
     with pytest.warns(UserWarning, match="does not have valid feature names"):
         np.testing.assert_allclose(loaded.predict_proba(array)[:, 1], expected, rtol=1e-5)
+    # As shap's KernelExplainer does with its copy, so that scikit-learn does not warn.
+    copied = copy.deepcopy(loaded)
+    copied.feature_names_in_ = None
+    np.testing.assert_allclose(copied.predict_proba(array)[:, 1], expected, rtol=1e-5)
     with pytest.raises(ValueError, match=r"yet now missing:\n- mean_area"):
         loaded.predict(rows.drop_columns("mean_area").to_pandas())
     loaded.save("memory://estimator/model")
