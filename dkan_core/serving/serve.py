@@ -13,6 +13,7 @@ from dkan_core.model.saved_model import SavedModel
 from dkan_core.serving.kserve_library import import_kserve
 from dkan_core.serving.scorer import load_scorer
 from dkan_core.utils.extras import require
+from dkan_core.utils.logs import show_start_and_end
 from dkan_core.utils.signals import handle_signal
 from dkan_core.utils.storage.remote import local_copy
 from dkan_core.utils.storage.scratch import scratch_folder
@@ -78,7 +79,6 @@ def _run_workers(model: ModelFolder, config: ServeConfig) -> None:
         start_fork_server(folder, config)
         # Loaded once in this process, so that a model that cannot score ends the command with a message.
         load_scorer(folder, config)
-        import_kserve()
         watch_processes()
         _run(f"{factory.__module__}:{factory.__name__}", config)
 
@@ -86,8 +86,6 @@ def _run_workers(model: ModelFolder, config: ServeConfig) -> None:
 def _run(app: Any, config: ServeConfig) -> None:
     """Serve an application, or with several workers what the function of that name returns in each of them."""
     import uvicorn
-
-    from dkan_core.serving.worker import show_start_and_end
 
     show_start_and_end()
     # After an orderly end, uvicorn raises the signal again for its caller, but here nothing remains to be stopped.

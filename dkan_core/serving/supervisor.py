@@ -16,7 +16,7 @@ from uvicorn import _subprocess
 from uvicorn.supervisors import multiprocess
 
 from dkan_core.config import ServeConfig
-from dkan_core.utils.logs import log_levels, set_up_logging
+from dkan_core.utils.logs import log_levels, set_up_logging, show_start_and_end
 from dkan_core.utils.signals import handle_signal
 
 # Seconds between checks of a process that does not answer.
@@ -82,7 +82,7 @@ def start_fork_server(model: Path, config: ServeConfig) -> None:
 def application_from_environment() -> Any:
     """Return a serving process's application."""
     from dkan_core.serving.scorer import load_scorer
-    from dkan_core.serving.worker import application, show_start_and_end
+    from dkan_core.serving.worker import application
 
     set_up_logging(*json.loads(os.environ[LOG_LEVELS]))
     show_start_and_end()

@@ -80,11 +80,6 @@ def _predict_url(config: ServeConfig) -> str:
     return f"{f'http://{host}:{config.port}' if config.port else ''}/v1/models/{config.name}:predict"
 
 
-def show_start_and_end() -> None:
-    """Show the server's own messages, its start, its address and its end, unless only warnings are to be shown."""
-    logging.getLogger("uvicorn.error").setLevel(max(logging.INFO, logger.getEffectiveLevel()))
-
-
 async def _start_grpc(dataplane: ModelDataPlane, config: ServeConfig) -> Any:
     if config.grpc_port is None:
         return None

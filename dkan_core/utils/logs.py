@@ -25,6 +25,11 @@ def log_levels() -> tuple[int, int]:
     return logging.getLogger("dkan_core").getEffectiveLevel(), logging.getLogger().level
 
 
+def show_start_and_end() -> None:
+    """Show uvicorn's own messages, its start, its address and its end, unless only warnings are to be shown."""
+    logging.getLogger("uvicorn.error").setLevel(max(logging.INFO, log_levels()[0]))
+
+
 def set_verbosity(*, quiet: bool, verbose: bool) -> None:
     """Change what is shown, after ``set_up_logging``.
 
