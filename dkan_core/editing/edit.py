@@ -61,6 +61,9 @@ class EditResult:
                 lines.append(f"{name.replace('_', ' '):<20} {value:.4f} -> {after:.4f}")
         return "\n".join(lines)
 
+    # At the end of a notebook's cell as well.
+    __repr__ = __str__
+
 
 def edit(
     model: str | Path,

@@ -90,7 +90,8 @@ def test_results_show_themselves_in_a_line_and_in_a_notebook(folder: Path, tmp_p
     assert repr(found).startswith(f"Evaluation(test: average precision {precision:.4f}, ROC AUC ")
     shown = found._repr_html_()
     assert f"<td>{precision:.4f}</td>" in shown and html.escape((tmp_path / "eval/report.html").read_text()) in shown
-    assert repr(read_manifest(folder / "prepared")).endswith("rows; 3 columns; labels y)")
+    prepared = read_manifest(folder / "prepared")
+    assert str(prepared) == repr(prepared) and repr(prepared).endswith("rows; 3 columns; labels y)")
     result = TrainResult(average_precision=0.5, model="run/model", metrics={}, history=[{"epoch": 2.0}])
     assert repr(result) == "TrainResult(average_precision=0.5000, model='run/model'; 2 epochs)"
     learned = explain(folder / "run", folder / "prepared", tmp_path / "learned", rows=50, top=1)
@@ -100,6 +101,8 @@ def test_results_show_themselves_in_a_line_and_in_a_notebook(folder: Path, tmp_p
     facts = inspect_data(folder / "prepared")
     facts.save_page(tmp_path / "facts.html")
     assert len(repr(facts)) < 400 and html.escape((tmp_path / "facts.html").read_text()) in facts._repr_html_()
+    tables = (dkan_core.Drift, dkan_core.EditResult, dkan_core.Plan, dkan_core.SlicePlan, dkan_core.SyncBench)
+    assert all(kind.__repr__ is kind.__str__ for kind in (*tables, dkan_core.TuneResult))
 
 
 def test_report_says_what_made_it_and_when(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

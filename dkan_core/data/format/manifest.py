@@ -143,6 +143,9 @@ class PreparedData(_Manifest):
         rows = ", ".join(f"{name} {split.rows:,}" for name, split in self.splits.items())
         return f"PreparedData({rows} rows; {len(self.preprocessor.columns)} columns; labels {', '.join(self.labels)})"
 
+    # pydantic's own prints the whole encoding.
+    __str__ = __repr__
+
     def to_dict(self) -> dict[str, Any]:
         """Return the plain form that is saved as JSON."""
         return {"fingerprint": self.fingerprint, **self._content()}

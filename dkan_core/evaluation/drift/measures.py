@@ -133,6 +133,9 @@ class Drift:
             lines.append(f"{name:{width}}  {column.kind:8}  {numbers}  {verdict(column.psi)}")
         return "\n".join(lines)
 
+    # At the end of a notebook's cell as well.
+    __repr__ = __str__
+
 
 def shown(value: float | None) -> str:
     """Return a number as tables show it."""

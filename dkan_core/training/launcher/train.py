@@ -88,7 +88,8 @@ class TrainResult:
     """How to go on with the run, or to start it again: options of ``dkan train``."""
 
     def __repr__(self) -> str:
-        epochs = f"{self.history[-1]['epoch']:g} epochs" if self.history else "no epoch"
+        epoch = self.history[-1]["epoch"] if self.history else 0
+        epochs = f"{epoch:g} epoch{'s' * (epoch != 1)}"
         return f"TrainResult(average_precision={self.average_precision:.4f}, model={self.model!r}; {epochs})"
 
 

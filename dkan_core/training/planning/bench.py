@@ -81,6 +81,9 @@ class SyncBench:
             lines.append(f"| {show_size(cost.size)} | {cost.exchange} | {figures} |")
         return "\n".join(lines)
 
+    # At the end of a notebook's cell as well.
+    __repr__ = __str__
+
 
 def bench_sync(
     sizes: Sequence[str] = SIZES,

@@ -106,6 +106,9 @@ class TuneResult:
         notes = [f"note: {note}" for note in self.notes]
         return "\n".join([self.table(), "", f"recommended: --learning-rate {self.learning_rate:g}", *notes])
 
+    # At the end of a notebook's cell as well.
+    __repr__ = __str__
+
 
 def tune_learning_rate(
     prepared: str | Path,

@@ -169,6 +169,9 @@ class Plan:
         notes = [f"note: {note}" for note in (*self.advice.notes, *self.assumed()) if note not in missing]
         return "\n".join([*warning, *self._facts(), "", *self._table(), *divided, *checked, "", advice, *notes])
 
+    # At the end of a notebook's cell as well.
+    __repr__ = __str__
+
     def _facts(self) -> list[str]:
         measured = self.measured
         one = self.measured.probes[1]

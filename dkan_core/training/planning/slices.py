@@ -55,6 +55,9 @@ class SlicePlan:
         gain = f"gradients of a step {self.speedup:.2f} times as fast as with even slices"
         return "\n".join([*lines, "", f"recommended: {self.options()}", gain])
 
+    # At the end of a notebook's cell as well.
+    __repr__ = __str__
+
 
 def balance_slices(costs: Sequence[StepCost], batch_size: int) -> tuple[int, ...]:
     """Return how many rows of a batch each device takes so that all are done at the same time, at least one each.
