@@ -34,7 +34,7 @@ from dkan_core.training.setup.architecture import choose_architecture
 from dkan_core.training.setup.defaults import resolve, resolve_for
 from dkan_core.training.setup.parameter_groups import parameter_groups
 from dkan_core.training.setup.untrained_model import untrained_model
-from dkan_core.training.state.adamw import AdamState
+from dkan_core.training.state.adamw import initial_state
 from dkan_core.training.state.parameter_store import UpdateRules
 from dkan_core.utils.arrays import Arrays, Int64
 
@@ -189,26 +189,26 @@ def measure_prepared(folder: Path, batch_size: int | None, precision: Precision,
 def measure_steps(reader: RowReader, model: TabularModel, config: ResolvedTrainConfig, steps: int) -> Result:
     """Take steps as a run with strategy "single" does, from the second epoch on, after some that are not counted."""
     rules = UpdateRules.from_config(config, reader.rows, parameter_groups(model, config, reader.rows))
-    state = AdamState.starting_at(flatten(model).numpy())
+    state_3P = initial_state(flatten(model).numpy())
     started = time.perf_counter()
     taker = DeviceSteps(Replica(model, CUDA), SliceBatches(reader, config, 0), rules)
     torch.cuda.synchronize()
     upload = time.perf_counter() - started
     per_epoch = rules.work_plan.steps_per_epoch
-    taker.take(state, range(min(per_epoch, MAX_STEPS)), 0, 1.0)
+    taker.take(state_3P, range(min(per_epoch, MAX_STEPS)), 0, 1.0)
     taken = done = 0
     started = time.perf_counter()
     while taken < steps:
         first = per_epoch + taken
         stop = min(first + min(MAX_STEPS, steps - taken), (first // per_epoch + 1) * per_epoch)
-        done += taker.take(state, range(first, stop), 0, 1.0).rows
+        done += taker.take(state_3P, range(first, stop), 0, 1.0).rows
         taken += stop - first
     seconds = time.perf_counter() - started
     del taker
     gc.collect()
     torch.cuda.empty_cache()
     return {
-        "parameters": len(state.values_P),
+        "parameters": state_3P.shape[1],
         "precision": config.precision,
         "batch": config.batch_size,
         "rows": reader.rows,

@@ -36,7 +36,7 @@ from dkan_core.training.setup.defaults import resolve
 from dkan_core.training.setup.parameter_groups import parameter_groups
 from dkan_core.training.setup.untrained_model import untrained_model
 from dkan_core.training.state import adamw
-from dkan_core.training.state.adamw import AdamState, FlatAdamW, ParameterGroups
+from dkan_core.training.state.adamw import FlatAdamW, ParameterGroups, initial_state
 from dkan_core.utils.arrays import Arrays
 
 KERNELS: tuple[Kernel, ...] = ("eager", "recompute", "auto")
@@ -150,12 +150,12 @@ def plain_architecture() -> ModelConfig:
 
 def measure_adamw(parameters: int, groups: ParameterGroups, turns: int) -> dict[str, float]:
     """Measure the optimizer's step with the native extension, where it is built, and by numpy."""
-    old, new = (AdamState.starting_at(np.ones(parameters, np.float32)) for _ in range(2))
+    old_3P, new_3P = (initial_state(np.ones(parameters, np.float32)) for _ in range(2))
     gradient_P = np.random.default_rng(0).normal(size=parameters).astype(np.float32)
     optimizer, counts = FlatAdamW(groups), itertools.count(1)
 
     def usual() -> None:
-        optimizer.step(old, new, gradient_P, lr=1e-3, count=next(counts))
+        optimizer.step(old_3P, new_3P, gradient_P, lr=1e-3, count=next(counts))
 
     def by_numpy() -> None:
         with patch.object(adamw, "native_library", lambda: None):

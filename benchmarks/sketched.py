@@ -35,7 +35,7 @@ from dkan_core.training.planning.bench import bench_sync
 from dkan_core.training.setup.architecture import choose_architecture
 from dkan_core.training.setup.defaults import resolve_for
 from dkan_core.training.setup.untrained_model import untrained_model
-from dkan_core.training.state.adamw import AdamState, FlatAdamW, ParameterGroups
+from dkan_core.training.state.adamw import FlatAdamW, ParameterGroups, initial_state
 
 KINDS = ("factors", "columns")
 FACTORS, USED_COLUMNS = 16, 48
@@ -134,14 +134,14 @@ def make_step(data: Path, config: TrainConfig) -> tuple[Callable[[], None], int]
         (arrays,) = [
             {name: array.copy() for name, array in each.items()} for each in islice(run_batches(reader, resolved), 1)
         ]
-    state = AdamState.starting_at(flatten(model).numpy())
+    state_3P = initial_state(flatten(model).numpy())
     replica, optimizer = Replica(model, torch.device("cpu")), FlatAdamW(ParameterGroups())
-    replica.load(state.values_P)
+    replica.load(state_3P[0])
     gradients_P, counts = replica.gradients_P.numpy(), itertools.count(1)
 
     def step() -> None:
         replica.compute_gradient(arrays, resolved)
-        optimizer.step(state, state, gradients_P, lr=1e-4, count=next(counts))
+        optimizer.step(state_3P, state_3P, gradients_P, lr=1e-4, count=next(counts))
 
     return step, parameter_count(model)
 

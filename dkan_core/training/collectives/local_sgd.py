@@ -12,7 +12,6 @@ import torch
 
 from dkan_core.training.collectives.host_exchange import HostExchange, RoundInputs, RoundTotals
 from dkan_core.training.compute.device_steps import make_local_steps
-from dkan_core.training.state.adamw import AdamState
 
 
 class LocalSGD(HostExchange):
@@ -29,9 +28,7 @@ class LocalSGD(HostExchange):
         """Take the steps of a round alone, then average."""
         # A copy, so that a refused round leaves the committed state as it was.
         np.copyto(self.state_3P, inputs.state_KP[: self.arrays])
-        totals = self.local_steps.take(
-            AdamState(*self.state_3P), inputs.steps, self.process_group.rank, inputs.lr_scale
-        )
+        totals = self.local_steps.take(self.state_3P, inputs.steps, self.process_group.rank, inputs.lr_scale)
         own = RoundTotals.for_round(inputs, *totals)
         self.update_N.copy_(torch.from_numpy(self.state_3P.reshape(-1)))
         self.write_tail(own)

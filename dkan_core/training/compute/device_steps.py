@@ -24,9 +24,9 @@ from dkan_core.training.compute.resident_rows import rows_on_device
 from dkan_core.training.compute.step_compilation import compile_step
 from dkan_core.training.compute.step_exchange import NoExchange, StepExchange
 from dkan_core.training.compute.step_graph import StepGraph
-from dkan_core.training.state.adamw import AdamState
 from dkan_core.training.state.aggregation import LossTotals
 from dkan_core.training.state.parameter_store import UpdateRules
+from dkan_core.utils.arrays import Float32
 
 PLANNED_STEPS = 256
 """Steps that are sent to the device at once: their learning rates and positions are a few kilobytes."""
@@ -70,10 +70,10 @@ class DeviceSteps(LocalSteps):
         self._compiled = False
         self._rehearsed = not self.exchange.has_peers
 
-    def take(self, state: AdamState, steps: range, slice_index: int, lr_scale: float) -> LossTotals:
-        return self.take_rounds(state, [steps], slice_index, lr_scale)
+    def take(self, state_3P: Float32, steps: range, slice_index: int, lr_scale: float) -> LossTotals:
+        return self.take_rounds(state_3P, [steps], slice_index, lr_scale)
 
-    def take_rounds(self, state: AdamState, rounds: Sequence[range], slice_index: int, lr_scale: float) -> LossTotals:
+    def take_rounds(self, state_3P: Float32, rounds: Sequence[range], slice_index: int, lr_scale: float) -> LossTotals:
         """Take the steps of some rounds of an epoch on one slice; the exchange has its turn after each round."""
         if not self.exchange.ends_rounds:
             rounds = [range(rounds[0].start, rounds[-1].stop)]
@@ -84,7 +84,7 @@ class DeviceSteps(LocalSteps):
             if not self._rehearsed:
                 self._rehearse(rounds[0].start, slice_index)
             try:
-                return self._take(state, rounds, slice_index, lr_scale)
+                return self._take(state_3P, rounds, slice_index, lr_scale)
             except torch.cuda.OutOfMemoryError:
                 # The peers are in the middle of these steps, and would take part in none of them again.
                 if self.resident is None or self.exchange.has_peers:
@@ -92,7 +92,7 @@ class DeviceSteps(LocalSteps):
             # Only after the error is gone, as it holds the step's memory. The state is unchanged: a step writes it
             # last.
             self._release_rows()
-            return self._take(state, rounds, slice_index, lr_scale)
+            return self._take(state_3P, rounds, slice_index, lr_scale)
 
     def _compile(self, step: int, slice_index: int) -> None:
         """Compile the kernels of a step, unless its rows would have to be read twice for that."""
@@ -134,10 +134,9 @@ class DeviceSteps(LocalSteps):
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 
-    def _take(self, state: AdamState, rounds: Sequence[range], slice_index: int, lr_scale: float) -> LossTotals:
-        host = [torch.from_numpy(array) for array in (state.values_P, state.exp_avg_P, state.exp_avg_sq_P)]
-        for target, source in zip(self.state_3P, host, strict=True):
-            target.copy_(source)
+    def _take(self, state_3P: Float32, rounds: Sequence[range], slice_index: int, lr_scale: float) -> LossTotals:
+        host_3P = torch.from_numpy(state_3P)
+        self.state_3P.copy_(host_3P)
         self.totals_2.zero_()
         rows = 0
         for steps in rounds:
@@ -146,8 +145,7 @@ class DeviceSteps(LocalSteps):
             rows += taken
         # Reading the losses waits without a limit, and nothing else watches the exchanges of a graph.
         self._wait_for_steps(0)
-        for target, source in zip(host, self.state_3P, strict=True):
-            target.copy_(source)
+        host_3P.copy_(self.state_3P)
         loss, weight = self.totals_2.tolist()
         return LossTotals(loss / (weight or 1.0), weight, rows)
 

@@ -1,6 +1,6 @@
 """Steps that a worker takes alone, between two exchanges of parameters.
 
-Shape suffixes: P trainable parameters of the model.
+Shape suffixes: P trainable parameters of the model; a state ``(3, P)`` holds these and AdamW's two moments.
 """
 
 import math
@@ -13,9 +13,9 @@ import torch
 
 from dkan_core.data.loading.loader import SliceBatches
 from dkan_core.training.compute.flat_model import Replica
-from dkan_core.training.state.adamw import AdamState
 from dkan_core.training.state.aggregation import LossTotals, clip_factor, mean_into
 from dkan_core.training.state.parameter_store import UpdateRules
+from dkan_core.utils.arrays import Float32
 
 
 @dataclass
@@ -29,11 +29,11 @@ class LocalSteps(ABC):
     """Called after every step."""
 
     @abstractmethod
-    def take(self, state: AdamState, steps: range, slice_index: int, lr_scale: float) -> LossTotals:
+    def take(self, state_3P: Float32, steps: range, slice_index: int, lr_scale: float) -> LossTotals:
         """Take steps on one slice of their batches; return the mean loss, the weight of that, and the rows.
 
         Args:
-            state: Changed in place.
+            state_3P: Changed in place.
             steps: Steps of the run, all in one epoch.
             slice_index: The slice.
             lr_scale: Factor of the learning rate.
@@ -50,10 +50,10 @@ class HostSteps(LocalSteps):
         self._gradient_P = np.zeros(self.replica.values_P.numel(), np.float32)
         self.replica.bind_gradient_array(self._gradient_P)
 
-    def take(self, state: AdamState, steps: range, slice_index: int, lr_scale: float) -> LossTotals:
+    def take(self, state_3P: Float32, steps: range, slice_index: int, lr_scale: float) -> LossTotals:
         config = self.rules.config
         taken = []
-        self.replica.load(state.values_P)
+        self.replica.load(state_3P[0])
         for step in steps:
             rows = self.batches.get(step, slice_index)
             totals = self.replica.compute_gradient(rows, config, is_cleared=True)
@@ -62,7 +62,7 @@ class HostSteps(LocalSteps):
                 scale = self._clip_factor()
                 lr = self.rules.schedule.learning_rate(step) * lr_scale
                 count = self.rules.optimizer_count(step)
-                self._optimizer.step(state, state, self._gradient_P, lr=lr, count=count, scale=scale, clear=True)
+                self._optimizer.step(state_3P, state_3P, self._gradient_P, lr=lr, count=count, scale=scale, clear=True)
             else:
                 self._gradient_P.fill(0)
             self.on_step()

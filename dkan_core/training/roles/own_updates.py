@@ -7,7 +7,6 @@ import numpy as np
 
 from dkan_core.training.compute.local_steps import LocalSteps
 from dkan_core.training.roles.training_loop import UpdateSource
-from dkan_core.training.state.adamw import AdamState
 from dkan_core.training.state.aggregation import LossTotals, WorkerUpdate
 from dkan_core.training.state.parameter_store import ParameterStore
 from dkan_core.training.state.stopwatch import Stopwatch
@@ -55,7 +54,7 @@ class OwnSteps(UpdateSource):
         """Take steps from the committed state on."""
         started = time.perf_counter()
         np.copyto(self._state_3P, self.store.state_KP[:3])
-        totals = self.steps.take(AdamState(*self._state_3P), steps, 0, self.store.lr_scale)
+        totals = self.steps.take(self._state_3P, steps, 0, self.store.lr_scale)
         seconds_per_step = (time.perf_counter() - started) / len(steps)
         self._steps_in_time = max(1, int(MAX_SECONDS / seconds_per_step))
         return totals

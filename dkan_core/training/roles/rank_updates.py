@@ -16,7 +16,6 @@ from dkan_core.training.communication.process_group import ProcessGroup
 from dkan_core.training.compute.device_steps import DeviceSteps
 from dkan_core.training.roles.own_updates import MAX_SECONDS, MAX_STEPS, rounds_before_anything_is_due
 from dkan_core.training.roles.training_loop import UpdateSource
-from dkan_core.training.state.adamw import AdamState
 from dkan_core.training.state.aggregation import WorkerUpdate
 from dkan_core.training.state.endings import ENDINGS
 from dkan_core.training.state.ledger import Ledger
@@ -165,7 +164,7 @@ class DeviceRounds(RankUpdates):
         inputs = self._inputs(range(rounds[0].start, rounds[-1].stop))
         started = time.perf_counter()
         np.copyto(self._state_3P, inputs.state_KP[:3])
-        own = self.steps.take_rounds(AdamState(*self._state_3P), rounds, self.process_group.rank, inputs.lr_scale)
+        own = self.steps.take_rounds(self._state_3P, rounds, self.process_group.rank, inputs.lr_scale)
         seconds = (time.perf_counter() - started) / count
         self.stopwatch.lap("compute")
         most = min(MAX_STEPS // plan.interval, int(MAX_SECONDS / seconds))

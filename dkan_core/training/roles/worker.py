@@ -8,7 +8,6 @@ from dkan_core.training.compute.device_steps import make_local_steps
 from dkan_core.training.compute.pinned_memory import pin
 from dkan_core.training.roles.process_spec import ProcessSpec
 from dkan_core.training.roles.startup import ComputeProcess, open_compute_process
-from dkan_core.training.state.adamw import AdamState
 from dkan_core.training.state.aggregation import LossTotals
 from dkan_core.training.state.shared_memory import SHUTDOWN, Lease
 
@@ -115,7 +114,7 @@ class Worker:
         self.stopwatch.lap("exchange")
         steps = self.work_plan.steps_of_unit(lease.unit)
         slice_index = self.work_plan.slice_of_unit(lease.unit)
-        totals = self.local_steps.take(AdamState(*self.state_3P), steps, slice_index, lease.lr_scale)
+        totals = self.local_steps.take(self.state_3P, steps, slice_index, lease.lr_scale)
         self.stopwatch.lap("compute")
         return totals
 

@@ -31,7 +31,7 @@ from dkan_core.training.setup.defaults import resolve
 from dkan_core.training.setup.parameter_groups import parameter_groups
 from dkan_core.training.setup.search_space import SEARCH_ROWS
 from dkan_core.training.setup.untrained_model import untrained_model
-from dkan_core.training.state.adamw import AdamState
+from dkan_core.training.state.adamw import initial_state
 from dkan_core.training.state.parameter_store import UpdateRules
 from dkan_core.utils.arrays import Arrays, Float64, Int64
 
@@ -119,12 +119,12 @@ def trained(
     settings = resolve(asked, reader.rows, len(prepared.labels))
     model = untrained_model(architecture, prepared, settings)
     rules = UpdateRules.from_config(settings, reader.rows, parameter_groups(model, settings, reader.rows))
-    state = AdamState.starting_at(flatten(model).numpy())
+    state_3P = initial_state(flatten(model).numpy())
     steps = rules.schedule.steps_per_epoch
     with closing(SliceBatches(reader, settings, 0)) as batches:
         host = HostSteps(Replica(model, CPU), batches, rules)
         for epoch in range(epochs):
-            host.take(state, range(epoch * steps, (epoch + 1) * steps), 0, 1.0)
+            host.take(state_3P, range(epoch * steps, (epoch + 1) * steps), 0, 1.0)
     return model.eval()
 
 

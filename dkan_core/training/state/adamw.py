@@ -2,7 +2,7 @@
 
 The native extension takes a step in one pass over memory; numpy, where that is not built, to the same bits.
 
-Shape suffixes: P trainable parameters of the model.
+Shape suffixes: P trainable parameters of the model; a state ``(3, P)`` holds these and their two moments.
 """
 
 import ctypes
@@ -40,22 +40,9 @@ class ParameterGroups:
     """Those with a factor other than 1."""
 
 
-@dataclass(frozen=True)
-class AdamState:
-    """Parameters and their moments, each ``(P,)``."""
-
-    values_P: Float32
-    exp_avg_P: Float32
-    exp_avg_sq_P: Float32
-
-    def __getitem__(self, span: slice) -> "AdamState":
-        """Return views of a range of the parameters."""
-        return AdamState(self.values_P[span], self.exp_avg_P[span], self.exp_avg_sq_P[span])
-
-    @classmethod
-    def starting_at(cls, values_P: Float32) -> "AdamState":
-        """Return the state before the first step, whose parameters are ``values_P`` itself."""
-        return cls(values_P, np.zeros_like(values_P), np.zeros_like(values_P))
+def initial_state(values_P: Float32) -> Float32:
+    """Return the state ``(3, P)`` before the first step."""
+    return np.stack([values_P, np.zeros_like(values_P), np.zeros_like(values_P)])
 
 
 class _Group:
@@ -99,11 +86,11 @@ class FlatAdamW:
         groups: Which parameters decay, and which have another learning rate.
         threads: How many the native extension uses; the result is bit-identical.
 
-    >>> state = AdamState.starting_at(np.ones(3, np.float32))
+    >>> state_3P = initial_state(np.ones(3, np.float32))
     >>> optimizer = FlatAdamW(ParameterGroups(decayed=((0, 3, 0.5),), rates=((0, 1, 0.0), (2, 3, 0.5))))
-    >>> optimizer.step(state, state, np.ones(3, np.float32), lr=0.1, count=1)
+    >>> optimizer.step(state_3P, state_3P, np.ones(3, np.float32), lr=0.1, count=1)
     True
-    >>> state.values_P.round(3).tolist()
+    >>> state_3P[0].round(3).tolist()
     [1.0, 0.8500000238418579, 0.925000011920929]
     """
 
@@ -114,8 +101,8 @@ class FlatAdamW:
 
     def step(
         self,
-        old: AdamState,
-        new: AdamState,
+        old_3P: Float32,
+        new_3P: Float32,
         gradient_P: Float32,
         *,
         lr: float,
@@ -123,11 +110,11 @@ class FlatAdamW:
         scale: float = 1.0,
         clear: bool = False,
     ) -> bool:
-        """Write the state after a step into ``new``, which may be ``old`` itself; return whether it is all finite.
+        """Write the state after a step into ``new_3P``, which may be ``old_3P``; return whether it is all finite.
 
         Args:
-            old: State before the step.
-            new: State after it.
+            old_3P: State before the step.
+            new_3P: State after it.
             gradient_P: Left as it is, unless it is to be cleared.
             lr: Learning rate.
             count: Steps so far, this one included.
@@ -138,15 +125,14 @@ class FlatAdamW:
         finite = True
         for group in self._groups:
             rate = lr * group.factor
-            before, after, gradient = old[group.span], new[group.span], gradient_P[group.span]
+            before, after, gradient = old_3P[:, group.span], new_3P[:, group.span], gradient_P[group.span]
             if library is not None and group.factor:
                 finite &= self._native_step(library, group, before, after, gradient, rate, count, scale, clear)
                 continue
             if group.factor:
                 finite &= self._numpy_step(group, before, after, gradient, rate, count, scale)
             else:
-                for source_P, target_P in zip(vars(before).values(), vars(after).values(), strict=True):
-                    np.copyto(target_P, source_P)
+                np.copyto(after, before)
             if clear:
                 gradient.fill(0)
         return finite
@@ -168,19 +154,15 @@ class FlatAdamW:
         self,
         library: ctypes.CDLL,
         group: _Group,
-        old: AdamState,
-        new: AdamState,
+        old_3P: Float32,
+        new_3P: Float32,
         gradient_P: Float32,
         lr: float,
         count: int,
         scale: float,
         clear: bool,
     ) -> bool:
-        states = (
-            *(old.values_P, old.exp_avg_P, old.exp_avg_sq_P),
-            *(new.values_P, new.exp_avg_P, new.exp_avg_sq_P),
-        )
-        arrays = (*states, gradient_P)
+        arrays = (*old_3P, *new_3P, gradient_P)
         assert all(each.dtype == np.float32 and each.flags.c_contiguous for each in arrays), "flat float32 arrays"
         assert all(len(each) == len(gradient_P) for each in arrays), "arrays of one length"
         assert len(group.stops_D) == 0 or group.stops_D[-1] <= len(gradient_P), "ranges of the parameters"
@@ -195,40 +177,38 @@ class FlatAdamW:
         return math.isfinite(library.dkan_adamw(ctypes.byref(arguments), self.threads))
 
     def _numpy_step(
-        self, group: _Group, old: AdamState, new: AdamState, gradient_P: Float32, lr: float, count: int, scale: float
+        self, group: _Group, old_3P: Float32, new_3P: Float32, gradient_P: Float32, lr: float, count: int, scale: float
     ) -> bool:
-        squares = 0.0
+        values_P, squares = new_3P[0], 0.0
         with np.errstate(over="ignore", invalid="ignore"):
             for start in range(0, len(gradient_P), BLOCK):
                 block = slice(start, min(start + BLOCK, len(gradient_P)))
-                new.values_P[block] = old.values_P[block]
+                values_P[block] = old_3P[0, block]
                 for first, last, decay in group.decayed:
                     if first < block.stop and last > start:
-                        new.values_P[max(first, start) : min(last, block.stop)] *= 1 - lr * decay
+                        values_P[max(first, start) : min(last, block.stop)] *= 1 - lr * decay
                 gradient = gradient_P[block] if scale == 1 else gradient_P[block] * np.float32(scale)
-                self._step_block(old, new, gradient, block, lr, count)
+                self._step_block(old_3P[:, block], new_3P[:, block], gradient, lr, count)
                 # While the block is in the cache; an infinity or NaN anywhere shows in the sum.
-                squares += float(np.dot(new.values_P[block], new.values_P[block]))
+                squares += float(np.dot(values_P[block], values_P[block]))
         return math.isfinite(squares)
 
-    def _step_block(
-        self, old: AdamState, new: AdamState, gradient: Float32, block: slice, lr: float, count: int
-    ) -> None:
-        exp_avg = new.exp_avg_P[block]
-        exp_avg_sq = new.exp_avg_sq_P[block]
+    def _step_block(self, old_3P: Float32, new_3P: Float32, gradient: Float32, lr: float, count: int) -> None:
+        _, old_avg, old_avg_sq = old_3P
+        values, exp_avg, exp_avg_sq = new_3P
         # Two arrays that are used again and again: numpy would allocate one for every operation.
         scratch = self._scratch[: len(gradient)]
         scaled = self._scaled[: len(gradient)]
         np.multiply(gradient, gradient, out=scratch)
         scratch *= 1 - BETA2
-        np.multiply(old.exp_avg_sq_P[block], BETA2, out=exp_avg_sq)
+        np.multiply(old_avg_sq, BETA2, out=exp_avg_sq)
         exp_avg_sq += scratch
         np.multiply(gradient, 1 - BETA1, out=scaled)
-        np.multiply(old.exp_avg_P[block], BETA1, out=exp_avg)
+        np.multiply(old_avg, BETA1, out=exp_avg)
         exp_avg += scaled
         np.sqrt(exp_avg_sq, out=scratch)
         scratch *= 1 / math.sqrt(1 - BETA2**count)
         scratch += EPSILON
         np.divide(exp_avg, scratch, out=scratch)
         scratch *= lr / (1 - BETA1**count)
-        new.values_P[block] -= scratch
+        values -= scratch

@@ -1,6 +1,6 @@
 """How updates of several workers become one: the modes of the parameter server.
 
-Shape suffixes: P trainable parameters of the model.
+Shape suffixes: P trainable parameters of the model; a state ``(3, P)`` holds these and AdamW's two moments.
 """
 
 import math
@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dkan_core.config.resolved import ResolvedTrainConfig
-from dkan_core.training.state.adamw import BLOCK, AdamState, FlatAdamW
+from dkan_core.training.state.adamw import BLOCK, FlatAdamW
 from dkan_core.utils.arrays import Float32
 
 
@@ -67,58 +67,52 @@ class OptimizerStep:
     clip_norm: float | None
 
 
-Aggregation = Callable[[AdamState, AdamState, Sequence[WorkerUpdate], OptimizerStep], bool]
+Aggregation = Callable[[Float32, Float32, Sequence[WorkerUpdate], OptimizerStep], bool]
 """Writes the state after the updates into the second of two; False where it is not all finite."""
 
 
-def average_gradients(old: AdamState, new: AdamState, updates: Sequence[WorkerUpdate], step: OptimizerStep) -> bool:
+def average_gradients(old_3P: Float32, new_3P: Float32, updates: Sequence[WorkerUpdate], step: OptimizerStep) -> bool:
     """``sync``: take an AdamW step with the mean gradient, summed in the order of the slices.
 
     Weighted by measured labels, it is the gradient of the global batch.
     """
     arrays = [each.array_P for each in updates]
     # One alone is the mean: nothing is copied.
-    gradient_P = arrays[0] if len(arrays) == 1 else np.empty_like(old.values_P)
+    gradient_P = arrays[0] if len(arrays) == 1 else np.empty_like(old_3P[0])
     norm = mean_into(gradient_P, arrays, [each.weight for each in updates])
     if not math.isfinite(norm):
         return False
     # After the mean: the limit is for the gradient of the global batch, whatever the number of workers.
     scale = clip_factor(step.optimizer.trained_norm(gradient_P, norm), step.clip_norm)
-    return step.optimizer.step(old, new, gradient_P, lr=step.lr, count=step.count, scale=scale)
+    return step.optimizer.step(old_3P, new_3P, gradient_P, lr=step.lr, count=step.count, scale=scale)
 
 
-def average_values(_: AdamState, new: AdamState, updates: Sequence[WorkerUpdate], __: OptimizerStep) -> bool:
+def average_values(_: Float32, new_3P: Float32, updates: Sequence[WorkerUpdate], __: OptimizerStep) -> bool:
     """``average``: take the mean of the workers' parameters and moments, weighted by their rows.
 
     Workers keep no moments, so a work unit's result depends on the committed state, and not on the worker.
     """
     rows = [each.rows for each in updates]
-    pushed = zip(*(np.split(each.array_P, 3) for each in updates), strict=True)
-    targets = (new.values_P, new.exp_avg_P, new.exp_avg_sq_P)
-    return all(
-        math.isfinite(mean_into(target_P, arrays, rows)) for target_P, arrays in zip(targets, pushed, strict=True)
-    )
+    pushed = zip(*(each.array_P.reshape(3, -1) for each in updates), strict=True)
+    return all(math.isfinite(mean_into(new_P, arrays, rows)) for new_P, arrays in zip(new_3P, pushed, strict=True))
 
 
-def add_difference(old: AdamState, new: AdamState, updates: Sequence[WorkerUpdate], _: OptimizerStep) -> bool:
+def add_difference(old_3P: Float32, new_3P: Float32, updates: Sequence[WorkerUpdate], _: OptimizerStep) -> bool:
     """``async``: add one worker's difference, scaled down by its staleness.
 
     The factor 1 / (1 + staleness) is 1 for a worker that is alone, and gives equally fast workers equal shares.
     """
     # A commit names only one lease, from which a new server knows what is applied.
     (only,) = updates
-    values_P = np.multiply(only.array_P, 1 / (1 + only.staleness), out=new.values_P)
-    values_P += old.values_P
+    values_P = np.multiply(only.array_P, 1 / (1 + only.staleness), out=new_3P[0])
+    values_P += old_3P[0]
     return math.isfinite(float(np.dot(values_P, values_P)))
 
 
-def take_over(_: AdamState, new: AdamState, updates: Sequence[WorkerUpdate], __: OptimizerStep) -> bool:
+def take_over(_: Float32, new_3P: Float32, updates: Sequence[WorkerUpdate], __: OptimizerStep) -> bool:
     """Local steps without a server: take parameters and moments as they are; the ranks have averaged them."""
     (only,) = updates
-    for target_P, source_P in zip(
-        (new.values_P, new.exp_avg_P, new.exp_avg_sq_P), np.split(only.array_P, 3), strict=True
-    ):
-        np.copyto(target_P, source_P)
+    np.copyto(new_3P, only.array_P.reshape(3, -1))
     # Check the moments, too: an infinite second moment would silently freeze its parameter for good.
     return bool(np.isfinite(only.array_P).all())
 

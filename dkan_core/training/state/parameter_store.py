@@ -16,7 +16,7 @@ import numpy as np
 
 from dkan_core.config.resolved import ResolvedTrainConfig
 from dkan_core.errors import TrainingError
-from dkan_core.training.state.adamw import AdamState, FlatAdamW, ParameterGroups
+from dkan_core.training.state.adamw import FlatAdamW, ParameterGroups
 from dkan_core.training.state.aggregation import OptimizerStep, WorkerUpdate, aggregation_for
 from dkan_core.training.state.ledger import Ledger, WorkPlan, add_to_digest
 from dkan_core.training.state.schedule import Schedule, plan_work
@@ -206,7 +206,7 @@ class ParameterStore:
         step = OptimizerStep(self.optimizer, lr, self.rules.optimizer_count(done), config.clip_norm)
         old_KP = self.state_KP
         new_KP = self.standby_KP
-        finite = aggregation_for(config)(AdamState(*old_KP[:3]), AdamState(*new_KP[:3]), updates, step)
+        finite = aggregation_for(config)(old_KP[:3], new_KP[:3], updates, step)
         self.optimizer.restore_frozen(old_KP[0], new_KP[0])
         return finite
 

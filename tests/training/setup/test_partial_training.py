@@ -16,7 +16,7 @@ from dkan_core.model.tabular import TabularFastKAN
 from dkan_core.training.compute.flat_model import Replica, parameter_count
 from dkan_core.training.setup.initial_model import take_initial
 from dkan_core.training.setup.parameter_groups import code_rate, learning_rate_factors, part_names
-from dkan_core.training.state.adamw import AdamState, FlatAdamW, ParameterGroups
+from dkan_core.training.state.adamw import FlatAdamW, ParameterGroups, initial_state
 from dkan_core.training.state.checkpoint_store import load_checkpoint
 from tests.command import check, dkan
 from tests.model.architectures import CONFIG as ARCHITECTURE
@@ -71,16 +71,16 @@ def test_a_factor_of_the_rate_is_that_of_the_steps() -> None:
     rng = np.random.default_rng(0)
     values_P, gradient_P = rng.standard_normal((2, 40_000), np.float32)
     decayed = ParameterGroups(((100, 30_000, 0.5),))
-    whole, parts = AdamState.starting_at(values_P.copy()), AdamState.starting_at(values_P.copy())
+    whole, parts = initial_state(values_P.copy()), initial_state(values_P.copy())
     optimizer = FlatAdamW(ParameterGroups(((100, 20_000, 0.5), (20_000, 30_000, 0.5)), ((20_000, 40_000, 0.25),)))
     for count in (1, 2, 3):
         assert optimizer.step(parts, parts, gradient_P, lr=0.1, count=count)
         assert FlatAdamW(decayed).step(whole, whole, gradient_P, lr=0.1, count=count)
-    assert np.array_equal(parts.values_P[:20_000], whole.values_P[:20_000])
-    slow = AdamState.starting_at(values_P[20_000:].copy())
+    assert np.array_equal(parts[0, :20_000], whole[0, :20_000])
+    slow = initial_state(values_P[20_000:].copy())
     for count in (1, 2, 3):
         FlatAdamW(ParameterGroups(((0, 10_000, 0.5),))).step(slow, slow, gradient_P[20_000:], lr=0.025, count=count)
-    assert np.array_equal(parts.values_P[20_000:], slow.values_P)
+    assert np.array_equal(parts[0, 20_000:], slow[0])
     # All of the gradient counts, whose norm is known; beside a frozen part, what is learned from.
     assert optimizer.trained_norm(gradient_P, 1.5) == 1.5
     frozen = FlatAdamW(ParameterGroups(rates=((0, 10, 0.0),)))
