@@ -3,7 +3,7 @@
 import json
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -113,17 +113,15 @@ def open_run(start: RunStart, architecture: ModelConfig) -> Iterator["Run"]:
     Raises:
         ConfigError: The run needs more memory than there is.
     """
-    config, checkpoint, initial, ranks = start.config, start.checkpoint, start.initial, start.ranks
-    earlier_origins = initial.origins if initial is not None else _earlier_origins(checkpoint)
+    config, checkpoint, ranks = start.config, start.checkpoint, start.ranks
     # A checkpoint already contains what became of the initial model.
-    initial = initial if checkpoint is None else None
-    model = initial_model(architecture, start.manifest, config, initial)
-    if initial is None and checkpoint is None:
+    model = initial_model(architecture, start.manifest, config, start.initial if checkpoint is None else None)
+    if start.initial is None and checkpoint is None:
         with open_split(start.data, start.manifest, "train") as reader, torch_threads(threads_per_worker(1)):
             start_at_factors(model, reader, start.manifest)
     rows = start.train_rows
     with ExitStack() as stack:
-        memory = _filled_memory(stack, model, config, rows, checkpoint, initial)
+        memory = _filled_memory(stack, start, model)
         rendezvous = ranks.rendezvous(config) if ranks else None
         if ranks is None and config.strategy not in ONE_NODE:
             store = serve_loopback_store(config.exchange_timeout)  # it is there until this block ends
@@ -141,7 +139,7 @@ def open_run(start: RunStart, architecture: ModelConfig) -> Iterator["Run"]:
             best=str(best_path(start.folder, start.checkpoints)),
             shape=memory.shape,
             memory=memory.handle,
-            earlier_origins=earlier_origins,
+            earlier_origins=_earlier_origins(start),
             choices=start.choices,
             republished=newest_snapshot(memory).number,
             rendezvous=rendezvous,
@@ -153,13 +151,14 @@ def open_run(start: RunStart, architecture: ModelConfig) -> Iterator["Run"]:
         facts = run_facts(start.manifest.fingerprint, template.model, config)
         if ranks is not None:
             ranks.publish_value("facts", facts)
-        history = checkpoint.history if checkpoint else []
-        yield Run(memory, template, start.placement, start.checkpoints, facts, history)
+        yield Run(start, memory, template, facts)
 
 
-def _earlier_origins(checkpoint: Checkpoint | None) -> tuple[dict[str, Any], ...]:
-    """Return the origins of the best model in a checkpoint: the initial model itself may be gone."""
-    metrics = json.loads(checkpoint.model.get(METRICS, "{}")) if checkpoint is not None else {}
+def _earlier_origins(start: RunStart) -> tuple[dict[str, Any], ...]:
+    """Return the origins of the initial model, or of the best model in the checkpoint: the initial one may be gone."""
+    if start.initial is not None:
+        return start.initial.origins
+    metrics = json.loads(start.checkpoint.model.get(METRICS, "{}")) if start.checkpoint is not None else {}
     return tuple(metrics.get("earlier_origins", []))
 
 
@@ -175,24 +174,17 @@ def architecture_of_run(start: RunStart) -> ModelConfig:
         return starting_architecture(reader, start.manifest, start.config, start.initial, start.choices)
 
 
-def _filled_memory(
-    stack: ExitStack,
-    model: TabularModel,
-    config: ResolvedTrainConfig,
-    rows: int,
-    checkpoint: Checkpoint | None,
-    initial: InitialModel | None,
-) -> SharedMemory:
+def _filled_memory(stack: ExitStack, start: RunStart, model: TabularModel) -> SharedMemory:
     """Return shared memory with the state to begin with; its handle is closed with the stack."""
     values_P = flatten(model).numpy()
-    shape = MemoryShape.from_config(config, len(values_P))
+    shape = MemoryShape.from_config(start.config, len(values_P))
     check_shared_memory(shape)
     memory = create_memory(shape)
     stack.callback(os.close, memory.handle)
-    if checkpoint is None:
-        initialize_store(memory, values_P, initial.moments_2P if initial else None)
+    if start.checkpoint is None:
+        initialize_store(memory, values_P, start.initial.moments_2P if start.initial else None)
     else:
-        restore(memory, checkpoint, Schedule.from_config(config, rows))
+        restore(memory, start.checkpoint, Schedule.from_config(start.config, start.train_rows))
     return memory
 
 
@@ -200,43 +192,36 @@ def _filled_memory(
 class Run:
     """The processes of one run: made by ``open_run``."""
 
+    start: RunStart
     memory: SharedMemory
     template: ProcessSpec
     """Template for the spec of every process."""
 
-    placement: Placement
-    checkpoints: str
-    """Folder or URI."""
-
     facts: dict[str, Any]
     """What every checkpoint has in common."""
 
-    history: Sequence[dict[str, Any]]
-    """Evaluations before a resumption."""
-
     def execute(self, fork_server: ForkServer, end: EndLogger, tracker: Tracker) -> Outcome:
         """Run to the end."""
-        config = self.template.config
-        folder = Path(self.template.run)
-        schedule = Schedule.from_config(config, self.template.train_rows)
+        start, config, folder = self.start, self.start.config, self.start.folder
+        schedule = Schedule.from_config(config, start.train_rows)
         times = TimeReader(self.memory, has_server=config.has_server)
-        is_refit = self.template.choices is not None
-        first_step = self.memory.ledger.read().step
+        earlier = start.checkpoint.history if start.checkpoint else ()
+        first_step, is_refit = self.memory.ledger.read().step, start.choices is not None
         with Reporter(
-            folder, config, schedule, times, tracker, self.history, first_step=first_step, shows_scores=not is_refit
+            folder, config, schedule, times, tracker, earlier, first_step=first_step, shows_scores=not is_refit
         ) as reporter:
             checkpoint_writer = CheckpointWriter(
                 self.memory,
                 reporter,
                 folder / MODEL_FOLDER,
                 Path(self.template.best),
-                self.checkpoints,
+                start.checkpoints,
                 self.facts,
                 config.checkpoint_seconds,
                 all_points=config.checkpoint_steps is not None,
             )
             supervisor = Supervisor(
-                self.memory, self.template, self.placement, folder / LOGS, fork_server, reporter, checkpoint_writer
+                self.memory, self.template, start.placement, fork_server, reporter, checkpoint_writer
             )
             try:
                 supervisor.run()
@@ -246,7 +231,7 @@ class Run:
             ledger = self.memory.ledger.read()
             # A run that was stopped early has work units left; what it did is checked when it is resumed.
             if ledger.step == schedule.steps:
-                check_all_done(ledger, config, self.template.train_rows)
+                check_all_done(ledger, config, start.train_rows)
             ledger = with_ending(ledger, config, reporter.history)
             return Outcome(reporter.history, ledger, supervisor.replaced, supervisor.interrupted)
 

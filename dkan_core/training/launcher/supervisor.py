@@ -54,9 +54,6 @@ class Supervisor:
     """Template for the spec of every child."""
 
     placement: Placement
-    logs: Path
-    """Folder."""
-
     fork_server: ForkServer
     reporter: Reporter
     checkpoint_writer: CheckpointWriter
@@ -136,9 +133,8 @@ class Supervisor:
                 self._start(record)
 
     def _start(self, record: ProcessRecord) -> None:
-        child = self.fork_server.try_spawn(
-            self._process_spec(record.name, record.generation), self.logs / f"{record.name}.log"
-        )
+        log = Path(self.template.logs) / f"{record.name}.log"
+        child = self.fork_server.try_spawn(self._process_spec(record.name, record.generation), log)
         if child is None:
             return
         if record.child is not None:

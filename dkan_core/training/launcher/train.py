@@ -168,9 +168,9 @@ def _lead(
                 initial=initial,
                 ranks=ranks,
             )
-            metrics, outcome, end = _train_in_folder(str(run), start, config, fork_server, clears_checkpoints=clears)
-    result = _result(run, metrics, outcome, end)
-    _log_parts(resolved, metrics, outcome)
+            result = _train_in_folder(str(run), start, config, fork_server, clears_checkpoints=clears)
+    logger.info("best validation average precision %.4f; model in %s", result.average_precision, result.model)
+    _log_parts(resolved, result)
     if ranks is not None:
         ranks.publish_value("result", asdict(result))
         ranks.leave()
@@ -179,8 +179,8 @@ def _lead(
 
 def _train_in_folder(
     run: str, start: RunStart, given: TrainConfig, fork_server: Callable[[], ForkServer], *, clears_checkpoints: bool
-) -> tuple[dict[str, Any], Outcome, EndLogger]:
-    """Train in a local folder; return the metrics, the outcome, and how the run ended.
+) -> TrainResult:
+    """Train in a local folder.
 
     Args:
         run: Path or URI of the run.
@@ -212,7 +212,9 @@ def _train_in_folder(
                     outcome = execution.execute(fork_server(), end, tracker)
                 else:
                     assert checkpoint is not None, "nothing else has an ending"
-                    outcome = _take_over(folder, checkpoint, ending, start.ranks, replaced, is_fitted=fitted)
+                    how = FITTED if fitted else STOP_CRITERIA[ending].advice
+                    logger.info("%s is from a finished run: nothing to train; %s", checkpoint.source, how)
+                    outcome = _take_over(start, checkpoint, ending, replaced)
             metrics = _write_metrics(start, found, outcome)
             if config.refit and may_refit(outcome.ledger.ending):
                 outcome = refit(start, outcome, fork_server)
@@ -221,19 +223,26 @@ def _train_in_folder(
             end.history = outcome.history
         status: Literal["interrupted", "finished"] = "interrupted" if end.reason == "interrupt" else "finished"
         tracker.finished(RunEnd(status=status, metrics=metrics))
-    return metrics, outcome, end
+    return TrainResult(
+        average_precision=float(metrics["average_precision"]),
+        model=f"{run}/{MODEL_FOLDER}",
+        metrics=metrics,
+        history=outcome.history,
+        checkpoint=end.checkpoint or None,
+        next_step=end.next_step(),
+    )
 
 
-def _log_parts(config: ResolvedTrainConfig, metrics: dict[str, Any], outcome: Outcome) -> None:
+def _log_parts(config: ResolvedTrainConfig, result: TrainResult) -> None:
     """Log the AP of gradient training alone, if the model contains more than that."""
-    trained = max((entry["average_precision"] for entry in outcome.history), default=math.nan)
+    trained = max((entry["average_precision"] for entry in result.history), default=math.nan)
     if config.model == "additive":
         logger.info("gradient training alone reached %.4f, before smoothing or the penalized fit", trained)
-    elif "blend" in metrics:
+    elif "blend" in result.metrics:
         logger.info(
             "the network alone reached %.4f; it is blended with an additive model, which has weight %g in the log-odds",
             trained,
-            metrics["blend"],
+            result.metrics["blend"],
         )
 
 
@@ -272,22 +281,12 @@ def _tracked_run(run: str, start: RunStart, found: ResolvedTrainConfig) -> Track
     )
 
 
-def _take_over(
-    folder: Path,
-    checkpoint: Checkpoint,
-    ending: str,
-    ranks: Ranks | None,
-    replaced: dict[str, int],
-    *,
-    is_fitted: bool,
-) -> Outcome:
+def _take_over(start: RunStart, checkpoint: Checkpoint, ending: str, replaced: dict[str, int]) -> Outcome:
     """Write the results of a finished run from its checkpoint; nothing is trained."""
-    how = FITTED if is_fitted else STOP_CRITERIA[ending].advice
-    logger.info("%s is from a finished run: nothing to train; %s", checkpoint.source, how)
-    if ranks is not None:
-        ranks.publish_value("facts", None)
+    if start.ranks is not None:
+        start.ranks.publish_value("facts", None)
     lines = "".join(json.dumps(entry) + "\n" for entry in checkpoint.history)
-    write_atomic(folder / HISTORY, lines)
+    write_atomic(start.folder / HISTORY, lines)
     return Outcome(checkpoint.history, replace(checkpoint.ledger, ended=ENDINGS.index(ending)), replaced)
 
 
@@ -300,20 +299,6 @@ def _write_metrics(start: RunStart, config: ResolvedTrainConfig, outcome: Outcom
     metrics["training"] = _training_facts(config, outcome, start.placement.threads)
     write_json(folder / METRICS, metrics)
     return metrics
-
-
-def _result(run: str | Path, metrics: dict[str, Any], outcome: Outcome, end: EndLogger) -> TrainResult:
-    best = float(metrics["average_precision"])
-    model = f"{run}/{MODEL_FOLDER}"
-    logger.info("best validation average precision %.4f; model in %s", best, model)
-    return TrainResult(
-        average_precision=best,
-        model=model,
-        metrics=metrics,
-        history=outcome.history,
-        checkpoint=end.checkpoint or None,
-        next_step=end.next_step(),
-    )
 
 
 def _follow_rank_0(prepared: str | Path, run: str | Path, config: TrainConfig, ranks: Ranks) -> TrainResult:
