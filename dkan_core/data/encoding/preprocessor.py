@@ -229,6 +229,11 @@ class Preprocessor(Schema):
         return [feature for feature in self.coded if feature.kind == "category"]
 
     @property
+    def row_values(self) -> int:
+        """Numbers and codes of an encoded row."""
+        return len(self.numeric) + len(self.coded) + self.row_codes
+
+    @property
     def times(self) -> dict[str, str | None]:
         """Source columns of dates and times, with their time zone."""
         return {feature.time.column: feature.time.zone for feature in self.numeric if feature.time is not None}

@@ -45,8 +45,7 @@ def _choose_network(
     missing: tuple[int, ...] = ()
     if config.model == "auto":
         encoding = prepared.preprocessor
-        columns = len(encoding.numeric) + len(encoding.coded) + encoding.row_codes
-        sample = search_sample(reader, columns=columns, labels=len(prepared.labels))
+        sample = search_sample(reader, columns=encoding.row_values, labels=len(prepared.labels))
         one_hot_groups = choose_one_hot_groups(encoding, sample, reader.rows)
         missing = choose_missing(encoding, sample, one_hot_groups)
         names = [feature.name for feature in encoding.coded]

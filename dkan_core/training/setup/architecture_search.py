@@ -20,12 +20,10 @@ from dkan_core.training.setup.search_space import DEPTH_SEARCH_ROWS, NO_DROPOUT,
 from dkan_core.training.setup.trials import (
     HIDDEN,
     MinImprovement,
-    can_be_held_out,
-    folds_of,
+    held_out,
     helps,
     losses,
     mean_weight,
-    most_even_fold,
     sample_of,
     small_network,
     split_at,
@@ -52,16 +50,14 @@ def search_architecture(
     reader: RowReader, prepared: PreparedData, architecture: ModelConfig, config: ResolvedTrainConfig
 ) -> ResolvedTrainConfig:
     """Return the settings with the best basis functions, hidden layers and dropout; the search takes seconds."""
-    columns = architecture.num_numeric + len(architecture.cardinalities) + prepared.preprocessor.row_codes
-    sample = sample_of(reader, columns)
+    sample = sample_of(reader, prepared)
     if sample is None:
         return config
-    rows, fold_N = len(sample["labels"]), folds_of(sample)
-    fold = most_even_fold(fold_N)
-    if not can_be_held_out(fold_N, fold):
+    held_N = held_out(sample)
+    if held_N is None:
         logger.info("too few groups of rows to compare architectures")
         return config
-    seen, unseen = split_at(sample, fold_N, fold)
+    seen, unseen = split_at(sample, held_N)
     logger.info("comparing architectures: small networks are trained on %s rows", f"{len(seen['labels']):,}")
     small = small_network(architecture)
 
@@ -73,7 +69,7 @@ def search_architecture(
 
     # With many rare categories, networks may learn only noise, and less of it with other basis functions.
     constant = losses(untrained_model(small, prepared, config).eval(), unseen, config).mean()
-    tries_depth = rows >= DEPTH_SEARCH_ROWS
+    tries_depth = len(held_N) >= DEPTH_SEARCH_ROWS
     # With dropout, such small networks learn too slowly for a second layer to be of use.
     plain = replace(config, dropout=NO_DROPOUT) if tries_depth else config
     fine = refined(config)

@@ -26,7 +26,7 @@ from dkan_core.model.base import TabularModel
 from dkan_core.model.encoder import EMBEDDING_STD
 from dkan_core.training.likelihood import target_of
 from dkan_core.training.setup.parameter_groups import EMBEDDINGS
-from dkan_core.training.setup.trials import can_be_held_out, folds_of, most_even_fold
+from dkan_core.training.setup.trials import held_out
 from dkan_core.utils.arrays import Arrays, Float64
 
 # Half of an embedding; eight factors gained as much. Then the rounds to test for factors, and to estimate them.
@@ -161,14 +161,12 @@ def start_at_factors(model: TabularModel, reader: RowReader, prepared: PreparedD
     if config.model != "auto" or not pairs:
         return
     encoding = prepared.preprocessor
-    values = len(encoding.numeric) + len(encoding.coded) + encoding.row_codes
-    sample = read_sample(reader, min(MAX_LABELS // len(config.labels), MAX_VALUES // values))
-    fold_N = folds_of(sample)
-    fold = most_even_fold(fold_N)
-    if not can_be_held_out(fold_N, fold):
+    sample = read_sample(reader, min(MAX_LABELS // len(config.labels), MAX_VALUES // encoding.row_values))
+    held_N = held_out(sample)
+    if held_N is None:
         return
     candidates = itertools.product(pairs, range(len(config.labels)))
-    gains = {each: _gain(_rows(sample, *each), _sizes(config, each[0]), fold_N == fold) for each in candidates}
+    gains = {each: _gain(_rows(sample, *each), _sizes(config, each[0]), held_N) for each in candidates}
     best = max(gains, key=gains.__getitem__)
     names = " and ".join(encoding.coded[index].name for index in best[0])
     if gains[best] < MIN_GAIN:

@@ -92,30 +92,31 @@ def select_features(
 ) -> ModelConfig:
     """Return the architecture of a network that ignores useless columns if it predicts unseen rows better."""
     columns = source_columns(prepared.preprocessor)
-    values = architecture.num_numeric + len(architecture.cardinalities) + prepared.preprocessor.row_codes
+    most_rows = min(MAX_ROWS, MAX_VALUES // prepared.preprocessor.row_values)
     # A column that is useless for one label may help another, whose loss is lost in the sum over labels. Sketches mix
     # all inputs, and so does a LayerNorm.
     mixes_inputs = architecture.sketch_rank > 0 or architecture.input_norm != "none"
-    if len(prepared.labels) > 1 or mixes_inputs or reader.rows > min(MAX_ROWS, MAX_VALUES // values):
+    if len(prepared.labels) > 1 or mixes_inputs or reader.rows > most_rows:
         return architecture
-    sample = sample_of(reader, values)
+    sample = sample_of(reader, prepared)
     if sample is None:
         return architecture
     fold_N = folds_of(sample)
-    if not all(can_be_held_out(fold_N, fold) for fold in range(FOLDS)):
+    folds = [fold_N == fold for fold in range(FOLDS)]
+    if not all(map(can_be_held_out, folds)):
         return architecture
-    parts = [split_at(sample, fold_N, fold) for fold in range(FOLDS)]
+    trials = _Trials([split_at(sample, held_N) for held_N in folds], prepared, config)
     with torch_threads(1):
-        found = _measured(architecture, columns, parts, prepared, config)
+        found = trials.measure(architecture, columns)
         useless = found.useless(range(FOLDS))
         fewer = _without(useless, columns, architecture)
         if fewer is architecture:
             return architecture
-        fewer_N, least = _losses([fewer] * FOLDS, parts, prepared, config), MIN_IMPROVEMENT
+        fewer_N, least = trials.losses([fewer] * FOLDS), MIN_IMPROVEMENT
         if improves(found.loss_N, fewer_N, least):
             others = [found.useless([other for other in range(FOLDS) if other != fold]) for fold in range(FOLDS)]
             of_folds = [_without(indices, columns, architecture) for indices in others]
-            fewer_N, least = _losses(of_folds, parts, prepared, config), MIN_UNBIASED_IMPROVEMENT
+            fewer_N, least = trials.losses(of_folds), MIN_UNBIASED_IMPROVEMENT
     change = f"ignoring {some_of([columns[index].name for index in useless], MAX_NAMED)}"
     weight = mean_weight(sample, config)
     has_less = helps(change, found.loss_N, fewer_N, least, constant=math.inf, weight=weight)
@@ -130,44 +131,34 @@ def _without(useless: Sequence[int], columns: Sequence[Column], whole: ModelConf
     return ignoring(whole, [index if name == "numeric" else whole.num_numeric + index for name, index in indices])
 
 
-def _losses(
-    architectures: Sequence[ModelConfig],
-    parts: Sequence[Part],
-    prepared: PreparedData,
-    config: ResolvedTrainConfig,
-) -> Float64:
-    """Return the loss of each row ``(N,)`` by a small network of its part's architecture that has not seen the row."""
-    return np.concatenate([loss_M for _, _, loss_M in _trials(architectures, parts, prepared, config)])
+@dataclass(frozen=True)
+class _Trials:
+    """Small networks, one for each fold, trained on the rows of the others."""
 
+    parts: list[Part]
+    prepared: PreparedData
+    config: ResolvedTrainConfig
 
-def _trials(
-    architectures: Sequence[ModelConfig],
-    parts: Sequence[Part],
-    prepared: PreparedData,
-    config: ResolvedTrainConfig,
-) -> Iterator[tuple[TabularModel, Arrays, Float64]]:
-    """Yield a small network for each part, the rows that it has not seen, and the loss of each of them ``(M,)``."""
-    for architecture, (seen, unseen) in zip(architectures, parts, strict=True):
-        network = small_network(architecture).model_copy(update={"members": min(architecture.members, MAX_MEMBERS)})
-        model = trained(network, seen, prepared, config)
-        yield model, unseen, losses(model, unseen, config)
+    def losses(self, architectures: Sequence[ModelConfig]) -> Float64:
+        """Return the loss of each row ``(N,)`` by a network of its fold's architecture."""
+        return np.concatenate([loss_M for _, _, loss_M in self._run(architectures)])
 
+    def measure(self, architecture: ModelConfig, columns: Sequence[Column]) -> _Rises:
+        """Return the effect of shuffling each column on the loss of rows that the networks have not seen."""
+        found, (sum_FC, square_FC) = [], np.zeros((2, FOLDS, len(columns)))
+        for fold, (model, unseen, loss_M) in enumerate(self._run([architecture] * FOLDS)):
+            found.append(loss_M)
+            for index, rise_M in enumerate(_rises(model, columns, unseen, self.config)):
+                sum_FC[fold, index] = rise_M.sum()
+                square_FC[fold, index] = np.square(rise_M).sum()
+        return _Rises(found, sum_FC, square_FC)
 
-def _measured(
-    architecture: ModelConfig,
-    columns: Sequence[Column],
-    parts: Sequence[Part],
-    prepared: PreparedData,
-    config: ResolvedTrainConfig,
-) -> _Rises:
-    """Return the effect of shuffling each column on the loss of rows that the networks have not seen."""
-    found, (sum_FC, square_FC) = [], np.zeros((2, len(parts), len(columns)))
-    for fold, (model, unseen, loss_M) in enumerate(_trials([architecture] * FOLDS, parts, prepared, config)):
-        found.append(loss_M)
-        for index, rise_M in enumerate(_rises(model, columns, unseen, config)):
-            sum_FC[fold, index] = rise_M.sum()
-            square_FC[fold, index] = np.square(rise_M).sum()
-    return _Rises(found, sum_FC, square_FC)
+    def _run(self, architectures: Sequence[ModelConfig]) -> Iterator[tuple[TabularModel, Arrays, Float64]]:
+        """Yield each network, the rows that it has not seen, and the loss of each of them ``(M,)``."""
+        for architecture, (seen, unseen) in zip(architectures, self.parts, strict=True):
+            network = small_network(architecture).model_copy(update={"members": min(architecture.members, MAX_MEMBERS)})
+            model = trained(network, seen, self.prepared, self.config)
+            yield model, unseen, losses(model, unseen, self.config)
 
 
 def _rises(

@@ -12,6 +12,7 @@ from contextlib import closing
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -47,6 +48,8 @@ TRIAL_ROWS, MIN_TRIAL_EPOCHS, MAX_TRIAL_EPOCHS = 100_000, 3, 6
 
 CPU = torch.device("cpu")
 
+Bools = npt.NDArray[np.bool_]
+
 logger = logging.getLogger(__name__)
 
 
@@ -61,9 +64,9 @@ class MinImprovement:
     """Share of the log loss: with many rows or labels, far smaller gains are significant, but worthless."""
 
 
-def sample_of(reader: RowReader, columns: int) -> Arrays | None:
+def sample_of(reader: RowReader, prepared: PreparedData) -> Arrays | None:
     """Return a sample of the train split, as many rows as trials use; None if they are too few to decide anything."""
-    rows = min(reader.rows, SAMPLE_ROWS, SAMPLE_VALUES // columns)
+    rows = min(reader.rows, SAMPLE_ROWS, SAMPLE_VALUES // prepared.preprocessor.row_values)
     return read_sample(reader, rows) if rows >= SEARCH_ROWS else None
 
 
@@ -75,22 +78,22 @@ def folds_of(sample: Arrays) -> Int64:
     return fold_N
 
 
-def most_even_fold(fold_N: Int64) -> int:
-    """Return the fold whose share of the rows is nearest to an even one."""
-    shares = np.bincount(fold_N, minlength=FOLDS) / len(fold_N)
-    return int(np.abs(shares - 1 / FOLDS).argmin())
+def held_out(sample: Arrays) -> Bools | None:
+    """Return which rows are held out ``(N,)``: a fold, of about an even share; None where no fold can be."""
+    fold_N = folds_of(sample)
+    folds = (fold_N == fold for fold in range(FOLDS))
+    held_N: Bools = min(folds, key=lambda held_N: abs(held_N.mean() - 1 / FOLDS))
+    return held_N if can_be_held_out(held_N) else None
 
 
-def can_be_held_out(fold_N: Int64, fold: int) -> bool:
+def can_be_held_out(held_N: Bools) -> bool:
     """Return whether a fold has enough rows, and leaves enough."""
-    return MIN_HELD_OUT <= float((fold_N == fold).mean()) <= MAX_HELD_OUT
+    return MIN_HELD_OUT <= float(held_N.mean()) <= MAX_HELD_OUT
 
 
-def split_at(sample: Arrays, fold_N: Int64, fold: int) -> tuple[Arrays, Arrays]:
-    """Return the rows of all other folds, and those of one fold."""
-    seen, unseen = (
-        {name: array[kept_N] for name, array in sample.items()} for kept_N in (fold_N != fold, fold_N == fold)
-    )
+def split_at(sample: Arrays, held_N: Bools) -> tuple[Arrays, Arrays]:
+    """Return the rows that are not held out, and those that are."""
+    seen, unseen = ({name: array[kept_N] for name, array in sample.items()} for kept_N in (~held_N, held_N))
     return seen, unseen
 
 

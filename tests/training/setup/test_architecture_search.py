@@ -304,8 +304,9 @@ def test_noise_of_rare_categories_is_no_reason_for_more_basis_functions(tmp_path
 
 
 def held_out(group_N: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-    fold_N = trials.folds_of({"labels": np.zeros((len(group_N), 1), np.uint8), "group": group_N})
-    return np.asarray(fold_N == trials.most_even_fold(fold_N))
+    held_N = trials.held_out({"labels": np.zeros((len(group_N), 1), np.uint8), "group": group_N})
+    assert held_N is not None
+    return held_N
 
 
 def test_groups_are_held_out_whole() -> None:
