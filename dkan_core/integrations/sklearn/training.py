@@ -122,7 +122,7 @@ def train_on_arrays(
         check_transfer(initial, prepared, "X", None)
         warn_of_kept_shape(initial, config, START)
     _check_model_reads(preprocessor, config.model)
-    resolved = resolve_for(config, prepared, from_scratch=initial is None)
+    resolved = resolve_for(config, prepared)
     result = train_single(ArraysReader(train), ArraysReader(valid), prepared, resolved, initial, on_evaluation)
     if config.refit and may_refit(result.ended):
         result = _refit(result, train, valid, prepared, resolved, initial)

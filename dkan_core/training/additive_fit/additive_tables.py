@@ -69,42 +69,42 @@ class TableMaker:
     Args:
         train: The train split.
         valid: The validation split.
-        from_scratch: Whether training started from an untrained model, so that its tables may be fitted again.
+        config: Settings of the run; tables are fitted again only if training started from an untrained model.
     """
 
     train: RowReader
     valid: RowReader
-    from_scratch: bool
+    config: TrainConfig
 
     def __post_init__(self) -> None:
         self._counted: tuple[Float64, float] | None = None
         self._fitted: AdditiveTerms | None = None
 
-    def tables(self, model: AdditiveFastKAN, config: TrainConfig) -> tuple[AdditiveTerms, TableChoice]:
+    def tables(self, model: AdditiveFastKAN) -> tuple[AdditiveTerms, TableChoice]:
         """Return a trained model's terms, smooth, or those of a penalized fit, whichever are better on validation.
 
         They are neither purified nor calibrated. The fit is the same for all models of a run, and made once.
         """
-        fitted = self._fitted_terms(model, config)
+        fitted = self._fitted_terms(model)
         # Purified first: a pair's effect of one feature alone belongs to that feature's curve, and must not be shrunk.
         terms, mean_weight = self._trained_terms(model)
         candidates = [smoothed(terms, penalty) for penalty in CURVE_PENALTIES]
-        best = self._best(candidates, config)
+        best = self._best(candidates)
         choice: TableChoice = {"tables": SMOOTHED, "curve_penalty": CURVE_PENALTIES[best]}
         terms = candidates[best]
         if terms.layout.pairs:
             candidates = [with_smooth_pairs(terms, penalty) for penalty in PAIR_PENALTIES]
-            best = self._best(candidates, config)
+            best = self._best(candidates)
             choice |= {"pair_penalty": PAIR_PENALTIES[best]}
             terms = candidates[best]
-        if fitted is not None and self._best([terms, fitted], config):
+        if fitted is not None and self._best([terms, fitted]):
             return fitted, {"tables": FITTED}
         return _weighted(terms, mean_weight), choice
 
-    def tables_by(self, model: AdditiveFastKAN, config: TrainConfig, choice: TableChoice) -> AdditiveTerms:
+    def tables_by(self, model: AdditiveFastKAN, choice: TableChoice) -> AdditiveTerms:
         """Return the terms that an earlier choice asks for."""
         if choice["tables"] == FITTED:
-            return fitted_terms(model, self.train, config)
+            return fitted_terms(model, self.train, self.config)
         terms, mean_weight = self._trained_terms(model)
         smooth = with_smooth_pairs(smoothed(terms, choice["curve_penalty"]), choice.get("pair_penalty") or 0.0)
         return _weighted(smooth, mean_weight)
@@ -117,18 +117,19 @@ class TableMaker:
         # Penalties count rows: the scale of the weights must not matter.
         return purified(trained_terms(model, count_V / mean_weight)), mean_weight
 
-    def _fitted_terms(self, model: AdditiveFastKAN, config: TrainConfig) -> AdditiveTerms | None:
+    def _fitted_terms(self, model: AdditiveFastKAN) -> AdditiveTerms | None:
         terms, labels = len(model.layout.terms), len(model.config.labels)
-        if self._fitted is None and self.from_scratch and can_fit_tables(self.train.rows, terms, labels):
-            self._fitted = fitted_terms(model, self.train, config)
+        may_fit = self.config.init_from is None and can_fit_tables(self.train.rows, terms, labels)
+        if self._fitted is None and may_fit:
+            self._fitted = fitted_terms(model, self.train, self.config)
         return self._fitted
 
-    def _best(self, candidates: Sequence[AdditiveTerms], config: TrainConfig) -> int:
+    def _best(self, candidates: Sequence[AdditiveTerms]) -> int:
         """Return the index of the terms with the least log loss on validation."""
         few = SampledRows(self.valid, COMPARED_ROWS)
         scored = (score_split(each.to_model(), few, torch.device("cpu")) for each in candidates)
         # Without the shift by ``pos_weight``: on validation, positives count like other rows.
-        prior = math.log(config.pos_weight)
+        prior = math.log(self.config.pos_weight)
         losses = [
             mean_log_loss(each.labels_NL, each.log_odds_NL.astype(np.float64) - prior, each.weight_N) for each in scored
         ]

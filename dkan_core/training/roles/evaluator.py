@@ -118,7 +118,6 @@ class Evaluator:
             reader,
             self.prepared,
             spec.config,
-            spec.config.init_from is None,
             spec.choices,
         )
         self.best: BestParameters | None = None

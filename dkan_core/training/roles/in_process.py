@@ -153,8 +153,7 @@ class _Single:
         """Return the finished copy of the best model."""
         assert self.best is not None, "no evaluation gave an average precision"
         self.replica.load(self.best.values_P)
-        is_new = self.initial is None
-        finisher = Finisher(lambda: self.train, self.valid, self.prepared, self.config, is_new, self.choices)
+        finisher = Finisher(lambda: self.train, self.valid, self.prepared, self.config, self.choices)
         model, architecture, metrics = finisher.finish(self.replica.model, self.best)
         return SingleResult(
             model=model,

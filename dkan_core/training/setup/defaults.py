@@ -56,16 +56,13 @@ MAX_WORKERS = 100
 logger = logging.getLogger(__name__)
 
 
-def resolve_for(
-    config: TrainConfig, prepared: PreparedData, torchrun: TorchRun | None = None, *, from_scratch: bool = True
-) -> ResolvedTrainConfig:
+def resolve_for(config: TrainConfig, prepared: PreparedData, torchrun: TorchRun | None = None) -> ResolvedTrainConfig:
     """Fill in what is None for a data set; see ``resolve``.
 
     Args:
         config: Settings as given.
         prepared: The data set.
         torchrun: The environment that torchrun has set up, if any.
-        from_scratch: Whether training starts from an untrained model, unless ``config`` names one.
 
     Raises:
         ConfigError: As ``resolve`` does, or a setting names a column that the data do not have.
@@ -77,7 +74,7 @@ def resolve_for(
         len(prepared.labels),
         torchrun,
         rarer_rows=rarer_class_rows(train),
-        needs_gradients=not (from_scratch and needs_no_gradients(config, prepared)),
+        needs_gradients=not needs_no_gradients(config, prepared),
     )
     check_no_sparse_columns(found, prepared.preprocessor)
     if found.model == "additive" and prepared.preprocessor.sparse:

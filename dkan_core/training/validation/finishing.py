@@ -43,7 +43,6 @@ class Finisher:
         valid: The validation split.
         prepared: The manifest of both.
         config: Settings of the run.
-        from_scratch: Whether training started from an untrained model.
         choices: Choices of the first training, if this is a refit. Default: choices are made on validation.
     """
 
@@ -51,7 +50,6 @@ class Finisher:
     valid: RowReader
     prepared: PreparedData
     config: ResolvedTrainConfig
-    from_scratch: bool
     choices: RefitChoices | None = None
 
     def make_ready(self) -> None:
@@ -90,10 +88,10 @@ class Finisher:
         cpu.load_state_dict(model.state_dict())
         if self.choices is not None:
             found = {name: self.choices.metrics.get(name) for name in TABLE_CHOICES}
-            terms = purified(self._tables.tables_by(cpu, self.config, found))
+            terms = purified(self._tables.tables_by(cpu, found))
             calibration, metrics = self._as_chosen(self.choices, self._scored(terms), best)
         else:
-            learned, choice = self._tables.tables(cpu, self.config)
+            learned, choice = self._tables.tables(cpu)
             terms = purified(learned)
             calibration, metrics = self._describe(self._scored(terms), best)
             metrics |= choice
@@ -123,7 +121,7 @@ class Finisher:
 
     @functools.cached_property
     def _tables(self) -> TableMaker:
-        return TableMaker(self.open_train(), self.valid, self.from_scratch)
+        return TableMaker(self.open_train(), self.valid, self.config)
 
     @functools.cached_property
     def _blender(self) -> Blender:

@@ -119,12 +119,12 @@ def test_the_weight_of_positives_raises_the_odds_and_changes_no_term(setting: Se
 
 def test_tables_are_compared_without_what_the_weight_of_positives_adds(setting: Setting) -> None:
     config = setting.config(pairs="1", pos_weight=20.0)
-    maker = TableMaker(setting.train, setting.valid, from_scratch=True)
+    maker = TableMaker(setting.train, setting.valid, config)
     model, fitted = setting.untrained(config), setting.fitted_terms(config)
     # Worse, unless the odds of all rows were too high by a factor of 20.
     flat = replace(fitted, table_VML=0.5 * fitted.table_VML, intercept_L=fitted.intercept_L - np.log(20))
-    assert maker._best([flat, fitted], config) == 1
-    assert maker.tables(model, config)[1] == {"tables": "fitted"}
+    assert maker._best([flat, fitted]) == 1
+    assert maker.tables(model)[1] == {"tables": "fitted"}
 
 
 def test_unequal_weights_count_as_fewer_rows() -> None:
@@ -143,14 +143,14 @@ def test_unequal_weights_count_as_fewer_rows() -> None:
 def test_the_better_one_on_validation_counts(setting: Setting) -> None:
     config = setting.config()
     model, terms = setting.untrained(config), setting.fitted_terms(config)
-    fresh, choice = TableMaker(setting.train, setting.valid, from_scratch=True).tables(model, config)
+    fresh, choice = TableMaker(setting.train, setting.valid, config).tables(model)
     assert choice == {"tables": "fitted"}
     np.testing.assert_array_equal(fresh.table_VML, terms.table_VML)
     # What has been learned before is not to be forgotten.
-    maker = TableMaker(setting.train, setting.valid, from_scratch=False)
-    continued, choice = maker.tables(model, config)
+    maker = TableMaker(setting.train, setting.valid, replace(config, init_from="model"))
+    continued, choice = maker.tables(model)
     assert choice["tables"] == "smoothed"
-    np.testing.assert_array_equal(maker.tables_by(model, config, choice).table_VML, continued.table_VML)
+    np.testing.assert_array_equal(maker.tables_by(model, choice).table_VML, continued.table_VML)
     assert np.abs(continued.table_VML).max() == 0
     assert setting.loss(fresh) < setting.loss(continued) - 0.05
 
@@ -172,7 +172,7 @@ def test_the_scale_of_weights_does_not_matter(tmp_path: Path, scale: float) -> N
             model = setting.untrained(config)
             torch.manual_seed(0)
             torch.nn.init.normal_(model.table)
-            terms, choice = TableMaker(setting.train, setting.valid, from_scratch=False).tables(model, config)
+            terms, choice = TableMaker(setting.train, setting.valid, replace(config, init_from="model")).tables(model)
         assert choice["curve_penalty"] > 0 and choice["pair_penalty"] > 0
         found.append((terms, choice))
     (terms, choice), (scaled_terms, scaled_choice) = found
@@ -187,9 +187,8 @@ def test_gradients_take_one_epoch_where_what_they_learn_is_forgotten(
     asked, prepared = TrainConfig(model="additive", device="cpu", pairs="2"), setting.prepared
     assert resolve_for(asked, prepared).epochs == 1
     assert resolve_for(replace(asked, epochs=3), prepared).epochs == 3
-    usual = resolve_for(asked, prepared, from_scratch=False).epochs
+    usual = resolve_for(replace(asked, init_from="model"), prepared).epochs
     assert usual > 1
-    assert resolve_for(replace(asked, init_from="model"), prepared).epochs == usual
     assert resolve_for(replace(asked, pairs="48"), prepared).epochs == usual, "few rows a term"
     monkeypatch.setattr("dkan_core.training.setup.additive_fit_limits.MAX_FITTED_CELLS", setting.train.rows)
     assert resolve_for(asked, prepared).epochs == usual
@@ -201,7 +200,7 @@ def test_more_cells_than_are_fitted_anew_are_left_as_trained(setting: Setting, m
     config = setting.config()
     model = setting.untrained(config)
     assert len(model.layout.pairs) < 5, "only those that pay on unseen rows"
-    terms, _ = TableMaker(setting.train, setting.valid, from_scratch=True).tables(model, config)
+    terms, _ = TableMaker(setting.train, setting.valid, config).tables(model)
     assert np.abs(terms.table_VML).max() == 0
 
 
