@@ -9,39 +9,27 @@ from dkan_core.data.loading.order import slice_of, steps_per_epoch
 from dkan_core.training.state.ledger import WorkPlan
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Schedule:
     """How many steps there are, the learning rate of each, and when to evaluate."""
 
-    steps: int
-    schedule_steps: int
-    """Steps of the learning rate's schedule: at least ``steps``."""
-
+    config: ResolvedTrainConfig
     steps_per_epoch: int
-    evaluations_per_epoch: int
-    peak_learning_rate: float
-    warmup_fraction: float
-    shape: str
-    """``TrainConfig.schedule``."""
-
-    gamma: float
-    checkpoint_steps: int | None
 
     @classmethod
     def from_config(cls, config: ResolvedTrainConfig, rows: int) -> "Schedule":
         """Return the schedule of a resolved config."""
-        per_epoch = steps_per_epoch(rows, config.batch_size)
-        return cls(
-            steps=config.epochs * per_epoch,
-            schedule_steps=(config.schedule_epochs or config.epochs) * per_epoch,
-            steps_per_epoch=per_epoch,
-            evaluations_per_epoch=min(config.evaluations_per_epoch, per_epoch),
-            peak_learning_rate=config.learning_rate,
-            warmup_fraction=config.warmup_fraction,
-            shape=config.schedule,
-            gamma=config.gamma,
-            checkpoint_steps=config.checkpoint_steps,
-        )
+        return cls(config, steps_per_epoch(rows, config.batch_size))
+
+    @property
+    def steps(self) -> int:
+        """Steps of the run."""
+        return self.config.epochs * self.steps_per_epoch
+
+    @property
+    def evaluations_per_epoch(self) -> int:
+        """At most one a step."""
+        return min(self.config.evaluations_per_epoch, self.steps_per_epoch)
 
     def evaluations_due(self, step: int) -> int:
         """Return how many evaluations are due in the first ``step`` steps."""
@@ -49,10 +37,11 @@ class Schedule:
 
     def restore_points_due(self, step: int) -> int:
         """Return how many restore points are due in the first ``step`` steps."""
-        return step // self.checkpoint_steps if self.checkpoint_steps else self.evaluations_due(step)
+        between = self.config.checkpoint_steps
+        return step // between if between else self.evaluations_due(step)
 
     def learning_rate(self, step: int) -> float:
-        """Return the learning rate of a step t, counted from 0, where T steps are ``schedule_steps`` and E an epoch.
+        """Return the learning rate of a step t, counted from 0, where the schedule spans T steps, and an epoch has E.
 
         The warm-up W is ``max(1, round(T * warmup_fraction))``, and up to it the rate is that below times (t + 1) / W:
 
@@ -63,17 +52,17 @@ class Schedule:
         Only the cosine and the warm-up depend on T. A resumed run with more epochs uses its new T, whatever T was
         before; with ``schedule_epochs`` T stays the same.
         """
+        config, peak = self.config, self.config.learning_rate
+        steps = (config.schedule_epochs or config.epochs) * self.steps_per_epoch
         # At least one step, also where a fraction of few steps rounds to none.
-        warmup = max(1, round(self.schedule_steps * self.warmup_fraction))
-        rise = min(1.0, (step + 1) / warmup)
-        if self.shape == "exponential":
-            return self.peak_learning_rate * rise * math.pow(self.gamma, step / self.steps_per_epoch)
+        warmup = max(1, round(steps * config.warmup_fraction))
+        if config.schedule == "exponential":
+            return peak * min(1.0, (step + 1) / warmup) * math.pow(config.gamma, step / self.steps_per_epoch)
         if step < warmup:
-            return self.peak_learning_rate * (step + 1) / warmup
-        if self.shape == "constant":
-            return self.peak_learning_rate
-        falling = max(1, self.schedule_steps - warmup)
-        return self.peak_learning_rate * 0.5 * (1 + math.cos(math.pi * (step - warmup) / falling))
+            return peak * (step + 1) / warmup
+        if config.schedule == "constant":
+            return peak
+        return peak * 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(1, steps - warmup)))
 
 
 def plan_work(config: ResolvedTrainConfig, rows: int) -> WorkPlan:
