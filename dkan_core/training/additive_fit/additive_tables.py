@@ -3,7 +3,6 @@
 Shape suffixes: N rows, T terms, V rows of the table, C codes of a curve, M members, L labels.
 """
 
-import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +19,7 @@ from dkan_core.model.additive_terms import AdditiveTerms, purified, trained_term
 from dkan_core.model.calibration import sigmoid
 from dkan_core.scoring.prepared import score_split
 from dkan_core.training.additive_fit.fitted_tables import fitted_terms
-from dkan_core.training.additive_fit.roughness import lower_bands, pair_roughness_bands
+from dkan_core.training.additive_fit.roughness import pair_roughness_bands, second_difference_bands
 from dkan_core.training.setup.additive_fit_limits import can_fit_tables
 from dkan_core.utils.arrays import Float64
 
@@ -162,7 +161,7 @@ def smoothed(terms: AdditiveTerms, penalty: float) -> AdditiveTerms:
         codes = slice(term.first + 1, term.first + term.size)
         for label, information in enumerate(_information(terms)):
             weight_C = terms.weight_V[codes] * information
-            bands = penalty * _second_differences(len(weight_C))
+            bands = penalty * second_difference_bands(len(weight_C))
             table_VML[codes, :, label] = whittaker(table_VML[codes, :, label], weight_C, bands)
     return replace(terms, table_VML=table_VML)
 
@@ -200,7 +199,7 @@ def with_smooth_pairs(terms: AdditiveTerms, penalty: float) -> AdditiveTerms:
 def whittaker(values_CM: Float64, weight_C: Float64, bands: Float64) -> Float64:
     """Return the smooth values nearest to some, column by column; ``bands`` of the penalty's matrix are changed.
 
-    >>> bands = 1e9 * _second_differences(4)
+    >>> bands = 1e9 * second_difference_bands(4)
     >>> whittaker(np.array([[0.0], [1.0], [0.0], [1.0]]), np.ones(4), bands).round(3).ravel().tolist()
     [0.2, 0.4, 0.6, 0.8]
     """
@@ -211,10 +210,3 @@ def whittaker(values_CM: Float64, weight_C: Float64, bands: Float64) -> Float64:
     bands[0] += weight_C
     smooth_CM: Float64 = solveh_banded(bands, weight_C[:, None] * values_CM, lower=True)
     return smooth_CM
-
-
-@functools.cache
-def _second_differences(size: int) -> Float64:
-    """Return the lower bands ``(3, size)`` of the matrix of a curve's squared second differences."""
-    differences = np.diff(np.eye(size), n=2, axis=0)
-    return lower_bands(differences.T @ differences, 2)

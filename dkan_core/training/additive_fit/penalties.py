@@ -15,7 +15,7 @@ from dkan_core.model.additive_shape import SCORE_CODES
 from dkan_core.training.additive_fit.band_factor import BandFactor
 from dkan_core.training.additive_fit.pair_matrices import EMPTY_RIDGE, pair_matrix
 from dkan_core.training.additive_fit.pair_splines import MORE_KNOTS, PairSpline
-from dkan_core.training.additive_fit.roughness import lower_bands
+from dkan_core.training.additive_fit.roughness import second_difference_bands
 from dkan_core.utils.arrays import Float64
 
 # The greatest weight, at which a term is a line or nothing, and the largest factor of an update.
@@ -215,15 +215,6 @@ def curve_slope() -> Float64:
     return slope_C
 
 
-@functools.cache
-def curve_roughness() -> Float64:
-    """Return the matrix of a curve's squared second differences; the first code, a missing value, has none."""
-    differences = np.zeros((SCORE_CODES - 3, SCORE_CODES))
-    differences[:, 1:] = np.diff(np.eye(SCORE_CODES - 1), n=2, axis=0)
-    roughness_CC: Float64 = differences.T @ differences
-    return roughness_CC
-
-
 def _bends(curve_C: Float64) -> Float64:
     """Return a curve's second differences; a missing value has none."""
     return np.diff(curve_C[1:], n=2)
@@ -231,4 +222,5 @@ def _bends(curve_C: Float64) -> Float64:
 
 @functools.cache
 def _roughness_bands() -> Float64:
-    return lower_bands(curve_roughness(), 2)
+    """Return the bands of a curve's squared second differences; the first code, a missing value, has none."""
+    return np.pad(second_difference_bands(SCORE_CODES - 1), ((0, 0), (1, 0)))

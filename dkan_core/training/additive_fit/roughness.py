@@ -3,6 +3,7 @@
 Shape suffixes: C codes or cells of a term, I and J bins of the sides of a pair.
 """
 
+import functools
 from collections.abc import Sequence
 
 import numpy as np
@@ -17,6 +18,13 @@ def lower_bands(matrix_CC: Float64, width: int) -> Float64:
     [[2.0, 2.0, 2.0], [1.0, 1.0, 0.0]]
     """
     return np.stack([np.append(np.diag(matrix_CC, -band), np.zeros(band)) for band in range(width + 1)])
+
+
+@functools.cache
+def second_difference_bands(size: int) -> Float64:
+    """Return the lower bands ``(3, size)`` of the matrix of the squared second differences of a curve's numbers."""
+    differences = np.diff(np.eye(size), n=2, axis=0)
+    return lower_bands(differences.T @ differences, 2)
 
 
 def pair_roughness(
