@@ -13,6 +13,7 @@ import torch
 
 from dkan_core.data.loading.loader import SliceBatches
 from dkan_core.training.compute.flat_model import Replica
+from dkan_core.training.state.adamw import FlatAdamW
 from dkan_core.training.state.aggregation import LossTotals, clip_factor, mean_into
 from dkan_core.training.state.parameter_store import UpdateRules
 from dkan_core.utils.arrays import Float32
@@ -45,7 +46,7 @@ class HostSteps(LocalSteps):
     """Steps on the host, in the arrays of the state itself."""
 
     def __post_init__(self) -> None:
-        self._optimizer = self.rules.optimizer(torch.get_num_threads())
+        self._optimizer = FlatAdamW(self.rules.groups, torch.get_num_threads())
         # Zeros between steps.
         self._gradient_P = np.zeros(self.replica.values_P.numel(), np.float32)
         self.replica.bind_gradient_array(self._gradient_P)

@@ -15,11 +15,6 @@ from dkan_core.training.state.stopwatch import Stopwatch
 
 def main(spec: ProcessSpec) -> None:
     """Serve until every epoch is done, or the run is asked to end."""
-    server_loop(spec).run()
-
-
-def server_loop(spec: ProcessSpec) -> TrainingLoop:
-    """Return the training loop of the server."""
     memory = spec.open_memory()
     heartbeat = Heartbeat(memory, spec.role)
     stopwatch = Stopwatch(memory.server_time)
@@ -28,4 +23,4 @@ def server_loop(spec: ProcessSpec) -> TrainingLoop:
     assignment = AsyncAssignment if spec.config.mode == "async" else SyncAssignment
     source = assignment(store, spec.wakeup("server"), workers, stopwatch)
     hooks = PostStepHooks(store, publish_to(spec.wakeup("evaluator"), store))
-    return TrainingLoop(store, source, hooks, stopwatch, heartbeat.record_activity)
+    TrainingLoop(store, source, hooks, stopwatch, heartbeat.record_activity).run()

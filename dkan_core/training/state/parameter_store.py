@@ -48,10 +48,6 @@ class UpdateRules:
         """Return the rules of a resolved config."""
         return cls(config, Schedule.from_config(config, train_rows), plan_work(config, train_rows), groups)
 
-    def optimizer(self, threads: int) -> FlatAdamW:
-        """Return an optimizer."""
-        return FlatAdamW(self.groups, threads)
-
     def optimizer_count(self, step: int) -> int:
         """Return AdamW's count of steps at a step of the run, counted from 0: its moments may be older than the run."""
         return step + 1 + (SETTLED_STEPS if self.config.init_optimizer == "kept" else 0)
@@ -131,7 +127,7 @@ class ParameterStore:
     def __init__(self, memory: SharedMemory, rules: UpdateRules, threads: int = 1) -> None:
         self.memory = memory
         self.rules = rules
-        self.optimizer = rules.optimizer(threads)
+        self.optimizer = FlatAdamW(rules.groups, threads)
         self.ledger = memory.ledger.read()
         self._averages_are_equal = False
         """Whether both copies of the state are known to have the same moving average."""
