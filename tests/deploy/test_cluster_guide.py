@@ -13,7 +13,7 @@ import yaml
 from components.image import IMAGE
 from pipelines.arguments import with_defaults
 from pipelines.compiled import inputs_of, package_of
-from pipelines.form_checks import find_fault
+from pipelines.form_checks import find_faults
 from pipelines.lint import lint
 from tests.pipelines.pods import pods_of
 
@@ -89,6 +89,6 @@ def test_calls_fit_the_sdk_and_the_form(
     form = inputs_of(package_of(pipeline))
     needed = {name for name, field in form.items() if not field.get("isOptional")}
     assert needed <= set(made.kwargs[values]) <= set(form)
-    assert find_fault(with_defaults(form, made.kwargs[values])) == ""
+    assert find_faults(with_defaults(form, made.kwargs[values])) == []
     # What the SDK asks for, and its signature does not tell.
     assert ("pipeline_id" in made.kwargs) == ("version_id" in made.kwargs)

@@ -15,6 +15,11 @@ from dkan_core.training.state.stopwatch import Stopwatch
 
 def main(spec: ProcessSpec) -> None:
     """Serve until every epoch is done, or the run is asked to end."""
+    server_loop(spec).run()
+
+
+def server_loop(spec: ProcessSpec) -> TrainingLoop:
+    """Return the training loop of the server."""
     memory = spec.open_memory()
     heartbeat = Heartbeat(memory, spec.role)
     stopwatch = Stopwatch(memory.server_time)
@@ -23,4 +28,4 @@ def main(spec: ProcessSpec) -> None:
     assignment = AsyncAssignment if spec.config.mode == "async" else SyncAssignment
     source = assignment(store, spec.wakeup("server"), workers, stopwatch)
     hooks = PostStepHooks(store, publish_to(spec.wakeup("evaluator"), store))
-    TrainingLoop(store, source, hooks, stopwatch, heartbeat.record_activity).run()
+    return TrainingLoop(store, source, hooks, stopwatch, heartbeat.record_activity)

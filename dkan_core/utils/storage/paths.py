@@ -19,7 +19,7 @@ PLUGIN_SCHEMES = ("abfss",)
 """Schemes that fsspec supports with a package that may be missing where a run is submitted."""
 
 SCHEME = re.compile(r"(?:^|::)(\w+)://")
-"""That of a URI; several of a chain such as zip:///rows.parquet::s3://bucket/rows.zip."""
+"""That of a URI; several of a chain such as zip://::s3://bucket/model.zip."""
 
 WITHOUT_BUCKET = ("file", "local", "memory", "hdfs", "arrow_hdfs", "webhdfs", "dbfs")
 """Schemes of URIs that need no bucket or host."""
@@ -61,7 +61,7 @@ def lacks_bucket(uri: str | Path) -> bool:
     >>> lacks_bucket("s3://"), lacks_bucket("s3:///run"), lacks_bucket("hdfs:///run"), lacks_bucket("/run")
     (True, True, False, False)
     """
-    # Of a chain, such as zip:///rows.parquet::s3://bucket/rows.zip, the last one has the bucket.
+    # Of a chain, such as zip://::s3://bucket/model.zip, the last one has the bucket.
     scheme, separator, rest = str(uri).rpartition("::")[2].partition("://")
     return bool(separator) and scheme not in WITHOUT_BUCKET and not rest.partition("/")[0]
 
@@ -69,7 +69,7 @@ def lacks_bucket(uri: str | Path) -> bool:
 def lacks_package(uri: str | Path) -> str:
     """Return why no file system can be loaded here for a URI; empty if it can.
 
-    >>> lacks_package("minio://bucket/run"), lacks_package("zip:///rows.parquet::file:///r.zip"), lacks_package("run")
+    >>> lacks_package("minio://bucket/run"), lacks_package("zip://::file:///model.zip"), lacks_package("run")
     ('Protocol not known: minio', '', '')
     """
     try:

@@ -79,7 +79,7 @@ def test_any_model_folder_is_loaded(trained: TrainResult, source: Path, tmp_path
         np.testing.assert_allclose(loaded.predict_proba(array)[:, 1], expected, rtol=1e-5)
     # As shap's KernelExplainer does with its copy, so that scikit-learn does not warn.
     copied = copy.deepcopy(loaded)
-    copied.feature_names_in_ = None
+    copied.feature_names_in_ = None  # type: ignore[assignment]
     np.testing.assert_allclose(copied.predict_proba(array)[:, 1], expected, rtol=1e-5)
     with pytest.raises(ValueError, match=r"yet now missing:\n- mean_area"):
         loaded.predict(rows.drop_columns("mean_area").to_pandas())

@@ -65,7 +65,7 @@ def test_place_that_pods_cannot_use_is_refused_on_a_cluster(
         {"data_uri": "gs://b/new/*.parquet\nhttps://host/f.parquet", "output_uri": "gcs://b/scores"},
         {"run_uri": "/mnt/dkan/runs", "prepared_uri": "file:///mnt/dkan/p", "volume_path": "/mnt/dkan"},
         {"checkpoint_uri": "s3://b/{run}", "run_uri": "hdfs:///runs/{run}"},
-        {"data_uri": "zip:///rows.parquet::s3://b/rows.zip"},
+        {"initial_model_uri": "zip://::s3://b/model.zip"},
     ],
     ids=str,
 )
