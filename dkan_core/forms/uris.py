@@ -41,12 +41,11 @@ def find_unshared_uri(form: Mapping[str, Any], volume_path: str = "") -> str:
     >>> find_unshared_uri({"publish_uri": "/mnt/dkan/models"}, "/mnt/dkan")
     ''
     """
-    for name in (*READ, *WRITTEN):
+    for name, uri in _uris(form, *READ, *WRITTEN):
         root = "/" if name in READ else volume_path
-        for uri in _uris(form, name):
-            if not is_shared(uri, root):
-                path = f", or a path below {root.rstrip('/')}/" if root else ""
-                return f"parameter {name!r} must be a URI such as s3://bucket/folder{path}, got {uri!r}"
+        if not is_shared(uri, root):
+            path = f", or a path below {root.rstrip('/')}/" if root else ""
+            return f"parameter {name!r} must be a URI such as s3://bucket/folder{path}, got {uri!r}"
     return ""
 
 
@@ -56,10 +55,9 @@ def find_unreadable_uri(form: Mapping[str, Any]) -> str:
     >>> find_unreadable_uri({"data_uri": "s3://bucket/flights", "publish_uri": "minio://bucket/late"})
     "parameter 'publish_uri': the image cannot open 'minio://bucket/late': Protocol not known: minio"
     """
-    for name in (*READ, *WRITTEN):
-        for uri in _uris(form, name):
-            if why := lacks_package(uri):
-                return f"parameter {name!r}: the image cannot open {uri!r}: {why}"
+    for name, uri in _uris(form, *READ, *WRITTEN):
+        if why := lacks_package(uri):
+            return f"parameter {name!r}: the image cannot open {uri!r}: {why}"
     return ""
 
 
@@ -97,10 +95,12 @@ def fill_dates(form: Mapping[str, Any]) -> dict[str, str]:
     return {name: form[name].replace(DATE, today) for name in DATED if name in form}
 
 
-def _uris(form: Mapping[str, Any], name: str) -> Iterator[str]:
-    """Yield the paths and URIs of a parameter."""
-    given = form.get(name) or ""
-    yield from split_sources(given) if name == "data_uri" else filter(None, [given])
+def _uris(form: Mapping[str, Any], *names: str) -> Iterator[tuple[str, str]]:
+    """Yield the paths and URIs of parameters, each after its parameter's name."""
+    for name in names:
+        given = form.get(name) or ""
+        for uri in split_sources(given) if name == "data_uri" else filter(None, [given]):
+            yield name, uri
 
 
 def _unknown_placeholder(form: Mapping[str, Any]) -> str:
@@ -128,12 +128,11 @@ def _malformed_uri(form: Mapping[str, Any]) -> str:
     >>> _malformed_uri({"data_uri": "s3://b/flights", "publish_uri": "s3:///late"})
     "parameter 'publish_uri' must name a bucket, such as s3://bucket/folder, got 's3:///late'"
     """
-    for name in (*READ, *WRITTEN, "serving_uri"):
-        for uri in _uris(form, name):
-            if uri != uri.strip():
-                return f"parameter {name!r} must not begin or end with white space, got {uri!r}"
-            if lacks_bucket(uri):
-                return f"parameter {name!r} must name a bucket, such as s3://bucket/folder, got {uri!r}"
+    for name, uri in _uris(form, *READ, *WRITTEN, "serving_uri"):
+        if uri != uri.strip():
+            return f"parameter {name!r} must not begin or end with white space, got {uri!r}"
+        if lacks_bucket(uri):
+            return f"parameter {name!r} must name a bucket, such as s3://bucket/folder, got {uri!r}"
     return ""
 
 
@@ -144,11 +143,11 @@ def _read_only_uri(form: Mapping[str, Any]) -> str:
     "parameter 'publish_uri' is written, but http and https can only be read; give a URI such as s3://bucket/folder, \
 got 'https://bucket.host/late'"
     """
-    for name in WRITTEN:
-        if (form.get(name) or "").startswith(("http://", "https://")):
+    for name, uri in _uris(form, *WRITTEN):
+        if uri.startswith(("http://", "https://")):
             return (
                 f"parameter {name!r} is written, but http and https can only be read; "
-                f"give a URI such as s3://bucket/folder, got {form[name]!r}"
+                f"give a URI such as s3://bucket/folder, got {uri!r}"
             )
     return ""
 
@@ -159,14 +158,11 @@ def _duplicate_uri(form: Mapping[str, Any]) -> str:
     >>> _duplicate_uri({"data_uri": "s3://b/flights", "publish_uri": "s3://b/flights/"})
     "parameter 'publish_uri' must differ from 'data_uri', got 's3://b/flights/'"
     """
-    taken: dict[str, str] = {}
-    for name in ("data_uri", "model_uri"):
-        taken |= {folder: name for uri in _uris(form, name) if (folder := _folder(uri))}
-    for name in WRITTEN:
-        uri = _normalized(str(form.get(name) or ""))
-        if uri and uri in taken:
-            return f"parameter {name!r} must differ from {taken[uri]!r}, got {form[name]!r}"
-        taken[uri] = name
+    taken = {folder: name for name, uri in _uris(form, "data_uri", "model_uri") if (folder := _folder(uri))}
+    for name, uri in _uris(form, *WRITTEN):
+        if other := taken.get(_normalized(uri)):
+            return f"parameter {name!r} must differ from {other!r}, got {uri!r}"
+        taken[_normalized(uri)] = name
     return ""
 
 
@@ -177,10 +173,9 @@ def _uri_in_model(form: Mapping[str, Any]) -> str:
     "parameter 'checkpoint_uri' must lie outside of 'publish_uri', got 's3://b/late/checkpoints'"
     """
     model = _normalized(form.get("publish_uri") or "")
-    for name in ("data_uri", "initial_model_uri", *WRITTEN):
-        for uri in _uris(form, name) if model else ():
-            if _normalized(uri).startswith(f"{model}/"):
-                return f"parameter {name!r} must lie outside of 'publish_uri', got {uri!r}"
+    for name, uri in _uris(form, "data_uri", "initial_model_uri", *WRITTEN):
+        if model and _normalized(uri).startswith(f"{model}/"):
+            return f"parameter {name!r} must lie outside of 'publish_uri', got {uri!r}"
     return ""
 
 
