@@ -7,11 +7,9 @@ from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
-from typer.core import TyperCommand
 
 from components.image import IMAGE
-from dkan_core.cli.flags import PlainFlags
-from dkan_core.cli.usage_errors import Commands
+from dkan_core.cli.usage_errors import Command, Commands
 from dkan_core.data.source.files import split_sources
 from dkan_core.forms.uris import fill_dates
 from dkan_core.utils.file_names import METRICS
@@ -35,11 +33,6 @@ from pipelines.submission.submit import EXIT_CODES, submit_command
 from pipelines.versions import LATEST, VERSIONS, VersionError, read_version
 
 KFP_HELP = f"Version of the Kubeflow Pipelines server: {', '.join(VERSIONS)}."
-
-
-class Command(PlainFlags, TyperCommand):
-    """A command whose help shows flags as such."""
-
 
 app = typer.Typer(
     cls=Commands,

@@ -18,8 +18,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand
 
-from dkan_core.cli.flags import PlainFlags
-from dkan_core.cli.usage_errors import UsageError, explain_usage_error
+from dkan_core.cli.usage_errors import Command
 from dkan_core.errors import OutputError
 from dkan_core.utils.signals import disarm_signals
 
@@ -108,7 +107,7 @@ def show_whole_help(context: Any, wanted: bool) -> None:
         raise typer.Exit
 
 
-class LazyCommand(PlainFlags, TyperCommand):
+class LazyCommand(Command):
     """A command with only its help until its options are needed; the list of commands does not need them.
 
     Args:
@@ -148,15 +147,6 @@ class LazyCommand(PlainFlags, TyperCommand):
         finally:
             for option in options:
                 option.hidden = False
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the command line; errors say what was probably meant."""
-        given = [*args]  # parsing empties the list
-        try:
-            return super().parse_args(ctx, args)
-        except UsageError as error:
-            explain_usage_error(error, given, self.params)
-            raise
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command."""

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from dkan_core.cli.flags import PlainFlags
 
@@ -28,6 +28,19 @@ class Commands(PlainFlags, TyperGroup):
         if meant in self.commands and not ctx.resilient_parsing:  # which completion does; errors would end it
             ctx.fail(f"No such command {cmd_name!r}. Did you mean {meant!r}?")
         return super().get_command(ctx, cmd_name)
+
+
+class Command(PlainFlags, TyperCommand):
+    """A command whose errors say what was given and probably meant."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the command line."""
+        given = [*args]  # parsing empties the list
+        try:
+            return super().parse_args(ctx, args)
+        except UsageError as error:
+            explain_usage_error(error, given, self.params)
+            raise
 
 
 def explain_usage_error(error: Any, given: Sequence[str], known: Sequence[Any]) -> None:

@@ -151,6 +151,7 @@ def test_secrets_that_fit_no_header(
         (["--pipeline", "sngle-node"], "unknown pipeline 'sngle-node' (did you mean 'single-node'?)"),
         (["--pipeline", "other"], "unknown pipeline 'other'; expected one of single-node, single-node-pvc"),
         (["--timeout", "3"], "--timeout and --junit need --wait"),
+        (["--timeout", "soon"], "must be a number, got 'soon'"),
         (["--token-file", "none"], "none: No such file or directory"),
         (["--token-file", "a", "--service-account"], "give one of"),
         (["--token-file", "a", "--cookies-file", "b"], "give one of"),
