@@ -83,7 +83,6 @@ def test_secrets_that_fit_no_header(
     ("options", "message"),
     [
         (["--params", "epoch=3"], "unknown parameter 'epoch' (did you mean 'epochs'?)"),
-        (["--params", "epochs=few"], "parameter 'epochs' must be a whole number, got 'few'"),
         (["--params", "dropout=nan"], "parameter 'dropout' must be finite"),
         (["--params", "registry_url=http://registry"], "parameter 'registry_url' needs 'publish_uri', which is empty"),
         (["--params", "publish_uri=models"], "parameter 'publish_uri' must be a URI such as s3://bucket/folder, got"),
@@ -98,55 +97,15 @@ def test_secrets_that_fit_no_header(
         (["--params", "publish_uri=file:///models"], "must be a URI such as s3://bucket/folder, got 'file:///models'"),
         (["--params", "checkpoint_uri=s3:/bucket/run"], "parameter 'checkpoint_uri' must be a URI such as"),
         (["--params", "checkpoint_uri=minio://b/run"], "parameter 'checkpoint_uri' must be a URI such as"),
-        (["--params", "worst_errors=-3"], "parameter 'worst_errors' must be at least 0, got -3"),
-        (["--params", "min_average_precision=2"], "parameter 'min_average_precision' must be from 0 to 1, got 2.0"),
-        (
-            ["--params", "inference_service=Bad_Name", "--params", "publish_uri=s3://b/m"],
-            "parameter 'inference_service' must be a name of at most 40",
-        ),
-        (["--params", "inference_service=late"], "parameter 'inference_service' needs 'publish_uri', which is empty"),
-        (
-            [
-                *("--pipeline", "single-node-pvc", "--params", "inference_service=late"),
-                *("--params", "publish_uri=/mnt/dkan/models/late"),
-            ],
-            "model /mnt/dkan/models/late: KServe cannot read it; publish the model to a bucket",
-        ),
-        (["--params", "data_uri= "], "parameter 'data_uri' must be a path or URI, not empty, got ' '"),
         (["--params", "split=80/20/0"], "split must leave rows to test on, got '80/20/0'"),
-        (
-            ["--params", "prepared_uri=s3://b/p", "--params", "publish_uri=s3://b/p/"],
-            "parameter 'publish_uri' must differ from 'prepared_uri', got 's3://b/p/'",
-        ),
-        (
-            ["--params", "data_uri=s3://b/flights/*.parquet", "--params", "publish_uri=s3://b/x/../flights"],
-            "parameter 'publish_uri' must differ from 'data_uri'",
-        ),
-        (
-            ["--params", "publish_uri=s3://b/m", "--params", "registry_url=registry:8080"],
-            "parameter 'registry_url' must be an address such as http://registry.example:8080",
-        ),
-        (["--params", "serving_account=A B"], "parameter 'serving_account' must be a name of lowercase letters"),
         (
             [*("--pipeline", "parallel-prepare", "--params", "num_parts=65"), *("--params", "prepared_uri=s3://b/p")],
             "parts (num_parts in Kubeflow) must be at most 64, got 65: each takes several pods",
-        ),
-        (
-            ["--pipeline", "sweep", "--params", 'sweep=[{"epochs": 1}, {"epochs": 1}]'],
-            "without the same settings twice",
         ),
         (["--run-as", "a b"], "--run-as must be a name of lowercase letters"),
         (["--experiment", " "], "--experiment must be a name, got ' '"),
         (["--host", "foo", "--dry-run"], "--host must be https://NAME"),
         (["--pipeline", "sweep", "--params", "sweep=[]"], "sweep must be a JSON list such as"),
-        (
-            [
-                *("--pipeline", "batch-scoring", "--params", "model_uri=s3://b/m", "--params", "output_uri=s3://b/s"),
-                *("--params", "label=", "--params", "min_average_precision=0.5"),
-            ],
-            "parameter 'min_average_precision' needs 'label', which is empty",
-        ),
-        (["--params", "more"], "expected NAME=VALUE or a .toml, .json, .yaml, .yml file, got 'more'"),
         (["--params", "none.toml"], "none.toml: No such file or directory"),
         (["--pipeline", "sngle-node"], "unknown pipeline 'sngle-node' (did you mean 'single-node'?)"),
         (["--pipeline", "other"], "unknown pipeline 'other'; expected one of single-node, single-node-pvc"),
