@@ -109,7 +109,7 @@ def with_common(types: dict[str, pa.DataType], common: Mapping[str, str] | None)
 # Cached: it is called for each column of each file, a million times for many small files.
 @lru_cache(maxsize=256)
 def _plain_type(kind: pa.DataType) -> pa.DataType:
-    """Return the type that values of ``kind`` are read as: dictionaries, large strings and views are strings."""
+    """Return the type that values of ``kind`` are read as: dictionaries, large strings, views and JSON are strings."""
     if pa.types.is_dictionary(kind):
         return _plain_type(kind.value_type)
     # Arrow can neither count nor hash narrow decimals.
@@ -117,7 +117,8 @@ def _plain_type(kind: pa.DataType) -> pa.DataType:
         return pa.decimal128(kind.precision, kind.scale)
     if is_id_list(kind):
         return ID_LIST
-    return pa.string() if is_text(kind) else kind
+    # Older versions of Arrow read the same column as strings.
+    return pa.string() if is_text(kind) or isinstance(kind, pa.JsonType) else kind
 
 
 def is_text(kind: pa.DataType) -> bool:

@@ -6,7 +6,7 @@ from functools import lru_cache
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dkan_core.data.source.column_types import is_bytes, is_text, is_uuid
+from dkan_core.data.source.column_types import is_bytes, is_text
 from dkan_core.data.source.parquet_files import READ_BYTES
 
 # Bytes of decoded numbers. Row groups up to this size, which most writers use, are read as one batch: that takes half
@@ -56,7 +56,7 @@ def _bits(kind: pa.DataType) -> int | None:
     is_long = is_text(kind) or pa.types.is_nested(kind)
     if is_long or (is_bytes(kind) and not pa.types.is_fixed_size_binary(kind)):
         return None
-    width: int = (kind.storage_type if is_uuid(kind) else kind).bit_width
+    width: int = (kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind).bit_width
     return width
 
 
