@@ -155,13 +155,14 @@ def test_message_says_what_to_do_instead(
         ("decimal commas.csv", '"x";late\n1,5;0\n'),
         ("tabs.csv", "x\tlate\n1.5\t0\n"),
         ("bars.csv.gz", "x|late\n1.5|0\n"),
+        ("from Excel.csv", "x\tlate\n1,5\t0\n".encode("utf-16")),
     ],
 )
 def test_command_that_converts_text_makes_parquet_beside_it(
-    name: str, text: str, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+    name: str, text: str | bytes, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     (here / name).parent.mkdir(exist_ok=True)
-    content = text.encode()
+    content = text if isinstance(text, bytes) else text.encode()
     (here / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
     assert dkan("inspect", name, monkeypatch=monkeypatch) == 2
     words = shlex.split(capsys.readouterr().err.partition("convert it first: ")[2])

@@ -29,7 +29,7 @@ SIGNATURE_BYTES = 28
 BEGIN_BYTES = 256
 FORMATS = {
     b"\x1f\x8b": "compressed as a whole with gzip; unpack it",
-    b"PK": "a zip archive; unpack it",
+    b"PK": "a zip archive, or an Excel workbook; unpack or export it",
     b"ARROW1": "an Arrow (Feather) file",
     b"Obj\x01": "Avro",
     b"ORC": "ORC",

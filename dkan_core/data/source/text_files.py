@@ -1,5 +1,6 @@
 """CSV and TSV files, which are not read: how to convert them to Parquet."""
 
+import codecs
 import json
 import re
 import shlex
@@ -36,12 +37,16 @@ def csv_hint(source: str) -> str:
 def _conversion(source: str) -> str:
     """Return a command that makes Parquet of a file of separated values, in this folder if that is in a bucket."""
     suffix = next(each for each in TEXTS if source.lower().endswith(each))
-    header, *lines = _begin(source).splitlines() or [""]
+    content = _begin(source)
+    encoding = _encoding(content)
+    header, *lines = content.decode(encoding, errors="replace").splitlines() or [""]
     separator = _separator(header, "\t" if suffix.startswith(".tsv") else ",")
     options = "" if separator == "," else f", parse_options=c.ParseOptions(delimiter={json.dumps(separator)})"
     fields = [field.strip('" ') for line in lines[:100] for field in line.split(separator)]
     if separator != "," and any(map(DECIMAL_COMMA.fullmatch, fields)):
         options += ', convert_options=c.ConvertOptions(decimal_point=",")'
+    if encoding != "utf-8":
+        options += f", read_options=c.ReadOptions(encoding={json.dumps(encoding)})"
     made = f"{source[: -len(suffix)]}.parquet"
     # A JSON string is a valid Python literal.
     read = json.dumps(source, ensure_ascii=False)
@@ -53,13 +58,29 @@ def _conversion(source: str) -> str:
     return f"python -c {shlex.quote(code)}"
 
 
-def _begin(source: str) -> str:
+def _begin(source: str) -> bytes:
     """Return the first lines of a text; nothing where it cannot be read, which the command will say."""
     fs, path = filesystem(source)
     content = b""
     with suppress(OSError, EOFError, zlib.error), fs.open(path, "rb", compression="infer") as file:
         content = file.read(BEGIN_BYTES)
-    return content.decode(errors="replace")
+    return content
+
+
+def _encoding(content: bytes) -> str:
+    """Return the encoding of the beginning of a text.
+
+    >>> _encoding("Zürich".encode()), _encoding("Zürich".encode("utf-16")), _encoding("Zürich".encode("latin-1"))
+    ('utf-8', 'utf-16', 'latin-1')
+    """
+    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "utf-16"
+    try:
+        # A character may be cut off at the end.
+        codecs.utf_8_decode(content, "strict", False)
+    except UnicodeDecodeError:
+        return "latin-1"
+    return "utf-8"
 
 
 def _separator(header: str, usual: str) -> str:
