@@ -15,6 +15,7 @@ import numpy.typing as npt
 from markupsafe import Markup
 
 from dkan_core.data.format.origin import Origin, overlap, trained_on
+from dkan_core.data.source.positive import check_positive
 from dkan_core.errors import DataError, redact
 from dkan_core.evaluation.intervals import difference_to
 from dkan_core.evaluation.labelled_rows import EvaluationData, score_rows
@@ -62,7 +63,8 @@ class Comparison:
 def compare(previous: str | Path, data: EvaluationData) -> Comparison:
     """Score rows with an earlier model.
 
-    A model that does not exist yet, or has other labels or columns, is reported in the result and is no error.
+    A model that does not exist yet, or has other labels or columns, or counts other values of a label as 1, is reported
+    in the result and is no error.
     """
     given = str(previous).rstrip("/")
     # Without credentials, as metrics and the report show the path or URI.
@@ -75,6 +77,7 @@ def compare(previous: str | Path, data: EvaluationData) -> Comparison:
         known = list(saved.config.labels)
         if sorted(known) != sorted(data.labels):
             return _not_compared(uri, f"it was trained for the labels {', '.join(known)}")
+        check_positive(saved.config.positive, uri, data.positives, "the model")
         labels_NL, probabilities_NL, weight_N = score_rows(saved, data, data.batches(saved.preprocessor))
         probabilities_NL = np.take(probabilities_NL, [known.index(name) for name in data.labels], axis=1)
     # An unreadable earlier model must not lose the evaluation of the new one.

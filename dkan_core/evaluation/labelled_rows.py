@@ -56,6 +56,9 @@ class EvaluationData(Protocol):
     labels: list[str]
     """Names of the labels, as in the model, whatever the columns are called."""
 
+    positives: Mapping[str, str]
+    """By label, the value that counts as 1; labels that are not here hold 0 and 1."""
+
     rows: int
 
     split: str
@@ -123,6 +126,7 @@ class PreparedRows:
         self.folder, self.manifest = folder, manifest
         self.name, self.title = split, f"{split} split"
         self.labels = manifest.labels
+        self.positives: Mapping[str, str] = manifest.positive
         self.split, self.warnings = describe_split(manifest.split_rule), split_warnings(manifest.split_hints)
         self.origin = origin_of(manifest)
         with open_split(folder, manifest, split) as reader:
@@ -183,7 +187,7 @@ class RawRows:
         self.name = self.title = name
         self.split, self.warnings = "", list[str]()
         self.paths, self.labels, self.rows = paths, list(names), 0
-        self.columns = label_columns(names, columns)
+        self.columns, self.positives = label_columns(names, columns), positive
         files = []
         opened = open_in_order(open_stamped, self.paths, self.paths[0])
         for path, (parquet, size, modified) in zip(self.paths, opened, strict=True):

@@ -16,6 +16,7 @@ import pyarrow as pa
 import torch
 
 from dkan_core.data.labels import NOT_MEASURED
+from dkan_core.data.source.positive import check_positive
 from dkan_core.errors import DataError
 from dkan_core.explanation.additive import CROSS
 from dkan_core.explanation.columns import Column, Rows, source_columns
@@ -44,7 +45,7 @@ def check_earlier(saved: SavedModel, earlier: SavedModel, labels: Sequence[str],
     """Check that an earlier model can be compared; warn of labels that it does not know, which are left out.
 
     Raises:
-        DataError: It knows none of the labels, or one of the two reads ids.
+        DataError: It knows none of the labels, or counts another value as 1, or one of the two reads ids.
     """
     for each in (saved, earlier):
         if each.preprocessor.sparse:
@@ -58,6 +59,7 @@ def check_earlier(saved: SavedModel, earlier: SavedModel, labels: Sequence[str],
         raise DataError(f"{where}: {known}")
     if unknown:
         logger.warning("%s: %s: not compared", where, known)
+    check_positive(earlier.config.positive, where, saved.config.positive, "the model")
 
 
 def compare_explanations(

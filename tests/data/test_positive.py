@@ -25,6 +25,10 @@ from dkan_core import (
 )
 from dkan_core.data.format.manifest import PreparedData, read_manifest
 from dkan_core.data.preparation import statistics
+from dkan_core.evaluation.comparison import compare
+from dkan_core.evaluation.labelled_rows import PreparedRows
+from dkan_core.explanation.comparison import check_earlier
+from dkan_core.model.saved_model import load_model
 
 ROWS = 600
 IS_LATE = np.random.default_rng(0).random(ROWS) < 0.3
@@ -95,6 +99,13 @@ def test_model_keeps_what_counts_as_1(tmp_path: Path) -> None:
     prepare(raw, tmp_path / "reversed", replace(settings, positive=("on time",)))
     with pytest.raises(DataError, match="counts 'on time' of label outcome as 1, and the model counts 'late'"):
         evaluate(model, tmp_path / "reversed", tmp_path / "no")
+    reversed_rows = PreparedRows(tmp_path / "reversed", read_manifest(tmp_path / "reversed"), "test")
+    why_not = compare(model, reversed_rows).why_not
+    assert "counts 'late' of label outcome as 1, and the model counts 'on time'" in why_not
+    saved, other_way = load_model(model), load_model(model)
+    other_way.config = saved.config.model_copy(update={"positive": {"outcome": "on time"}})
+    with pytest.raises(DataError, match="run: counts 'on time' of label outcome as 1, and the model counts 'late'"):
+        check_earlier(saved, other_way, ["outcome"], "run")
     with pytest.raises(DataError, match=r"as 1, and the model of init_from, .*, counts 'late'"):
         train(tmp_path / "reversed", tmp_path / "again", replace(config, init_from=model))
     more = write(tmp_path / "more", pa.array(np.where(IS_LATE, "late", "on time")))

@@ -123,7 +123,7 @@ def differing_positive(ours: Mapping[str, str], theirs: Mapping[str, str]) -> tu
 
 
 def check_positive(ours: Mapping[str, str], where: str, theirs: Mapping[str, str], other: str) -> None:
-    """Raise DataError where data count another value of a label as 1 than a model, which messages call ``other``."""
+    """Raise DataError where data or a model count another value of a label as 1 than a model, called ``other``."""
     if differing := differing_positive(ours, theirs):
         label, value, known = differing
         raise DataError(f"{where}: counts {value!r} of label {label} as 1, and {other} counts {known!r}")
