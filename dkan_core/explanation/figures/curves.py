@@ -54,21 +54,18 @@ def draw_curve(curve: Curve, label: str, earlier: Curve | None = None) -> Drawin
         earlier: The effect in an earlier model, drawn dashed on the same axes.
     """
     canvas = Canvas(CARD_WIDTH, CARD_HEIGHT)
-    text = f"Effect on log-odds of {short(label)}"
-    if curve.shape == "levels":
-        _draw_levels(canvas, curve, text, earlier)
-    else:
-        _draw_curve(canvas, curve, text, earlier)
+    draw = _draw_levels if curve.shape == "levels" else _draw_curve
+    # Without an earlier model there is nothing of it to draw.
+    draw(canvas, curve, f"Effect on log-odds of {short(label)}", earlier or replace(curve, points=[]))
     return Drawing(canvas)
 
 
-def _draw_curve(canvas: Canvas, curve: Curve, text: str, earlier: Curve | None) -> None:
+def _draw_curve(canvas: Canvas, curve: Curve, text: str, earlier: Curve) -> None:
     line, near = curve.of("curve"), [mark for mark in curve.of("mark") if not _is_apart(mark, curve)]
     marks = [mark for mark in departing_marks(curve) if mark in near]
     beside = [point for point in curve.of("mark", "missing") if point not in near]
-    before = [] if earlier is None else earlier_line(curve, earlier)
-    before_marks = [] if earlier is None else earlier_marks(curve, earlier)
-    before_beside = {} if earlier is None else {point.name: point for point in earlier.of("mark", "missing")}
+    before, before_marks = earlier_line(curve, earlier), earlier_marks(curve, earlier)
+    before_beside = {point.name: point for point in earlier.of("mark", "missing")}
     shown_before = [before_beside[point.name] for point in beside if point.name in before_beside]
     y = even_axis(*_ends([*line, *beside, *marks], [*before, *shown_before, *before_marks]), text)
     values = [point.value or 0.0 for point in [*line, *near]]
@@ -80,17 +77,9 @@ def _draw_curve(canvas: Canvas, curve: Curve, text: str, earlier: Curve | None) 
     middle = bottom - DENSITY_HEIGHT
     above = Panel(canvas, Box(left=left, top=8, right=right, bottom=middle), _without_texts(x), y)
     zero_line(above)
-    positions = [point.value or 0.0 for point in line]
     if before:
         canvas.line(above.at([p.value or 0.0 for p in before], [p.mean for p in before]), MUTED, dash=DASHED)
-    _paint_between(above, positions, [point.low for point in line], [point.high for point in line], SPREAD_OPACITY)
-    bands = [point.band for point in line if point.band is not None]
-    if bands:
-        _paint_between(above, positions, [low for low, _ in bands], [high for _, high in bands], BAND_OPACITY)
-    canvas.line(above.at(positions, [point.mean for point in line]), ACCENT)
-    if len(line) <= 24:
-        for point in line:
-            above.dot(point.value or 0.0, point.mean, ACCENT, radius=1.6)
+    _paint_line(above, line)
     for mark in before_marks:
         above.dot(mark.value or 0.0, mark.mean, MUTED, radius=2.4)
     for mark in marks:
@@ -101,6 +90,19 @@ def _draw_curve(canvas: Canvas, curve: Curve, text: str, earlier: Curve | None) 
         edge = right + 2 + position * MISSING_WIDTH
         box = Box(left=edge, top=8, right=edge + MISSING_WIDTH - 4, bottom=middle)
         _draw_beside(canvas, box, _without_texts(y), curve, point, before_beside.get(point.name))
+
+
+def _paint_line(panel: Panel, line: Sequence[Point]) -> None:
+    """Draw a curve over the spread of the rows and its band, with dots where there is room for them."""
+    positions = [point.value or 0.0 for point in line]
+    _paint_between(panel, positions, [point.low for point in line], [point.high for point in line], SPREAD_OPACITY)
+    bands = [point.band for point in line if point.band is not None]
+    if bands:
+        _paint_between(panel, positions, [low for low, _ in bands], [high for _, high in bands], BAND_OPACITY)
+    panel.canvas.line(panel.at(positions, [point.mean for point in line]), ACCENT)
+    if len(line) <= 24:
+        for position, point in zip(positions, line, strict=True):
+            panel.dot(position, point.mean, ACCENT, radius=1.6)
 
 
 def _is_apart(mark: Point, curve: Curve) -> bool:
@@ -209,11 +211,11 @@ def _draw_density(canvas: Canvas, box: Box, curve: Curve, x: Axis) -> None:
         canvas.text(text_x, box.top + 6, text, size=SMALL_SIZE, anchor="end" if beyond else "start")
 
 
-def _draw_levels(canvas: Canvas, curve: Curve, text: str, earlier: Curve | None) -> None:
+def _draw_levels(canvas: Canvas, curve: Curve, text: str, earlier: Curve) -> None:
     numeric = all(point.value is not None for point in curve.of("level"))
     levels = curve.of("level") if numeric else sorted(curve.of("level"), key=lambda point: -point.mean)
     points = levels + curve.of("missing")
-    before = {} if earlier is None else {point.name: point for point in earlier.points}
+    before = {point.name: point for point in earlier.points}
     shown_before = [before[point.name] for point in points if point.name in before]
     # With fewer than six levels, bars are as thick as with six.
     room = max(0.0, (6 - len(points)) / 4)
