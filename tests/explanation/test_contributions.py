@@ -111,10 +111,11 @@ def test_threads_do_not_share_a_chunk_of_rows(many: tuple[Path, Path], monkeypat
     with torch_threads(3):
         together = explainer.explain(arrays)
     assert {*seen} == {1}
+    some = [0, 7, 15, 16, 17]
     alone = np.concatenate(
-        [explainer.explain({name: array[row : row + 1] for name, array in arrays.items()}) for row in range(len(rows))]
+        [explainer.explain({name: array[row : row + 1] for name, array in arrays.items()}) for row in some]
     )
-    np.testing.assert_allclose(together, alone, atol=1e-5)
+    np.testing.assert_allclose(together[some], alone, atol=1e-5)
     assert explainer.explain({name: array[:0] for name, array in arrays.items()}).shape == (0, *together.shape[1:])
 
 

@@ -94,7 +94,7 @@ def test_the_true_pair_is_the_strongest(found: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("config", [replace(SMALL, model="additive"), replace(SMALL, hidden=(4,))])
 def test_the_map_of_a_sharp_pair_shows_where_its_effect_changes(config: TrainConfig, tmp_path: Path) -> None:
-    north, east = np.random.default_rng(0).uniform(size=(2, 12_000))
+    north, east = np.random.default_rng(0).uniform(size=(2, 8_000))
     even = (np.floor(8 * north) + np.floor(8 * east)) % 2 == 1
     pq.write_table(pa.table({"north": north, "east": east, "even": even}), tmp_path / "fields.parquet")
     prepare(tmp_path / "fields.parquet", tmp_path / "data", PrepareConfig(label=("even",)))

@@ -14,6 +14,12 @@ from dkan_core import ConfigError, DataError, FastKANClassifier
 from tests.integrations.sklearn.test_estimator import frame, several, small
 
 
+@pytest.fixture(autouse=True)
+def few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take importances from a quarter of the rows."""
+    monkeypatch.setattr("dkan_core.integrations.sklearn.contributions.IMPORTANCE_ROWS", 64)
+
+
 @pytest.mark.parametrize("given", [True, False], ids=["eval_set", "held out"])
 def test_class_weight_is_a_weight_of_the_rows(given: bool) -> None:
     X, y = frame()
