@@ -76,6 +76,7 @@ def one_source(monkeypatch: pytest.MonkeyPatch) -> None:
         "VARIANTS": {"avx2": build.VARIANTS["avx2"]},
         "BF16_VARIANTS": {},
         "VARIANT_SOURCES": {"hidden_product": "fast"},
+        "ONLY": {"portable": ()},
     }
     for name, value in {**single, "_compile": COMPILE, "FLAGS": FLAGS}.items():
         monkeypatch.setattr(build, name, value)

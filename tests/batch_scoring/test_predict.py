@@ -217,12 +217,6 @@ def test_other_columns_are_named_with_their_file_and_nothing_is_left(
     assert not list((tmp_path / "out").iterdir()) if (tmp_path / "out").exists() else True
 
 
-def test_truth_can_stand_beside_the_prediction(trained: TrainResult, source: Path, tmp_path: Path) -> None:
-    found = scored(trained, source, tmp_path / "scores.parquet", columns=["label"])
-    assert found.schema.names == ["label", "label_probability"]
-    assert found["label"].to_pylist() == pq.read_table(source)["label"].to_pylist()
-
-
 def test_files_are_scored_once_and_in_the_order_named(trained: TrainResult, table: pa.Table, tmp_path: Path) -> None:
     first, second = (write(table.slice(*part), tmp_path / str(part[0]), files=1) for part in ((0, 50), (50, 70)))
     (tmp_path / "link").symlink_to(first)

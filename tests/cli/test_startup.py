@@ -62,7 +62,7 @@ def test_completion_imports_nothing_to_compute_with(tmp_path: Path, line: str, c
 
 
 @pytest.mark.parametrize("buffered", ["", "1"])
-@pytest.mark.parametrize("line", ["inspect {} --json - --quiet", "--version", "--help", "verify --help", "bench -h"])
+@pytest.mark.parametrize("line", ["inspect {} --json - --quiet", "--version", "--help", "verify -h"])
 def test_what_standard_output_does_not_take_is_said(source: Path, line: str, buffered: str) -> None:
     with open("/dev/full", "w") as full:  # noqa: PTH123 - a device
         done = subprocess.run(

@@ -189,9 +189,3 @@ def test_folder_of_somebody_else_is_refused(tmp_path: Path) -> None:
             with pytest.raises(OutputError, match="which this command did not write"):
                 plan_preparation(paths, str(out), CONFIG, parts=2, overwrite=overwrite)
         assert contents(out) == {name: b"mine"}
-
-
-def test_finish_again_returns_the_result(tmp_path: Path) -> None:
-    paths, out = write(make_rows(900), tmp_path / "raw", files=3), tmp_path / "out"
-    made = run(paths, out, CONFIG, parts=2)
-    assert finish_preparation(str(out)) == made

@@ -14,8 +14,7 @@ from dkan_core.config.prepare import SPLITS
 from dkan_core.data.format.manifest import read_manifest
 from dkan_core.data.source import time_split
 from dkan_core.data.source.time_split import KeyCounts, time_keys
-from tests.data.stages import run
-from tests.data.tables import ROWS, contents, make_rows, row_numbers, write
+from tests.data.tables import ROWS, make_rows, row_numbers, write
 
 BY_TIME = PrepareConfig(label=("y",), weight="row", split_by_time="when")
 DAYS = np.random.default_rng(5).permutation(np.arange(ROWS) % 100 - 40)
@@ -56,15 +55,12 @@ def test_earliest_rows_are_train_and_latest_test(tmp_path: Path, kind: str) -> N
     assert read_manifest(tmp_path / "out").split_rule == rule
 
 
-def test_bytes_are_the_same_by_workers_and_by_pods(tmp_path: Path) -> None:
-    paths = write(with_times(COLUMNS["dates"]), tmp_path / "raw", files=3, row_group_size=400)
+def test_same_sources_and_settings_are_not_prepared_again(tmp_path: Path) -> None:
+    paths = write(with_times(COLUMNS["dates"]), tmp_path / "raw")
     made = prepare(paths, tmp_path / "out", BY_TIME)
-    prepare(paths, tmp_path / "workers", BY_TIME, workers=2)
-    run(paths, tmp_path / "pods", BY_TIME, 3)
-    assert contents(tmp_path / "out") == contents(tmp_path / "workers") == contents(tmp_path / "pods")
     before = (tmp_path / "out/manifest.json").stat()
     assert prepare(paths, tmp_path / "out", BY_TIME, reuse=True) == made
-    assert (tmp_path / "out/manifest.json").stat() == before, "the same sources and settings are not prepared again"
+    assert (tmp_path / "out/manifest.json").stat() == before
 
 
 def test_no_test_split_takes_all_later_rows_for_valid(tmp_path: Path) -> None:

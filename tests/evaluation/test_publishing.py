@@ -19,13 +19,6 @@ def test_published_model_scores_and_its_card_has_the_test(trained: TrainResult, 
     assert predict(tmp_path / "best", source, tmp_path / "scores.parquet") == 569
 
 
-def test_later_model_takes_the_place_of_an_earlier_one(trained: TrainResult, tmp_path: Path) -> None:
-    publish(trained.model, tmp_path / "best", {"average_precision": 0.9})
-    publish(trained.model, tmp_path / "best", {"average_precision": 0.97})
-    card = (tmp_path / "best" / "README.md").read_text()
-    assert "| 0.97 |" in card and "| 0.9 |" not in card
-
-
 def test_card_has_one_table_of_the_last_test(trained: TrainResult, tmp_path: Path) -> None:
     first, card = tmp_path / "first", tmp_path / "second" / "README.md"
     publish(trained.model, first, {"average_precision": 0.9, "is_raw": False, "roc_auc": float("nan")})

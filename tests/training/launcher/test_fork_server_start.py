@@ -44,25 +44,16 @@ def test_run_of_the_command_imports_torch_once_and_ends_as_one_from_python(prepa
     assert ours.keys() == theirs.keys() and all((ours[name] == theirs[name]).all() for name in ours)
 
 
-def test_command_that_measures_imports_torch_once(tmp_path: Path) -> None:
+def test_command_that_measures_imports_torch_once_also_where_the_system_removes_its_children(tmp_path: Path) -> None:
     counted = tmp_path / "counted"
     (tmp_path / "sitecustomize.py").write_text(COUNT_IMPORTS.format(counted=str(counted)))
-    words = ["bench", "sync", "--workers=2", "--size=64KB", "--repeats=1", "--rounds=1", "--device=cpu"]
-    path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
-    subprocess.run(
-        [sys.executable, "-m", "dkan_core", *words],
-        env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
-        check=True,
-    )
-    assert len(counted.read_text().split()) == 1
-
-
-def test_command_runs_where_the_system_removes_its_children() -> None:
     options = "bench sync --workers=2 --size=64KB --repeats=1 --rounds=1 --device=cpu"
     command = f'trap "" CHLD; exec "$0" -m dkan_core {options}'
-    process = subprocess.run(["bash", "-c", command, sys.executable], capture_output=True, text=True)
+    path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
+    env = {**os.environ, "PYTHONPATH": path}
+    process = subprocess.run(["bash", "-c", command, sys.executable], env=env, capture_output=True, text=True)
     assert process.returncode == 0, process.stderr
+    assert len(counted.read_text().split()) == 1
 
 
 # Of a process that has imported torch and done nothing with it: whether it forks, what it forked, and what is left.

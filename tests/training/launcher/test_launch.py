@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from dkan_core import ConfigError, DataError, OutputError, TrainConfig, TrainingError, TrainResult, evaluate, train
+from dkan_core import ConfigError, OutputError, TrainConfig, TrainingError, TrainResult, evaluate, train
 from dkan_core.data.format.manifest import read_manifest
 from dkan_core.data.loading.loader import open_split
 from dkan_core.data.loading.order import steps_per_epoch
@@ -152,11 +152,6 @@ def test_max_seconds_ends_the_run_with_the_final_model_evaluated(prepared: Path,
     assert checkpoint is not None and checkpoint.ledger.used == result.history[-1]["seconds"]
 
 
-def test_several_evaluations_an_epoch(prepared: Path, tmp_path: Path) -> None:
-    result = train(prepared, tmp_path / "run", replace(SMALL, epochs=2, evaluations_per_epoch=2))
-    assert len(result.history) == 4 and result.history[-1]["epoch"] == 2
-
-
 def test_run_folder_in_use_is_refused_unless_it_may_be_overwritten(prepared: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     train(prepared, run, SMALL)
@@ -170,12 +165,6 @@ def test_run_folder_in_use_is_refused_unless_it_may_be_overwritten(prepared: Pat
     with pytest.raises(OutputError, match=r"thesis\.txt"):
         train(prepared, run, SMALL, overwrite=True)
     assert (run / "thesis.txt").read_text() == "do not touch"
-
-
-def test_no_prepared_data_is_refused_before_anything_is_written(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"no manifest\.json"):
-        train(tmp_path, tmp_path / "run", SMALL)
-    assert not (tmp_path / "run").exists()
 
 
 def test_loss_that_diverges_at_any_rate_ends_the_run(prepared: Path, tmp_path: Path) -> None:
