@@ -50,7 +50,7 @@ def probabilities(file: Path) -> Any:
 
 
 def test_raw_and_prepared_rows_have_the_same_scores(folder: Path) -> None:
-    found = evaluate(folder / "run", folder / "data", folder / "eval", split="test")
+    found = evaluate(folder / "run", folder / "data", folder / "eval", split="test", explain=False)
     assert found.metrics["average_precision"] > found.metrics["prevalence"] + 0.1
     raw = evaluate(folder / "run", folder / "raw", folder / "eval-raw", label="y")
     predict(folder / "run", folder / "raw", folder / "scores.parquet")
@@ -171,7 +171,7 @@ def test_a_plain_fastkan_learns_from_ids_alone(input_norm: str, tmp_path: Path) 
     train(tmp_path / "data", tmp_path / "run", TrainConfig(**{**scheduled, "resume": "auto"}))
     whole, resumed = (SavedModel(tmp_path / run).module.state_dict() for run in ("whole", "run"))
     assert all(tensor.equal(resumed[name]) for name, tensor in whole.items())
-    found = evaluate(tmp_path / "run", tmp_path / "data", tmp_path / "eval", split="test")
+    found = evaluate(tmp_path / "run", tmp_path / "data", tmp_path / "eval", split="test", explain=False)
     assert found.metrics["average_precision"] > found.metrics["prevalence"] + 0.2
     predict(tmp_path / "run", tmp_path / "raw", tmp_path / "scores.parquet", reasons=1)
     (shown,) = explain(tmp_path / "run", tmp_path / "data", tmp_path / "explained").labels["y"].ids

@@ -269,7 +269,7 @@ def test_rows_of_valid_are_known_to_the_model(rows: Path, tmp_path: Path, caplog
     result = train(rows, tmp_path / "run", config)
     for split, warned in (("valid", True), ("test", False)):
         caplog.clear()
-        evaluate(result.model, rows, tmp_path / split, split=split)
+        evaluate(result.model, rows, tmp_path / split, split=split, explain=False)
         assert ("it was trained on train and valid together" in caplog.text) is warned
     caplog.clear()
     edit(result.model, [{"action": "scale", "term": "x0", "factor": 0.5}], tmp_path / "edited", data=rows)

@@ -72,7 +72,7 @@ def test_workers_without_a_server_say_where_their_time_went(
 
 
 def test_report_shows_where_the_time_went(calm: TrainResult, rows: Path, tmp_path: Path) -> None:
-    evaluate(calm.model, rows, tmp_path / "eval", split="valid")
+    evaluate(calm.model, rows, tmp_path / "eval", split="valid", explain=False)
     page = (tmp_path / "eval" / "report.html").read_text()
     assert "Where the time went" in page and "forward and backward pass" in page
     for process in ("worker 0", "worker 1", "server", "evaluator"):
@@ -94,7 +94,7 @@ def test_damaged_history_is_named(time: object, message: str, calm: TrainResult,
     (tmp_path / "run" / "model").symlink_to(calm.model)
     (tmp_path / "run" / "history.jsonl").write_text(json.dumps({**calm.history[0], "time": time}) + "\n")
     with pytest.raises(DataError, match=message):
-        evaluate(tmp_path / "run" / "model", rows, tmp_path / "eval", split="valid")
+        evaluate(tmp_path / "run" / "model", rows, tmp_path / "eval", split="valid", explain=False)
 
 
 def test_process_goes_on_counting_where_the_one_before_was_killed() -> None:

@@ -6,16 +6,12 @@ import pytest
 from kfp import dsl
 
 from components.deployment.publish_model import publish_model
-from dkan_core import DataError, PrepareConfig, TrainConfig, prepare, train, write_sample
+from dkan_core import DataError, TrainResult
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("run")
-    write_sample(folder / "raw.parquet")
-    prepare(folder / "raw.parquet", folder / "prepared", PrepareConfig(label=("malignant",)))
-    train(folder / "prepared", folder / "run", TrainConfig(epochs=1, hidden=(4,), workers=1, device="cpu"))
-    return folder / "run"
+@pytest.fixture
+def run(trained: TrainResult) -> Path:
+    return Path(trained.model).parent
 
 
 def published(run: Path, folder: Path, **options: str) -> dsl.Model:
