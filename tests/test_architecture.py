@@ -51,15 +51,24 @@ def part_of(module: str) -> str:
 
 
 @cache
-def imports(path: Path) -> set[str]:
-    """Return the modules of dkan_core that a file imports, or the names in them."""
+def all_imports(path: Path) -> set[str]:
+    """Return the modules that a file imports, or the names in them."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and node.module:
             found |= {f"{node.module}.{alias.name}" for alias in node.names}
         elif isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
-    return {name for name in found if name.startswith("dkan_core.")}
+    return found
+
+
+def imports(path: Path) -> set[str]:
+    """Return those of dkan_core."""
+    return {name for name in all_imports(path) if name.startswith("dkan_core.")}
+
+
+def test_kfp_is_never_imported() -> None:
+    assert not [path for path in MODULES for name in all_imports(path) if name.split(".")[0] == "kfp"]
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))

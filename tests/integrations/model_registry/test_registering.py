@@ -1,6 +1,7 @@
 """Models in a Model Registry: once however often they are registered, and nothing in the place of another model.
 
-The server is a stand-in of ours (``tests/registry.py``), as a process of its own over real HTTP and SQLite.
+The server is a stand-in of ours (``tests/registry.py``), as a process of its own over real HTTP and SQLite. Its client
+takes most of a second to import, and is imported where it is used: every job collects this file.
 """
 
 import asyncio
@@ -13,11 +14,8 @@ from typing import Any
 
 import fsspec
 import pytest
-from model_registry.types import ModelVersion, RegisteredModel
-from mr_openapi import Configuration
 
 from dkan_core import ConfigError, DataError, OutputError, PipelineRun, TrainResult, evaluate, register
-from dkan_core.integrations.model_registry import client
 from dkan_core.utils.retry import RetryPolicy
 from tests import warm
 from tests.command import check, dkan
@@ -29,7 +27,8 @@ CALLS = 7
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "ATTEMPTS", RetryPolicy(first_pause=0.01, attempts=3))
+    attempts = RetryPolicy(first_pause=0.01, attempts=3)
+    monkeypatch.setattr("dkan_core.integrations.model_registry.client.ATTEMPTS", attempts)
 
 
 @pytest.fixture
@@ -140,6 +139,11 @@ def test_version_of_another_model_is_refused_by_name(registry: str, model: Path)
 
 
 def test_version_that_somebody_else_made_is_refused(registry: str, model: Path) -> None:
+    from model_registry.types import ModelVersion, RegisteredModel
+    from mr_openapi import Configuration
+
+    from dkan_core.integrations.model_registry import client
+
     name = f"{model.name}-by-hand"
     api = client._Client(Configuration(host=registry), "v1")
 
@@ -229,6 +233,8 @@ def test_arguments_that_are_none(model: Path, registry: str) -> None:
 
 
 def test_token_goes_over_https_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from dkan_core.integrations.model_registry import client
+
     (tmp_path / "token").write_text("secret\n")
     monkeypatch.setenv("KF_PIPELINES_SA_TOKEN_PATH", str(tmp_path / "token"))
     assert client._token("https://registry") == "secret" and client._token("http://registry") is None
