@@ -117,7 +117,7 @@ def edit(
             metrics |= _description(scored[1], saved.config.labels)
     # Holds a classifier's classes, which edits do not change.
     also = {ESTIMATOR: json.loads(saved.files.read(ESTIMATOR))} if ESTIMATOR in saved.files.files else None
-    save_model(out, edited, edited.config, saved.preprocessor, metrics, also=also)
+    save_model(out, edited, saved.preprocessor, metrics, also=also)
     logger.info("edits of %s: %d; model in %s", model, len(asked), out)
     return EditResult(model=str(out), edits=metrics["edits"], before=before, after=after)
 

@@ -38,7 +38,6 @@ from dkan_core.utils.storage.scratch import scratch_folder
 def save_model(
     folder: str | Path,
     model: TabularModel,
-    config: ModelConfig,
     preprocessor: Preprocessor,
     metrics: dict[str, Any],
     *,
@@ -48,8 +47,7 @@ def save_model(
 
     Args:
         folder: Path or fsspec URI, in the place of an earlier one.
-        model: Its parameters.
-        config: Its architecture.
+        model: Its parameters and its architecture.
         preprocessor: Its encoding of raw rows.
         metrics: What is known of its quality.
         also: Further JSON files, by name.
@@ -58,10 +56,10 @@ def save_model(
         OutputError: ``folder`` is full or not writable; an earlier model stays.
     """
     state = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
-    plain = {CONFIG: config.to_dict(), PREPROCESSOR: preprocessor.to_dict(), METRICS: metrics, **(also or {})}
+    plain = {CONFIG: model.config.to_dict(), PREPROCESSOR: preprocessor.to_dict(), METRICS: metrics, **(also or {})}
     files = {name: json_text(content).encode() for name, content in plain.items()}
     # Safetensors holds numbers alone: reading it runs no code, as unpickling would.
-    files |= {WEIGHTS: save(state), CARD: model_card(config, preprocessor, metrics).encode()}
+    files |= {WEIGHTS: save(state), CARD: model_card(model.config, preprocessor, metrics).encode()}
     write_model_files(folder, with_hashes(files))
 
 

@@ -45,5 +45,5 @@ def random_model(data: Path, name: str, **settings: Any) -> Path:
         final = purified(trained_terms(module, count_codes(module, reader)[0])).to_model()
     metrics: dict[str, Any] = {"labels": {name: {"threshold": 0.5} for name in manifest.labels}}
     metrics |= {"epoch": 1, "step": 1, "average_precision": 0.5}
-    save_model(data.parent / name, final, final.config, manifest.preprocessor, metrics)
+    save_model(data.parent / name, final, manifest.preprocessor, metrics)
     return data.parent / name

@@ -106,5 +106,5 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     shape = ModelConfig.for_data(prepared, resolved(hidden=(8,), members=2))
     metrics = {"labels": {name: {"threshold": 0.5} for name in prepared.labels}, "epoch": 1, "average_precision": 0.5}
     torch.manual_seed(0)
-    save_model(folder / "model", TabularFastKAN(shape), shape, prepared.preprocessor, metrics)
+    save_model(folder / "model", TabularFastKAN(shape), prepared.preprocessor, metrics)
     return folder / "model", folder / "data"

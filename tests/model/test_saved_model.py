@@ -27,13 +27,13 @@ for number in range(10**9):
         if parameter.requires_grad:  # the grid is that of the architecture
             parameter.data.fill_(number)
     saved.metrics["step"] = number
-    save_model(Path(sys.argv[2]), saved.module, saved.config, saved.preprocessor, saved.metrics)
+    save_model(Path(sys.argv[2]), saved.module, saved.preprocessor, saved.metrics)
     print(number, file=sys.stderr, flush=True)
 """
 
 
 def save_again(saved: SavedModel, folder: Path) -> None:
-    save_model(folder, saved.module, saved.config, saved.preprocessor, saved.metrics)
+    save_model(folder, saved.module, saved.preprocessor, saved.metrics)
 
 
 def test_reads_back_to_the_same_function(trained: TrainResult, tmp_path: Path) -> None:

@@ -126,5 +126,5 @@ def random_model(
                 tensor.normal_(0.0, 0.4, generator=generator)
     module.calibrate(np.full(len(config.labels), 1.3, np.float32), np.full(len(config.labels), -0.2, np.float32))
     labels = {label: {"threshold": 0.5} for label in config.labels}
-    save_model(folder, module, config, preprocessor, {"average_precision": 0.5, "epoch": 1.0, "labels": labels})
+    save_model(folder, module, preprocessor, {"average_precision": 0.5, "epoch": 1.0, "labels": labels})
     return folder

@@ -33,7 +33,6 @@ class FittedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     threshold: "float | Literal['best']"
 
     module_: TabularModel
-    architecture_: ModelConfig
     preprocessor_: Preprocessor
     metrics_: dict[str, Any]
     history_: list[dict[str, Any]]
@@ -44,7 +43,7 @@ class FittedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     _feature_names: list[str]
 
     def _take_model(self, module: TabularModel, metrics: dict[str, Any]) -> None:
-        self.module_, self.architecture_, self.metrics_ = module, module.config, metrics
+        self.module_, self.metrics_ = module, metrics
         self._feature_names = [*getattr(self, "feature_names_in_", [])]
         # Those of an earlier model.
         self.__dict__.pop("feature_importances_", None)
@@ -68,6 +67,11 @@ class FittedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         with torch_threads(thread_count(self.n_jobs)):
             log_odds_NL: npt.NDArray[np.float32] = log_odds(module, arrays, device).cpu().numpy()
         return log_odds_NL
+
+    @property
+    def architecture_(self) -> ModelConfig:
+        """Architecture of the model."""
+        return self.module_.config
 
     @property
     def _device(self) -> torch.device:

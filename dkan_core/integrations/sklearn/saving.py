@@ -105,7 +105,7 @@ class SavingMixin(FittedClassifier):
         )
         check_model_replaceable(folder, overwrite=overwrite)
         also = {ESTIMATOR: description.model_dump()}
-        save_model(folder, self.module_, self.architecture_, self.preprocessor_, self.metrics_, also=also)
+        save_model(folder, self.module_, self.preprocessor_, self.metrics_, also=also)
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:

@@ -149,7 +149,7 @@ def _refit(
     initial: InitialModel | None,
 ) -> SingleResult:
     """Train once more, on all rows; the history stays that of the first training."""
-    choices = RefitChoices.of(first.metrics, first.history, first.architecture.ignored_features)
+    choices = RefitChoices.of(first.metrics, first.history, first.model.config.ignored_features)
     others = dict(valid)
     if "weight" in train:
         # Rows of an eval_set may lack weights: each then gets the mean of the others.
@@ -162,7 +162,7 @@ def _refit(
         ArraysReader(joined),
         ArraysReader(valid),
         prepared.with_valid_in_train(),
-        settled(choices.settings(config), first.architecture),
+        settled(choices.settings(config), first.model.config),
         initial,
         choices=choices,
     )

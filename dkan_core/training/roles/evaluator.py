@@ -216,14 +216,14 @@ class Evaluator:
         began = time.monotonic()
         replica = self.scorer.replica
         replica.load(best.values_P)
-        model, architecture, metrics = self.finisher.finish(replica.model, best)
+        model, metrics = self.finisher.finish(replica.model, best)
         # A refit keeps the metrics of its first training, whose splits were separate.
         metrics.setdefault("data", self.prepared.fingerprint)
         metrics.setdefault("origin", origin_of(self.prepared).model_dump())
         if self.spec.earlier_origins:
             metrics.setdefault("earlier_origins", self.spec.earlier_origins[:KEPT_ORIGINS])
         folder = Path(self.spec.run) / MODEL_FOLDER
-        save_model(folder, model, architecture, self.prepared.preprocessor, metrics)
+        save_model(folder, model, self.prepared.preprocessor, metrics)
         self._write_state(self.unsaved, folder)
         self.unsaved = None
         self._has_failed = False

@@ -18,7 +18,6 @@ import torch
 from dkan_core.config import ResolvedTrainConfig
 from dkan_core.data.format.manifest import PreparedData
 from dkan_core.data.loading.loader import RowReader, SliceBatches
-from dkan_core.model.architecture import ModelConfig
 from dkan_core.model.base import TabularModel
 from dkan_core.training.compute.device_steps import make_local_steps
 from dkan_core.training.compute.flat_model import Replica, flatten
@@ -47,7 +46,6 @@ class SingleResult:
     model: TabularModel
     """The best model by validation AP, on the CPU, ready to score."""
 
-    architecture: ModelConfig
     metrics: dict[str, Any]
     """Its metrics on validation, as a model folder holds them."""
 
@@ -154,10 +152,9 @@ class _Single:
         assert self.best is not None, "no evaluation gave an average precision"
         self.replica.load(self.best.values_P)
         finisher = Finisher(lambda: self.train, self.valid, self.prepared, self.config, self.choices)
-        model, architecture, metrics = finisher.finish(self.replica.model, self.best)
+        model, metrics = finisher.finish(self.replica.model, self.best)
         return SingleResult(
             model=model,
-            architecture=architecture,
             metrics=metrics,
             history=self.history,
             ended=self.store.ledger.ending,

@@ -13,7 +13,6 @@ from dkan_core.data.format.manifest import PreparedData
 from dkan_core.data.loading.loader import RowReader
 from dkan_core.model.additive import AdditiveFastKAN
 from dkan_core.model.additive_terms import AdditiveTerms, calibrated, purified
-from dkan_core.model.architecture import ModelConfig
 from dkan_core.model.base import TabularModel
 from dkan_core.model.calibration import Calibration
 from dkan_core.model.model_folder import REFIT_ROWS, SCORES
@@ -30,8 +29,8 @@ from dkan_core.training.validation.scorer import BestParameters
 Described = tuple[Calibration, dict[str, Any]]
 """A calibration, and the metrics for the model folder."""
 
-FinishedModel = tuple[TabularModel, ModelConfig, dict[str, Any]]
-"""A model on the CPU, in eval mode; its architecture; and the metrics for the model folder."""
+FinishedModel = tuple[TabularModel, dict[str, Any]]
+"""A model on the CPU, in eval mode, and the metrics for the model folder."""
 
 
 @dataclass
@@ -80,7 +79,7 @@ class Finisher:
                 for name, penalty in zip(self.prepared.labels, self._blender.chosen_id_penalties, strict=False):
                     metrics["labels"][name][ID_PENALTY] = penalty
         final.calibrate(*calibration)
-        return final.eval(), final.config, metrics
+        return final.eval(), metrics
 
     def _finish_additive(self, model: AdditiveFastKAN, best: BestParameters) -> FinishedModel:
         """Return the model made of tables."""
@@ -97,7 +96,7 @@ class Finisher:
             metrics |= choice
         scale_L, shift_L = calibration
         final = calibrated(terms, scale_L.astype(np.float64), shift_L.astype(np.float64)).to_model()
-        return final, final.config, metrics
+        return final, metrics
 
     def _scored(self, terms: AdditiveTerms) -> ScoredSplit:
         return score_split(terms.to_model(), self.valid, torch.device("cpu"))

@@ -68,7 +68,7 @@ def test_model_learns_and_is_smaller(sketched: TrainResult, trained: TrainResult
 
 def test_model_reads_back_to_the_same_function(sketched: TrainResult, tmp_path: Path) -> None:
     saved = SavedModel(Path(sketched.model))
-    save_model(tmp_path / "model", saved.module, saved.config, saved.preprocessor, saved.metrics)
+    save_model(tmp_path / "model", saved.module, saved.preprocessor, saved.metrics)
     again = SavedModel(tmp_path / "model")
     numeric = torch.randint(0, 256, (20, saved.config.num_numeric), dtype=torch.uint8)
     codes = torch.zeros(20, len(saved.config.cardinalities), dtype=torch.int32)

@@ -157,7 +157,7 @@ def architecture(data: Path) -> ModelConfig:
     """Return that of a model that is trained in this process."""
     manifest = read_manifest(data)
     with open_split(data, manifest, "train") as rows, open_split(data, manifest, "valid") as valid:
-        return train_single(rows, valid, manifest, resolve_for(QUICK, manifest)).architecture
+        return train_single(rows, valid, manifest, resolve_for(QUICK, manifest)).model.config
 
 
 def test_of_many_rows_the_first_ones_are_taken(
