@@ -3,10 +3,6 @@
 Shape suffixes: N rows, F features, L labels.
 """
 
-import itertools
-import sys
-import traceback
-import warnings
 from collections.abc import Sequence
 
 import numpy as np
@@ -19,6 +15,7 @@ from dkan_core.evaluation.drift.unseen import UnseenValues
 from dkan_core.integrations.notebook.rows import read_features
 from dkan_core.model.base import TabularModel
 from dkan_core.scoring.probabilities import SCORING_ROWS, log_odds, to_probability
+from dkan_core.utils.caller import warn_caller
 
 
 class Predictor(nn.Module):
@@ -92,12 +89,5 @@ class Predictor(nn.Module):
             unseen.count(arrays)
             scored.append(log_odds(self.network, arrays, device).cpu())
         for text in unseen.warnings():
-            warnings.warn(f"rows: {text}", stacklevel=_caller_level())
+            warn_caller(f"rows: {text}")
         return torch.cat(scored)
-
-
-def _caller_level() -> int:
-    """Return the stack level, for warnings of the calling function, of the first caller outside dkan and torch."""
-    names = (frame.f_globals["__name__"] for frame, _ in traceback.walk_stack(sys._getframe(1)))
-    inside = itertools.takewhile(lambda name: name.partition(".")[0] in ("dkan_core", "torch"), names)
-    return 1 + sum(1 for _ in inside)

@@ -1,6 +1,5 @@
 """``FastKANClassifier``: FastKAN as a scikit-learn classifier, for tables that are in memory."""
 
-import warnings
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -41,6 +40,7 @@ from dkan_core.integrations.sklearn.training import Initial, print_evaluation, r
 from dkan_core.training.setup.defaults import learning_rate_from_scratch
 from dkan_core.training.setup.sizing import batch_rows
 from dkan_core.utils.arrays import Array, Arrays
+from dkan_core.utils.caller import warn_caller
 from dkan_core.utils.torch_resources import torch_threads
 
 NOT_BLENDED = (
@@ -287,7 +287,7 @@ class FastKANClassifier(EditingMixin, ExplainingMixin, PredictingMixin, SavingMi
             # Columns that the first call left out stay out, whatever later rows hold in them.
             table = table.select(self.preprocessor_.columns)
             if self.architecture_.blended is not None:
-                warnings.warn(NOT_BLENDED, stacklevel=2)
+                warn_caller(NOT_BLENDED)
             if self.learning_rate is None:
                 # The learning rate of a training that sees its rows bit by bit, not that of a second training.
                 config = train_config(settings, seed=0)
@@ -314,7 +314,7 @@ class FastKANClassifier(EditingMixin, ExplainingMixin, PredictingMixin, SavingMi
         rows = np.arange(len(labels_NL)) if weight_N is None else np.flatnonzero(weight_N)
         check_classes(labels_NL[rows], "y" if len(rows) == len(labels_NL) else "y where sample_weight is above 0")
         if initial is None:
-            warn_of_unmeasured(labels_NL[rows], names, stacklevel=4)
+            warn_of_unmeasured(labels_NL[rows], names)
         class_weights = find_class_weights(self.class_weight, labels_NL[rows], self.classes_)
         # Rows of an eval_set have only the weights of their classes.
         mean_weight: Any = 1.0 if weight_N is None else weight_N[rows].mean()

@@ -1,7 +1,6 @@
 """What the methods of a fitted classifier share: its attributes, and the log-odds of rows."""
 
 import math
-import warnings
 from typing import Any, Literal
 
 import numpy as np
@@ -19,10 +18,8 @@ from dkan_core.model.architecture import ModelConfig
 from dkan_core.model.base import TabularModel
 from dkan_core.scoring.probabilities import log_odds
 from dkan_core.utils.arrays import Arrays
+from dkan_core.utils.caller import warn_caller
 from dkan_core.utils.torch_resources import best_device, torch_threads
-
-# Stack level from the code that encodes rows up to the caller of ``predict`` or another method of this kind.
-OF_CALLER_OF_PREDICT = 3
 
 
 class FittedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -62,7 +59,7 @@ class FittedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         arrays = self._encode(read_features(self, X, fitting=False))
         for text in unseen_warnings(self.preprocessor_, arrays):
-            warnings.warn(f"X: {text}", stacklevel=OF_CALLER_OF_PREDICT)
+            warn_caller(f"X: {text}")
         module, device = self.module_.to(self._device), self._device
         with torch_threads(thread_count(self.n_jobs)):
             log_odds_NL: npt.NDArray[np.float32] = log_odds(module, arrays, device).cpu().numpy()

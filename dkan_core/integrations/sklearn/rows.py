@@ -1,6 +1,5 @@
 """Rows that a classifier is given: checked as scikit-learn's own estimators do, and encoded."""
 
-import warnings
 from collections import Counter
 from collections.abc import Sequence
 from functools import partial
@@ -26,6 +25,7 @@ from dkan_core.data.source.column_types import column_types
 from dkan_core.data.source.frames import column_names, is_frame, nulls_as_numbers, to_table, without_empty_types
 from dkan_core.data.source.roles import check_kinds, feature_columns
 from dkan_core.integrations.sklearn.categorical import chosen_columns, with_categories
+from dkan_core.utils.caller import warn_caller
 from dkan_core.utils.messages import Advice, drop_advice, listed_names
 
 SPARSE_COLUMN = "columns"
@@ -36,10 +36,6 @@ MAX_DENSE_CELLS = 100_000_000
 
 
 OUT_OF_X: Advice = partial(drop_advice, argument="X")
-
-# Stack level from the code that fits columns up to the caller of ``fit``.
-OF_CALLER_OF_FIT = 5
-
 
 EvalSet: TypeAlias = tuple[Any, Any] | list[tuple[Any, Any]]
 """Rows and labels, or a list of the one pair of them."""
@@ -224,10 +220,8 @@ def _fit_columns(estimator: BaseEstimator, table: pa.Table) -> Preprocessor:
     used = preprocessor.columns
     left_out = [name for name in table.column_names if name not in set(used)]
     if left_out and used:
-        warnings.warn(
-            f"columns {left_out} of X hold no value, or none that repeats: left out", stacklevel=OF_CALLER_OF_FIT
-        )
+        warn_caller(f"columns {left_out} of X hold no value, or none that repeats: left out")
     codes = chosen_columns(estimator.categorical_features, feature_names(estimator))
     for text in column_warnings(sample, [*features.numeric, *features.categorical], codes):
-        warnings.warn(f"X: {text}", stacklevel=OF_CALLER_OF_FIT)
+        warn_caller(f"X: {text}")
     return preprocessor

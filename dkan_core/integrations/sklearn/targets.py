@@ -3,7 +3,6 @@
 Shape suffixes: N rows, L labels.
 """
 
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,6 +22,7 @@ from dkan_core.data.source.column_types import is_text
 from dkan_core.data.source.frames import column_names, is_frame
 from dkan_core.data.source.groups import group_bytes
 from dkan_core.utils.arrays import Array, Arrays, UInt64
+from dkan_core.utils.caller import warn_caller
 from dkan_core.utils.messages import counted
 
 
@@ -158,14 +158,12 @@ def check_classes(labels_NL: npt.NDArray[np.uint8], where: str, hint: str = "") 
     )
 
 
-def warn_of_unmeasured(labels_NL: npt.NDArray[np.uint8], names: list[str], stacklevel: int) -> None:
+def warn_of_unmeasured(labels_NL: npt.NDArray[np.uint8], names: list[str]) -> None:
     """Warn of labels that are measured in no training row."""
     for name, labels_N in zip(names, labels_NL.T, strict=True):
         if (labels_N == NOT_MEASURED).all():
             rows = counted(len(labels_N), "row")
-            warnings.warn(
-                f"y: label {name!r} has no value in {rows}: its predictions mean nothing", stacklevel=stacklevel
-            )
+            warn_caller(f"y: label {name!r} has no value in {rows}: its predictions mean nothing")
 
 
 def positive_value(classes: Array, names: list[str]) -> dict[str, str]:
