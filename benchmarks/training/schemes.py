@@ -103,7 +103,7 @@ def serve(handed: Handed, optimizer: bool) -> None:
     """Be the parameter server: the real one, in its real loop."""
     loop = server_loop(handed.spec)
     if not optimizer:
-        loop.store.optimizer.step = lambda *_, **__: True  # type: ignore[method-assign]
+        loop.source.store.optimizer.step = lambda *_, **__: True  # type: ignore[method-assign]
     loop.run()
 
 

@@ -13,11 +13,11 @@ from dkan_core.training.communication.flight_recorder import FlightRecorder
 from dkan_core.training.communication.process_group import ProcessGroup
 from dkan_core.training.compute.device_steps import DeviceSteps, make_local_steps
 from dkan_core.training.roles.own_updates import OwnSteps
-from dkan_core.training.roles.post_step import PostStepHooks, publish_to
+from dkan_core.training.roles.post_step import publish_to
 from dkan_core.training.roles.process_spec import ProcessSpec
-from dkan_core.training.roles.rank_updates import DeviceRounds, RankUpdates, ReducedUpdates, broadcast_state
+from dkan_core.training.roles.rank_updates import DeviceRounds, ReducedUpdates, broadcast_state
 from dkan_core.training.roles.startup import ComputeProcess, open_compute_process
-from dkan_core.training.roles.training_loop import TrainingLoop
+from dkan_core.training.roles.training_loop import TrainingLoop, UpdateSource
 from dkan_core.training.state.parameter_store import ParameterStore
 from dkan_core.training.state.shared_memory import create_memory
 
@@ -25,12 +25,12 @@ from dkan_core.training.state.shared_memory import create_memory
 def main(spec: ProcessSpec) -> None:
     """Train until the run ends, alone or with the other ranks."""
     with open_compute_process(spec) as process, _update_source(spec, process) as source:
-        hooks = PostStepHooks(source.store, None if spec.rank else publish_to(spec.wakeup("evaluator"), source.store))
-        TrainingLoop(source.store, source, hooks, process.stopwatch, process.heartbeat.record_activity).run()
+        publish = None if spec.rank else publish_to(spec.wakeup("evaluator"), source.store)
+        TrainingLoop(source, publish, process.heartbeat.record_activity).run()
 
 
 @contextmanager
-def _update_source(spec: ProcessSpec, process: ComputeProcess) -> "Iterator[OwnSteps | RankUpdates]":
+def _update_source(spec: ProcessSpec, process: ComputeProcess) -> Iterator[UpdateSource]:
     """Yield the source of this rank's updates, once the rank has the first rank's state."""
     if spec.config.strategy == "single":
         store = ParameterStore(process.memory, process.rules)

@@ -22,7 +22,6 @@ from dkan_core.model.base import TabularModel
 from dkan_core.training.compute.device_steps import make_local_steps
 from dkan_core.training.compute.flat_model import Replica, flatten
 from dkan_core.training.roles.own_updates import OwnSteps
-from dkan_core.training.roles.post_step import PostStepHooks
 from dkan_core.training.roles.training_loop import TrainingLoop
 from dkan_core.training.setup.code_factors import start_at_factors
 from dkan_core.training.setup.initial_model import InitialModel, initial_model, starting_architecture
@@ -120,10 +119,9 @@ class _Single:
 
     def run(self) -> SingleResult:
         """Run every step, or until patience or time is used up."""
-        stopwatch = Stopwatch()
         with closing(SliceBatches(self.train, self.config, 0)) as slices:
-            source = OwnSteps(self.store, make_local_steps(self.replica, slices, self.store.rules), stopwatch)
-            TrainingLoop(self.store, source, PostStepHooks(self.store, self._evaluate), stopwatch).run()
+            source = OwnSteps(self.store, make_local_steps(self.replica, slices, self.store.rules), Stopwatch())
+            TrainingLoop(source, self._evaluate).run()
         return self._result()
 
     def _evaluate(self, ledger: Ledger, _: bool) -> bool:

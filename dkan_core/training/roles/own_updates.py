@@ -27,9 +27,8 @@ class OwnSteps(UpdateSource):
     """
 
     def __init__(self, store: ParameterStore, steps: LocalSteps, stopwatch: Stopwatch) -> None:
-        self.store = store
+        super().__init__(store, stopwatch)
         self.steps = steps
-        self.stopwatch = stopwatch
         self._state_3P = np.empty((3, store.memory.shape.parameters), np.float32)
         self._steps_in_time = 1
         """How many steps take ``MAX_SECONDS``."""

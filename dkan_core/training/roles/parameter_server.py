@@ -5,7 +5,7 @@ snapshots to the evaluator and restore points to the launcher, and never waits f
 """
 
 from dkan_core.training.roles.heartbeat import Heartbeat
-from dkan_core.training.roles.post_step import PostStepHooks, publish_to
+from dkan_core.training.roles.post_step import publish_to
 from dkan_core.training.roles.process_spec import ProcessSpec
 from dkan_core.training.roles.training_loop import TrainingLoop
 from dkan_core.training.roles.work_assignment import AsyncAssignment, SyncAssignment
@@ -27,5 +27,4 @@ def server_loop(spec: ProcessSpec) -> TrainingLoop:
     workers = [spec.wakeup(f"worker-{rank}") for rank in range(spec.config.workers)]
     assignment = AsyncAssignment if spec.config.mode == "async" else SyncAssignment
     source = assignment(store, spec.wakeup("server"), workers, stopwatch)
-    hooks = PostStepHooks(store, publish_to(spec.wakeup("evaluator"), store))
-    return TrainingLoop(store, source, hooks, stopwatch, heartbeat.record_activity)
+    return TrainingLoop(source, publish_to(spec.wakeup("evaluator"), store), heartbeat.record_activity)

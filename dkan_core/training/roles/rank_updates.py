@@ -53,9 +53,8 @@ class RankUpdates(UpdateSource):
     """
 
     def __init__(self, process_group: ProcessGroup, store: ParameterStore, stopwatch: Stopwatch) -> None:
+        super().__init__(store, stopwatch)
         self.process_group = process_group
-        self.store = store
-        self.stopwatch = stopwatch
         self._proposed_ending = 0
         self._agreed_ending = 0
 

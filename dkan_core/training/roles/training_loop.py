@@ -7,9 +7,8 @@ differs is where the updates come from: pushed by workers, reduced over the rank
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
-from dkan_core.training.roles.post_step import PostStepHooks
+from dkan_core.training.roles.post_step import PostStepHooks, Publish
 from dkan_core.training.state.aggregation import WorkerUpdate
 from dkan_core.training.state.parameter_store import ParameterStore
 from dkan_core.training.state.stopwatch import Stopwatch
@@ -19,10 +18,19 @@ SLOT_SECONDS = 0.1
 
 
 class UpdateSource(ABC):
-    """Where the updates of a run come from."""
+    """Where the updates of a run come from.
+
+    Args:
+        store: The committed state that they change.
+        stopwatch: Of this process.
+    """
 
     may_begin = True
     """Whether new work may be begun; set by the loop, False while something waits for ``is_idle``."""
+
+    def __init__(self, store: ParameterStore, stopwatch: Stopwatch) -> None:
+        self.store = store
+        self.stopwatch = stopwatch
 
     @property
     def is_idle(self) -> bool:
@@ -53,31 +61,36 @@ class UpdateSource(ABC):
         """Take note that training has ended."""
 
 
-@dataclass(frozen=True)
 class TrainingLoop:
-    """The loop over updates."""
+    """The loop over updates.
 
-    store: ParameterStore
-    source: UpdateSource
-    hooks: PostStepHooks
-    stopwatch: Stopwatch
-    on_turn: Callable[[], None] = lambda: None
-    """Called at every turn, also while there is nothing to do: the sign of activity."""
+    Args:
+        source: Where they come from.
+        publish: Publishes snapshots; None for every rank but the first.
+        on_turn: Called at every turn, also while there is nothing to do: the sign of activity.
+    """
+
+    def __init__(
+        self, source: UpdateSource, publish: Publish | None, on_turn: Callable[[], None] = lambda: None
+    ) -> None:
+        self.source = source
+        self.hooks = PostStepHooks(source.store, publish)
+        self.on_turn = on_turn
 
     def run(self) -> None:
         """Train to the end, and first finish what an earlier generation of this process left undone."""
         # An earlier process may have died after a commit, before it did what was due.
         self._run_hooks()
-        while not self.store.ledger.ended:
+        while not self.source.store.ledger.ended:
             self.on_turn()
             updates = self.source.next_updates()
             if updates:
-                self.store.apply_updates(updates)
+                self.source.store.apply_updates(updates)
                 self.source.release(updates)
-                self.stopwatch.lap("update")
+                self.source.stopwatch.lap("update")
             self._run_hooks()
         self.source.close()
-        self.stopwatch.publish()
+        self.source.stopwatch.publish()
         # Other snapshots may be skipped, so that training never waits for their evaluation; the final one may not.
         while not self.hooks.publish_snapshot_if_due():
             self.on_turn()
@@ -88,11 +101,11 @@ class TrainingLoop:
         # Commit the counters separately: a push may come too late while nothing else is committed.
         self.hooks.commit(**self.source.counters)
         ending = ""
-        if not self.store.ledger.ended:
+        if not self.source.store.ledger.ended:
             ending = self.source.agree_on_ending(self.hooks.ending_reason())
         is_due = bool(ending) or self.hooks.is_due
         if is_due and self.source.is_idle:
             # Publish before the evaluation, whose line in the history says where the time went until then.
-            self.stopwatch.publish()
+            self.source.stopwatch.publish()
             self.hooks.run(ending)
         self.source.may_begin = not is_due or self.source.is_idle

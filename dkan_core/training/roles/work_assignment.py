@@ -60,9 +60,8 @@ class WorkAssignment(UpdateSource, ABC):
     """The leases of a run, and the updates that workers push for them."""
 
     def __init__(self, store: ParameterStore, wakeup: Wakeup, wakeups: Sequence[Wakeup], stopwatch: Stopwatch) -> None:
-        self.store = store
+        super().__init__(store, stopwatch)
         self.wakeup = wakeup
-        self.stopwatch = stopwatch
         self.memory = store.memory
         self.work_plan = store.rules.work_plan
         self.wakeups = wakeups

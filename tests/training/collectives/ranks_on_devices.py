@@ -25,7 +25,6 @@ from dkan_core.training.communication.rendezvous import Rendezvous
 from dkan_core.training.compute import device_steps
 from dkan_core.training.compute.device_steps import DeviceSteps
 from dkan_core.training.compute.flat_model import Replica, flatten
-from dkan_core.training.roles.post_step import PostStepHooks
 from dkan_core.training.roles.rank_updates import DeviceRounds
 from dkan_core.training.roles.training_loop import TrainingLoop
 from dkan_core.training.setup.architecture import choose_architecture
@@ -84,7 +83,7 @@ def last_state(prepared: Path, strategy: Strategy, rank: int, port: int, way: st
         exchange = DEVICE_STRATEGIES[strategy](group, replica, rules)
         store = ParameterStore(memory, rules)
         source = DeviceRounds(DeviceSteps(replica, batches, rules, exchange=exchange), group, store, Stopwatch())
-        TrainingLoop(store, source, PostStepHooks(store, None), Stopwatch()).run()
+        TrainingLoop(source, None).run()
         batches.close()
         group.close()
     assert store.ledger.step == rules.schedule.steps

@@ -24,7 +24,6 @@ from dkan_core.training.communication.process_group import ProcessGroup
 from dkan_core.training.compute import flat_model, gradient, step_exchange
 from dkan_core.training.compute.device_steps import DeviceSteps
 from dkan_core.training.compute.flat_model import Replica, flatten
-from dkan_core.training.roles.post_step import PostStepHooks
 from dkan_core.training.roles.rank_updates import DeviceRounds, RankUpdates, ReducedUpdates
 from dkan_core.training.roles.training_loop import TrainingLoop
 from dkan_core.training.setup.architecture import choose_architecture
@@ -191,7 +190,7 @@ def train_in_threads(
         store = stores[rank] = ParameterStore(memory, rules)
         source = make_source(process_groups[rank], replica, batches, store)
         try:
-            TrainingLoop(store, source, PostStepHooks(store, None), Stopwatch()).run()
+            TrainingLoop(source, None).run()
         except BaseException:
             # Else the other rank would wait for this one.
             barrier.abort()
