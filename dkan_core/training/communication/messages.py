@@ -97,6 +97,17 @@ def error_of(message: Message) -> DkanError | None:
     return error
 
 
+def with_tuples(value: Any) -> Any:
+    """Return what was read from JSON with tuples instead of lists, as our dataclasses have them.
+
+    >>> with_tuples({"hidden": [64, 32], "groups": {"rates": [[0, 9, 0.5]]}})
+    {'hidden': (64, 32), 'groups': {'rates': ((0, 9, 0.5),)}}
+    """
+    if isinstance(value, dict):
+        return {name: with_tuples(each) for name, each in value.items()}
+    return tuple(map(with_tuples, value)) if isinstance(value, list) else value
+
+
 def channel_pair() -> tuple[socket.socket, socket.socket]:
     """Return the two ends of a channel, to be wrapped in ``Channel`` by the processes that own them."""
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Self
 
 from dkan_core.config.resolved import ResolvedTrainConfig
+from dkan_core.training.communication.messages import with_tuples
 from dkan_core.training.communication.rendezvous import Rendezvous
 from dkan_core.training.communication.wakeup import Wakeup
 from dkan_core.training.state.adamw import ParameterGroups
@@ -108,19 +109,15 @@ class ProcessSpec:
     @classmethod
     def from_json(cls, text: str) -> "ProcessSpec":
         """Read what ``to_json`` has written."""
-        plain = json.loads(text)
-        settings: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value for name, value in plain["config"].items()
+        plain = with_tuples(json.loads(text))
+        parts: dict[str, Any] = {
+            "config": ResolvedTrainConfig,
+            "shape": MemoryShape,
+            "groups": ParameterGroups,
+            "rendezvous": Rendezvous,
+            "choices": RefitChoices,
         }
-        plain["config"] = ResolvedTrainConfig(**settings)
-        plain["shape"] = MemoryShape(**plain["shape"])
-        plain["rendezvous"] = Rendezvous(**plain["rendezvous"]) if plain["rendezvous"] else None
-        plain["choices"] = RefitChoices(**plain["choices"]) if plain["choices"] else None
-        plain["wakeups"] = {name: tuple(pair) for name, pair in plain["wakeups"].items()}
-        plain["groups"] = ParameterGroups(**{name: tuple(map(tuple, each)) for name, each in plain["groups"].items()})
-        for name in ("history", "earlier_origins"):
-            plain[name] = tuple(plain[name])
-        return cls(**plain)
+        return cls(**plain | {name: part(**plain[name]) for name, part in parts.items() if plain[name] is not None})
 
 
 def process_name(role: str, rank: int = 0) -> str:
