@@ -1,14 +1,12 @@
 """The cost of summing a buffer over the workers: dkan's ring compared with torch's all-reduce, by message size."""
 
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from dkan_core.training.launcher.fork_server_client import ForkServer
 from dkan_core.training.planning.exchanges import exchange_seconds
+from dkan_core.training.planning.probes.processes import open_probes
 
 SUMS = {"ring": "ring", "allreduce": "torch"}
 REPEATS = 20
@@ -23,7 +21,7 @@ def measure(sizes: Sequence[int], workers: Sequence[int]) -> list[dict[str, Any]
     """
     table = []
     gpus = torch.cuda.device_count()
-    with ForkServer() as fork_server, tempfile.TemporaryDirectory() as folder:
+    with open_probes() as new_processes:
         for count in workers:
             places = {"gloo": ["cpu"] * count}
             if 1 < count <= gpus:
@@ -31,9 +29,7 @@ def measure(sizes: Sequence[int], workers: Sequence[int]) -> list[dict[str, Any]
             for backend, devices in places.items():
                 for size in sizes:
                     seconds = {
-                        column: exchange_seconds(
-                            name, size, devices, repeats=REPEATS, fork_server=fork_server, folder=Path(folder)
-                        )
+                        column: exchange_seconds(new_processes, name, size, devices, REPEATS)
                         for name, column in SUMS.items()
                     }
                     row = {"workers": count, "backend": backend, "bytes": size}

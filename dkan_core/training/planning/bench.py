@@ -11,14 +11,13 @@ import torch
 
 from dkan_core.config import TrainConfig
 from dkan_core.errors import ConfigError
-from dkan_core.training.launcher.fork_server_client import ForkServer
 from dkan_core.training.planning.exchanges import EXCHANGES, SERVER_SYNC, exchange_seconds
+from dkan_core.training.planning.probes.processes import open_probes
 from dkan_core.training.planning.sizes import parse_size, show_size
 from dkan_core.training.setup.placement import visible_gpus, worker_devices
 from dkan_core.utils.messages import counted
 from dkan_core.utils.progress import progress
 from dkan_core.utils.resources import available_cores
-from dkan_core.utils.storage.scratch import scratch_folder
 
 FLOAT_BYTES = 4
 # From what latency bounds to what bandwidth bounds; the default model has 1 MB.
@@ -138,16 +137,10 @@ def _measure(
 ) -> dict[tuple[str, int], list[float]]:
     """Return the medians of each exchange and size, one per round."""
     found: dict[tuple[str, int], list[float]] = {(name, size): [] for size in sizes for name in EXCHANGES}
-    with (
-        scratch_folder() as folder,
-        ForkServer() as fork_server,
-        progress("exchanges", rounds * len(found), "runs") as advance,
-    ):
+    with open_probes() as new_processes, progress("exchanges", rounds * len(found), "runs") as advance:
         for _ in range(rounds):
             for (name, size), medians in found.items():
-                medians.append(
-                    exchange_seconds(name, size, devices, repeats=repeats, fork_server=fork_server, folder=folder)
-                )
+                medians.append(exchange_seconds(new_processes, name, size, devices, repeats))
                 advance(1)
     return found
 

@@ -6,15 +6,13 @@ Shape suffixes: P trainable parameters.
 import os
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 
 from dkan_core.config import ResolvedTrainConfig, TrainConfig
 from dkan_core.training.communication.process_group import local_rendezvous, serve_loopback_store
 from dkan_core.training.communication.rendezvous import Rendezvous
-from dkan_core.training.launcher.fork_server_client import ForkServer
-from dkan_core.training.planning.probes.processes import ProbeProcesses, close_handles
+from dkan_core.training.planning.probes.processes import NewProcesses, close_handles
 from dkan_core.training.roles.process_spec import ProcessSpec, process_name
 from dkan_core.training.setup.defaults import resolve
 from dkan_core.training.state.adamw import ParameterGroups
@@ -35,18 +33,15 @@ EXCHANGES = {
 WARM_UP = 3
 
 
-def exchange_seconds(
-    name: str, size: int, devices: Sequence[str], *, repeats: int, fork_server: ForkServer, folder: Path
-) -> float:
+def exchange_seconds(new_processes: NewProcesses, name: str, size: int, devices: Sequence[str], repeats: int) -> float:
     """Return the median time from one exchange to the next, in seconds.
 
     Args:
+        new_processes: Begins a measurement.
         name: A key of ``EXCHANGES``.
         size: Bytes that a worker brings, in whole numbers of 4.
         devices: One per worker.
         repeats: Exchanges, not counting a few to warm up.
-        fork_server: Where the processes come from.
-        folder: For their logs.
     """
     config = _config(name, devices)
     store = None if config.has_server else serve_loopback_store(config.exchange_timeout)
@@ -60,7 +55,7 @@ def exchange_seconds(
     )
     role = "exchange-probe" if store is None else "allreduce-probe"
     try:
-        with ProbeProcesses(fork_server, folder) as processes:
+        with new_processes() as processes:
             if store is None:
                 processes.start_process(replace(spec, role="server"))
             for rank, device in enumerate(devices):

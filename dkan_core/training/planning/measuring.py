@@ -4,16 +4,15 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from dkan_core.config import ResolvedTrainConfig
 from dkan_core.data.format.manifest import PreparedData
 from dkan_core.data.loading.loader import open_split
+from dkan_core.training.communication.messages import with_tuples
 from dkan_core.training.compute.flat_model import flatten
 from dkan_core.training.compute.resident_rows import resident_bytes
-from dkan_core.training.launcher.fork_server_client import ForkServer
 from dkan_core.training.planning.device_memory import MemoryNeed, fit_memory
 from dkan_core.training.planning.exchanges import SERVER_AVERAGE, SERVER_SYNC, exchange_seconds
 from dkan_core.training.planning.formulas import (
@@ -31,7 +30,7 @@ from dkan_core.training.planning.formulas import (
 )
 from dkan_core.training.planning.machines import Cores, Gpus
 from dkan_core.training.planning.probes.gradient import WorkerMeasurement
-from dkan_core.training.planning.probes.processes import ProbeProcesses, close_handles
+from dkan_core.training.planning.probes.processes import NewProcesses, close_handles, open_probes
 from dkan_core.training.roles.process_spec import ProcessSpec
 from dkan_core.training.setup.architecture import choose_architecture
 from dkan_core.training.setup.parameter_groups import parameter_groups
@@ -40,7 +39,6 @@ from dkan_core.training.setup.untrained_model import untrained_model
 from dkan_core.training.state.parameter_store import initialize_store
 from dkan_core.training.state.shared_memory import MemoryShape, create_memory
 from dkan_core.utils.resources import available_cores, available_memory
-from dkan_core.utils.storage.scratch import scratch_folder
 
 # Numbers of processes with which an exchange is measured on the CPU; more lie on a line through the last two.
 MEASURED_WORKERS = (1, 2, 4)
@@ -142,18 +140,18 @@ def measure(
         resident = resident_bytes(reader)
     spec = _process_spec(data, manifest, config)
     try:
-        with scratch_folder() as folder, ForkServer() as fork_server:
+        with open_probes() as new_processes:
             together = [count for count in counts if count <= cores] if cpu_workers else [1]
             rounds = []
             for _ in range(ROUNDS):
                 # Everything once, then everything again: a disturbance of some seconds does not hit both.
                 probes = {}
                 for count in together:
-                    found = _probe_each(spec, [spec.device] * count, cores // count, fork_server, folder)
+                    found = _probe_each(new_processes, spec, [spec.device] * count, cores // count)
                     # A step lasts until the slowest worker is done.
                     probes[count] = max(found, key=WorkerMeasurement.seconds)
                 size = 4 * spec.shape.parameters
-                rounds.append((probes, _exchanges(size, max(counts), fork_server, folder) if cpu_workers else {}))
+                rounds.append((probes, _exchanges(new_processes, size, max(counts)) if cpu_workers else {}))
     finally:
         close_handles(spec)
     return Measurements(
@@ -203,23 +201,15 @@ def _process_spec(data: Path, manifest: PreparedData, config: ResolvedTrainConfi
 
 
 def _probe_each(
-    spec: ProcessSpec, devices: Sequence[str], threads: int, fork_server: ForkServer, folder: Path
+    new_processes: NewProcesses, spec: ProcessSpec, devices: Sequence[str], threads: int
 ) -> list[WorkerMeasurement]:
     """Return what processes find that measure at the same time, one on each device, with even slices."""
     config = replace(spec.config, batch_size=max(1, spec.config.batch_size // len(devices)))
-    with ProbeProcesses(fork_server, folder) as processes:
+    with new_processes() as processes:
         for rank, device in enumerate(devices):
             processes.start_process(replace(spec, rank=rank, device=device, threads=threads, config=config))
         reports = processes.wait_for_reports(len(devices))
-    return [_as_probed(report) for report in reports]
-
-
-def _as_probed(report: dict[str, Any]) -> WorkerMeasurement:
-    # JSON has no tuples.
-    facts: dict[str, Any] = {
-        key: tuple(value) if isinstance(value, list) else value for key, value in report.items() if key != "kind"
-    }
-    return WorkerMeasurement(**facts)
+    return [WorkerMeasurement(**with_tuples(report)) for report in reports]
 
 
 def measure_devices(data: Path, manifest: PreparedData, config: ResolvedTrainConfig) -> list[WorkerMeasurement]:
@@ -227,30 +217,21 @@ def measure_devices(data: Path, manifest: PreparedData, config: ResolvedTrainCon
     placement = Placement.from_config(config)
     spec = _process_spec(data, manifest, replace(config, workers=1, slice_weights=()))
     try:
-        with scratch_folder() as folder, ForkServer() as fork_server:
-            rounds = [
-                _probe_each(spec, placement.workers, placement.threads, fork_server, folder) for _ in range(ROUNDS)
-            ]
+        with open_probes() as new_processes:
+            rounds = [_probe_each(new_processes, spec, placement.workers, placement.threads) for _ in range(ROUNDS)]
     finally:
         close_handles(spec)
     return [min(found, key=WorkerMeasurement.seconds) for found in zip(*rounds, strict=True)]
 
 
-def _exchanges(size: int, most: int, fork_server: ForkServer, folder: Path) -> dict[str, dict[int, float]]:
+def _exchanges(new_processes: NewProcesses, size: int, most: int) -> dict[str, dict[int, float]]:
     """Return the measured time of each scheme's exchange on the CPU, by the number of workers."""
     found: dict[str, dict[int, float]] = {}
     measured = {SYNC: SERVER_SYNC, AVERAGE: SERVER_AVERAGE, ALLREDUCE: "allreduce", LOCAL_SGD: "allreduce"}
     for scheme, exchange in measured.items():
         first = 1 if scheme.strategy == "parameter-server" else 2
         found[scheme.name] = {
-            count: exchange_seconds(
-                exchange,
-                scheme.arrays * size,
-                ["cpu"] * count,
-                repeats=EXCHANGE_REPEATS,
-                fork_server=fork_server,
-                folder=folder,
-            )
+            count: exchange_seconds(new_processes, exchange, scheme.arrays * size, ["cpu"] * count, EXCHANGE_REPEATS)
             for count in MEASURED_WORKERS
             if first <= count <= max(first, most)
         }

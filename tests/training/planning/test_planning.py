@@ -21,7 +21,6 @@ from dkan_core.data.loading.prefetching import PREFETCH
 from dkan_core.model.architecture import ModelConfig
 from dkan_core.model.build import build_model
 from dkan_core.training.compute.flat_model import Replica, parameter_count
-from dkan_core.training.launcher.fork_server_client import ForkServer
 from dkan_core.training.planning import checking, measuring
 from dkan_core.training.planning.advice import Device, advise
 from dkan_core.training.planning.device_memory import MemoryNeed
@@ -31,7 +30,7 @@ from dkan_core.training.planning.measuring import Measurements
 from dkan_core.training.planning.plan import DeviceAssumptions
 from dkan_core.training.planning.probes import gradient
 from dkan_core.training.planning.probes.gradient import Probe, WorkerMeasurement
-from dkan_core.training.planning.probes.processes import close_handles
+from dkan_core.training.planning.probes.processes import close_handles, open_probes
 from dkan_core.training.planning.slices import balance_slices
 from dkan_core.training.setup.defaults import resolve
 from dkan_core.training.setup.parameter_groups import parameter_groups
@@ -312,8 +311,6 @@ def test_mistake_in_a_bench_is_named(options: dict[str, Any], message: str) -> N
         bench_sync(**options)
 
 
-def test_process_that_dies_ends_the_measurement_with_its_log(tmp_path: Path) -> None:
-    with ForkServer() as fork_server, pytest.raises(TrainingError, match=r"exchange-probe.* died \(exit code 1"):
-        exchange_seconds(
-            "parameter-server sync", 4096, ["cpu", "cuda:99"], repeats=1, fork_server=fork_server, folder=tmp_path
-        )
+def test_process_that_dies_ends_the_measurement_with_its_log() -> None:
+    with open_probes() as probes, pytest.raises(TrainingError, match=r"exchange-probe.* died \(exit code 1"):
+        exchange_seconds(probes, "parameter-server sync", 4096, ["cpu", "cuda:99"], 1)

@@ -3,7 +3,10 @@
 import os
 import selectors
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -13,6 +16,7 @@ from dkan_core.training.communication.wakeup import Wakeup
 from dkan_core.training.launcher.child_processes import Child
 from dkan_core.training.launcher.fork_server_client import ForkServer
 from dkan_core.training.roles.process_spec import ProcessSpec
+from dkan_core.utils.storage.scratch import scratch_folder
 
 # Kind of the message that a process reports with.
 MEASURED = "measured"
@@ -27,6 +31,8 @@ class ProbeProcesses:
 
     fork_server: ForkServer
     folder: Path
+    """For their logs."""
+
     children: list[Child] = field(default_factory=list)
 
     def __enter__(self) -> Self:
@@ -61,12 +67,23 @@ class ProbeProcesses:
 
     def _handle_channel(self, child: Child, found: dict[int, Message], selector: selectors.BaseSelector) -> None:
         for message in child.messages():
-            if message["kind"] == MEASURED:
+            if message.pop("kind") == MEASURED:
                 found[child.rank] = message
         if child.channel.lost:
             selector.unregister(child.channel)
             if child.wait() != 0:
                 raise TrainingError(child.describe_death())
+
+
+NewProcesses = Callable[[], ProbeProcesses]
+"""Returns the processes of a measurement, none yet."""
+
+
+@contextmanager
+def open_probes() -> Iterator[NewProcesses]:
+    """Yield what begins a measurement; all measurements of the block share a fork server."""
+    with scratch_folder() as folder, ForkServer() as fork_server:
+        yield partial(ProbeProcesses, fork_server, folder)
 
 
 def close_handles(spec: ProcessSpec) -> None:
