@@ -47,36 +47,30 @@ class ModelParallelPlan:
         return self.strategy, str(self.workers), show_size(self.bytes_per_worker), show_size(self.bytes_whole), pays
 
 
-@dataclass(frozen=True, kw_only=True)
-class LayerSizes:
-    """Parameters of a model's layers; what leads to the first one, such as one-hots, is a part of it."""
+def layer_sizes(parameters: int, config: ResolvedTrainConfig, labels: int) -> tuple[int, ...]:
+    """Return how many of a model's parameters each layer has; what leads to the first one is a part of it.
 
-    layers: tuple[int, ...]
+    >>> from dkan_core import TrainConfig
+    >>> from dkan_core.training.setup.defaults import resolve
+    >>> config = resolve(TrainConfig(device="cpu", hidden=(10, 20), members=2), 1000)
+    >>> layer_sizes(10_000, config, labels=1)
+    (6040, 3600, 360)
+    """
+    edges = config.num_centers + 1
+    widths = [*config.hidden, labels]
+    later = [config.members * edges * inputs * outputs for inputs, outputs in pairwise(widths)]
+    return parameters - sum(later), *later
 
-    @classmethod
-    def of_model(cls, parameters: int, config: ResolvedTrainConfig, labels: int) -> "LayerSizes":
-        """Return the layer sizes of a model with this number of parameters.
 
-        >>> from dkan_core import TrainConfig
-        >>> from dkan_core.training.setup.defaults import resolve
-        >>> config = resolve(TrainConfig(device="cpu", hidden=(10, 20), members=2), 1000)
-        >>> LayerSizes.of_model(10_000, config, labels=1).layers
-        (6040, 3600, 360)
-        """
-        edges = config.num_centers + 1
-        widths = [*config.hidden, labels]
-        later = [config.members * edges * inputs * outputs for inputs, outputs in pairwise(widths)]
-        return cls(layers=(parameters - sum(later), *later))
+def growth_to(parameters: float, layers: Sequence[int]) -> float:
+    """Return the factor of all hidden widths that leads to this number of parameters.
 
-    def growth_to(self, parameters: float) -> float:
-        """Return the factor of all hidden widths that leads to this number of parameters.
-
-        >>> LayerSizes(layers=(100, 100, 10)).growth_to(620)
-        2.0
-        """
-        first, *between, last = self.layers
-        linear, square = first + last, sum(between)
-        return 2 * parameters / (linear + math.sqrt(linear**2 + 4 * square * parameters))
+    >>> growth_to(620, (100, 100, 10))
+    2.0
+    """
+    first, *between, last = layers
+    linear, square = first + last, sum(between)
+    return 2 * parameters / (linear + math.sqrt(linear**2 + 4 * square * parameters))
 
 
 def model_parallel_plans(
@@ -93,18 +87,18 @@ def model_parallel_plans(
     """
     if config.model == "additive" or config.sketch_rank or not config.hidden:
         return ()
-    sizes = LayerSizes.of_model(parameters, config, labels)
+    layers = layer_sizes(parameters, config, labels)
     most = None if device_memory is None else (1 - RESERVED_SHARE) * device_memory / BYTES_PER_PARAMETER
-    hidden_from = None if most is None else math.ceil(config.hidden[0] * sizes.growth_to(most))
-    layers_from = None if most is None else _layers_beyond(most, sizes.layers, config)
+    hidden_from = None if most is None else math.ceil(config.hidden[0] * growth_to(most, layers))
+    layers_from = None if most is None else _layers_beyond(most, layers, config)
     groups = [("tensor-parallel", workers), *([("hybrid", 2)] if workers >= 4 else [])]
-    divided = sum(sizes.layers[:-1])
+    divided = sum(layers[:-1])
     return (
         *(
             ModelParallelPlan(
                 strategy=strategy,
                 workers=workers - workers % share if strategy == "hybrid" else workers,
-                bytes_per_worker=BYTES_PER_PARAMETER * (divided / share + sizes.layers[-1]),
+                bytes_per_worker=BYTES_PER_PARAMETER * (divided / share + layers[-1]),
                 bytes_whole=BYTES_PER_PARAMETER * parameters,
                 hidden_from=hidden_from,
             )
@@ -112,8 +106,8 @@ def model_parallel_plans(
         ),
         ModelParallelPlan(
             strategy="pipeline",
-            workers=(stages := min(workers, len(sizes.layers))),
-            bytes_per_worker=BYTES_PER_PARAMETER * _largest_stage(sizes.layers, stages),
+            workers=(stages := min(workers, len(layers))),
+            bytes_per_worker=BYTES_PER_PARAMETER * _largest_stage(layers, stages),
             bytes_whole=BYTES_PER_PARAMETER * parameters,
             layers_from=layers_from,
         ),
