@@ -14,6 +14,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -102,7 +103,7 @@ class Ranks:
         patience = time.monotonic() + SILENCE_SECONDS
         while missing := [rank for rank in missing if not self._has(f"ready/{rank}")]:
             if self._has("failed"):
-                raise TrainingError(json.loads(self._ask(lambda: self._store.get("failed"))))
+                raise TrainingError(self._read("failed"))
             if time.monotonic() > patience:
                 logger.info("waiting for the data of ranks %s", ", ".join(map(str, missing)))
                 patience = time.monotonic() + SILENCE_SECONDS
@@ -150,10 +151,9 @@ class Ranks:
         """
         while not self._has(key):
             if self._has("ended"):
-                reason = json.loads(self._ask(lambda: self._store.get("ended")))
-                raise TrainingError(f"rank 0 has ended without a result ({reason})")
+                raise TrainingError(f"rank 0 has ended without a result ({self._read('ended')})")
             time.sleep(POLL_SECONDS)
-        return json.loads(self._ask(lambda: self._store.get(key)))
+        return self._read(key)
 
     def leave(self) -> None:
         """Signal that this rank has read everything; the rank with the store waits for the signals of the others."""
@@ -166,30 +166,31 @@ class Ranks:
     def _has(self, key: str) -> bool:
         return self._ask(lambda: self._store.check([key]))
 
+    def _read(self, key: str) -> Any:
+        return json.loads(self._ask(lambda: self._store.get(key)))
+
     def _ask(self, call: Callable[[], AnswerT]) -> AnswerT:
         """Return the store's answer; with a timeout, as the store's client waits forever if the network was cut.
 
         Raises:
             TrainingError: The store is gone, or does not answer.
         """
-        answers: list[AnswerT] = []
-        reasons: list[RuntimeError] = []
+        answer: Future[AnswerT] = Future()
 
         def ask() -> None:
             try:
-                answers.append(call())
-            except RuntimeError as error:
-                reasons.append(error)
+                answer.set_result(call())
+            except Exception as error:
+                answer.set_exception(error)
 
-        thread = threading.Thread(target=ask, daemon=True)
-        thread.start()
-        thread.join(self.timeout)
-        if answers:
-            return answers[0]
-        host = self.torchrun.host
-        port = self.torchrun.port
-        reason = reasons[0] if reasons else f"no answer from {host}:{port} for {self.timeout:g} s"
-        raise TrainingError(f"lost the other ranks: {reason}") from (reasons[0] if reasons else None)
+        threading.Thread(target=ask, daemon=True).start()
+        try:
+            return answer.result(self.timeout)
+        except TimeoutError:
+            where = f"{self.torchrun.host}:{self.torchrun.port}"
+            raise TrainingError(f"lost the other ranks: no answer from {where} for {self.timeout:g} s") from None
+        except RuntimeError as error:
+            raise TrainingError(f"lost the other ranks: {error}") from error
 
 
 def run_following_rank(
