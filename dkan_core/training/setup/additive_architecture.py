@@ -65,7 +65,7 @@ def choose_additive(
     used = sorted({feature for pair in pairs for feature in pair})
     shape = AdditiveShape(
         form="curves",
-        upper=_upper_codes(preprocessor),
+        upper=tuple(_upper_codes(preprocessor).values()),
         monotone=monotone,
         pairs=tuple((first, second) for first, second in pairs),
         binned=tuple(FeatureCuts(feature=feature, cuts=binned[feature]) for feature in used),
@@ -107,14 +107,14 @@ def choose_pairs(residuals: list[Residuals], columns: dict[int, CodedColumn], li
     return sorted(taken)
 
 
-def _upper_codes(preprocessor: Preprocessor) -> tuple[int, ...]:
-    """Return the first upper code of each column of at most two values: codes belong to the nearer value."""
-    found = []
-    for feature in preprocessor.numeric:
+def _upper_codes(preprocessor: Preprocessor) -> dict[int, int]:
+    """Return the first upper code of each feature of at most two values: codes belong to the nearer value."""
+    found = {}
+    for index, feature in enumerate(preprocessor.numeric):
         if len(feature.knots) <= MAX_BINARY_KNOTS:
             codes = quantize(np.array(feature.scores, np.float32), "uint8").astype(int)
-            found.append(int(min(SCORE_CODES - 1, (codes[0] + codes[-1]) // 2 + 1)))
-    return tuple(found)
+            found[index] = int(min(SCORE_CODES - 1, (codes[0] + codes[-1]) // 2 + 1))
+    return found
 
 
 def _cuts(preprocessor: Preprocessor, sample: Arrays, monotone: set[int]) -> dict[int, tuple[int, ...]]:
@@ -151,13 +151,11 @@ def quantile_cuts(count_C: npt.NDArray[np.int64], bins: int) -> tuple[int, ...]:
 
 def _bins(preprocessor: Preprocessor, sample: Arrays, cuts: dict[int, tuple[int, ...]]) -> dict[int, CodedColumn]:
     """Return the bins of the sampled rows, by feature."""
-    binary = {i for i, feature in enumerate(preprocessor.numeric) if len(feature.knots) <= MAX_BINARY_KNOTS}
-    upper = dict(zip(sorted(binary), _upper_codes(preprocessor), strict=True))
-    found = {}
+    upper, found = _upper_codes(preprocessor), {}
     for feature, edges in cuts.items():
         if feature < len(preprocessor.numeric):
             codes = _codes(sample, feature)
-            codes = np.where(codes == 0, 0, np.where(codes >= upper[feature], 2, 1)) if feature in binary else codes
+            codes = np.where(codes == 0, 0, np.where(codes >= upper[feature], 2, 1)) if feature in upper else codes
         else:
             codes = sample["categorical"][:, feature - len(preprocessor.numeric)].astype(np.int64)
         found[feature] = CodedColumn(np.searchsorted(edges, codes, side="right").astype(np.uint16), len(edges) + 1)
