@@ -6,15 +6,11 @@ ranks, each rank sends every number 2 (W - 1) / W times, and every sum has one f
 Shape suffixes: N numbers of a buffer.
 """
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
 from dkan_core.training.collectives.host_exchange import HostExchange, RoundInputs, RoundTotals
-
-Exchange = Callable[[Tensor, Tensor], None]
-"""Sends the first tensor to the next rank and fills the second from the previous one."""
+from dkan_core.training.communication.process_group import ProcessGroup
 
 
 class AllReduce(HostExchange):
@@ -53,22 +49,16 @@ class Ring(AllReduce):
     """``AllReduce`` with sums around a ring."""
 
     def all_reduce(self, buffer_N: Tensor) -> None:
-        group = self.process_group
-        ring_all_reduce(buffer_N, group.rank, group.size, group.exchange_with_neighbors)
+        ring_all_reduce(buffer_N, self.process_group)
 
 
-def ring_all_reduce(buffer_N: Tensor, rank: int, size: int, exchange: Exchange) -> None:
+def ring_all_reduce(buffer_N: Tensor, process_group: ProcessGroup) -> None:
     """Replace the numbers of every rank by their sum over the ring.
 
     The buffer is cut into as many chunks as there are ranks. First each chunk goes around and grows to a sum, which
     is whole at one rank; then the sums go around.
-
-    Args:
-        buffer_N: One rank's numbers.
-        rank: Its position in the ring.
-        size: Ranks of the ring.
-        exchange: How it talks to its neighbours.
     """
+    rank, size, exchange = process_group.rank, process_group.size, process_group.exchange_with_neighbors
     chunks = torch.tensor_split(buffer_N, size)
     scratch = torch.empty_like(chunks[0])
     # After this loop, each rank has the whole sum of one chunk.

@@ -109,8 +109,7 @@ class RingExchange(GradientExchange):
     """``ring``: ``allreduce`` with sums around a ring."""
 
     def all_reduce(self, buffer_N: Tensor) -> None:
-        group = self.process_group
-        ring_all_reduce(buffer_N, group.rank, group.size, group.exchange_with_neighbors)
+        ring_all_reduce(buffer_N, self.process_group)
 
 
 class DdpExchange(DeviceExchange):

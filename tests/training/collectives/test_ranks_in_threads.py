@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -64,7 +65,8 @@ def test_ring_gives_every_rank_the_sum(size: int, count: int) -> None:
             links[(rank + 1) % size].put(out_N.clone())
             into_N.copy_(links[rank].get(timeout=UNRESPONSIVE_SECONDS))
 
-        ring_all_reduce(buffers[rank], rank, size, exchange)
+        group: Any = SimpleNamespace(rank=rank, size=size, exchange_with_neighbors=exchange)
+        ring_all_reduce(buffers[rank], group)
 
     in_threads(size, work)
     torch.testing.assert_close(buffers[0], expected)

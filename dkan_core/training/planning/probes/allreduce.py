@@ -21,7 +21,7 @@ def main(spec: ProcessSpec) -> None:
     times = []
     for _ in range(spec.train_rows // spec.shape.workers):
         if spec.config.strategy == "ring":
-            ring_all_reduce(buffer_N, process_group.rank, process_group.size, process_group.exchange_with_neighbors)
+            ring_all_reduce(buffer_N, process_group)
         else:
             process_group.all_reduce(buffer_N)
         if process_group.device.type == "cuda":
