@@ -14,7 +14,6 @@ from typing import Any, Self
 
 from rich.progress import TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from dkan_core.config import ResolvedTrainConfig
 from dkan_core.errors import OutputError
 from dkan_core.tracking.tracker import Progress, Tracker
 from dkan_core.training import breakdown
@@ -101,7 +100,6 @@ class Reporter:
 
     Args:
         folder: The run's folder.
-        config: Resolved settings.
         schedule: Of the run.
         times: Knows where the processes' time goes.
         tracker: Told of progress and evaluations.
@@ -111,7 +109,6 @@ class Reporter:
     """
 
     folder: Path
-    config: ResolvedTrainConfig
     schedule: Schedule
     times: TimeReader
     tracker: Tracker
@@ -182,7 +179,7 @@ class Reporter:
                 epoch=facts["epoch"],
                 loss=facts["loss"],
                 rows_per_second=facts["rows_per_second"],
-                **_outlook(ledger.step, facts, self.schedule.steps, self.config),
+                **_outlook(ledger.step, facts, self.schedule),
             )
         )
 
@@ -219,10 +216,10 @@ class Reporter:
     def _warn_of_skipped(self, step: int) -> None:
         """Warn once if evaluations before that of a step were skipped; a refit has none but the last."""
         # Before a resumption, fewer may have been due: ``evaluations_per_epoch`` may have been raised.
-        before = max([self.first_step, *(entry["step"] for entry in self.history[-1:])])
-        skipped = self.schedule.evaluations_due(step) - self.schedule.evaluations_due(before) - 1
+        schedule, before = self.schedule, max([self.first_step, *(entry["step"] for entry in self.history[-1:])])
+        skipped = schedule.evaluations_due(step) - schedule.evaluations_due(before) - 1
         # Longer rounds of local steps leave evaluations out, however fast the evaluator is.
-        is_timing = self.config.sync_interval <= self.schedule.steps_per_epoch // self.schedule.evaluations_per_epoch
+        is_timing = schedule.config.sync_interval <= schedule.steps_per_epoch // schedule.evaluations_per_epoch
         if skipped > 0 and is_timing and self.shows_scores and not self._has_lagged:
             self._has_lagged = True
             logger.warning(
@@ -235,12 +232,12 @@ class Reporter:
         """Write a line to the log; on a terminal, the progress bar shows it."""
         self._spoken = time.monotonic()
         if not on_terminal():
-            values = facts["epoch"], self.config.epochs, step, facts["rows_per_second"], facts["loss"], scores
+            values = facts["epoch"], self.schedule.config.epochs, step, facts["rows_per_second"], facts["loss"], scores
             logger.info("epoch %.2f/%d  step %d  %.0f rows/s  loss %.4f%s", *values)
 
     def _shown_facts(self, facts: Mapping[str, float]) -> dict[str, Any]:
         return {
-            "description": f"epoch {facts['epoch']:.1f}/{self.config.epochs}",
+            "description": f"epoch {facts['epoch']:.1f}/{self.schedule.config.epochs}",
             "speed": f"{facts['rows_per_second']:,.0f} rows/s",
             "loss": f"{facts['loss']:.4f}",
         }
@@ -275,15 +272,15 @@ def _append(path: Path, line: str) -> None:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def _outlook(step: int, facts: Mapping[str, float], steps: int, config: ResolvedTrainConfig) -> dict[str, int]:
+def _outlook(step: int, facts: Mapping[str, float], schedule: Schedule) -> dict[str, int]:
     """Return the percentage of a run that is done, and the seconds that it still takes.
 
     Args:
         step: Steps done.
         facts: Rows per second now, above 0, and seconds so far.
-        steps: Of the run.
-        config: Resolved settings.
+        schedule: Of the run.
     """
+    config, steps = schedule.config, schedule.steps
     done = step / steps
     left = (steps - step) * config.batch_size / facts["rows_per_second"]
     if config.max_seconds is not None:

@@ -208,7 +208,7 @@ class Run:
         earlier = start.checkpoint.history if start.checkpoint else ()
         first_step, is_refit = self.memory.ledger.read().step, start.choices is not None
         with Reporter(
-            folder, config, schedule, times, tracker, earlier, first_step=first_step, shows_scores=not is_refit
+            folder, schedule, times, tracker, earlier, first_step=first_step, shows_scores=not is_refit
         ) as reporter:
             checkpoint_writer = CheckpointWriter(
                 self.memory,

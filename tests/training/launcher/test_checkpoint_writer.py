@@ -89,7 +89,7 @@ def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
         ) -> CheckpointWriter:
             memory = training.memory
             times = TimeReader(memory, has_server=False)
-            reporter = stack.enter_context(Reporter(tmp_path, CONFIG, training.store.rules.schedule, times, Trackers()))
+            reporter = stack.enter_context(Reporter(tmp_path, training.store.rules.schedule, times, Trackers()))
             facts = run_facts(DATA, {"hidden": [8]}, CONFIG)
             model, best = tmp_path / "model", tmp_path / "best"
             writer = CheckpointWriter(memory, reporter, model, best, where, facts, seconds, all_points=all_points)

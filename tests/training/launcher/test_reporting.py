@@ -36,7 +36,7 @@ def reporter_of(folder: Path, listener: Listener, *, sync_interval: int = 1, **o
     os.close(memory.handle)
     config = replace(CONFIG, sync_interval=sync_interval)
     schedule = UpdateRules.from_config(config, ROWS, ParameterGroups()).schedule
-    return Reporter(folder, config, schedule, TimeReader(memory, has_server=False), listener, **options)
+    return Reporter(folder, schedule, TimeReader(memory, has_server=False), listener, **options)
 
 
 def told_of(folder: Path, ledgers: Iterable[Ledger]) -> list[Progress]:
