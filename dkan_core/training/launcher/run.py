@@ -55,6 +55,9 @@ logger = logging.getLogger(__name__)
 class RunStart:
     """Data, settings and state of a training before its first step, once its settings are resolved."""
 
+    run: str
+    """Path or URI of the run."""
+
     data: Path
     """Prepared folder."""
 
@@ -67,6 +70,9 @@ class RunStart:
     config: ResolvedTrainConfig
     checkpoints: str
     """Folder or URI for checkpoints."""
+
+    clears_checkpoints: bool
+    """Whether the checkpoints that are there are another run's, which this one replaces."""
 
     checkpoint: Checkpoint | None
     """Checkpoint to resume from, if any."""

@@ -150,7 +150,7 @@ def _lead(
         if not lies_in(where, str(run)):
             check_file_writable(f"{where}/{BEST_FILE}")
         log_choices(asked, resolved, manifest.splits["train"].rows)
-        settled_config = settle_tier(resolved, manifest.splits["train"].bytes)
+        resolved = settle_tier(resolved, manifest.splits["train"].bytes)
         if ranks is not None:
             # Before anything is written: a rank whose data is damaged ends the run of all.
             ranks.wait_until_ready(resolved.devices[0], manifest.fingerprint)
@@ -159,16 +159,18 @@ def _lead(
             make_logs_ready(folder, is_resumed=checkpoint is not None)
             write_log(folder / LOGS / LOG)
             start = RunStart(
+                run=str(run),
                 data=data,
                 manifest=manifest,
                 folder=folder,
-                config=settled_config,
+                config=resolved,
                 checkpoints=where,
+                clears_checkpoints=clears,
                 checkpoint=checkpoint,
                 initial=initial,
                 ranks=ranks,
             )
-            result = _train_in_folder(str(run), start, config, fork_server, clears_checkpoints=clears)
+            result = _train_in_folder(start, config, fork_server)
     logger.info("best validation average precision %.4f; model in %s", result.average_precision, result.model)
     _log_parts(resolved, result)
     if ranks is not None:
@@ -177,17 +179,13 @@ def _lead(
     return result
 
 
-def _train_in_folder(
-    run: str, start: RunStart, given: TrainConfig, fork_server: Callable[[], ForkServer], *, clears_checkpoints: bool
-) -> TrainResult:
+def _train_in_folder(start: RunStart, given: TrainConfig, fork_server: Callable[[], ForkServer]) -> TrainResult:
     """Train in a local folder.
 
     Args:
-        run: Path or URI of the run.
-        start: What it starts from.
+        start: What the run starts from.
         given: Settings as they were given.
         fork_server: Returns the run's fork server.
-        clears_checkpoints: Whether the checkpoints that are there are another run's, which this one replaces.
     """
     folder, config, checkpoint = start.folder, start.config, start.checkpoint
     ending = "" if checkpoint is None else ending_of(checkpoint, config, start.train_rows)
@@ -196,7 +194,7 @@ def _train_in_folder(
     fitted = needs_no_gradients(config, start.manifest)
     source, options = checkpoint.source if checkpoint else "", resume_options(config, start.checkpoints)
     with ExitStack() as stack:
-        with EndLogger(run, folder / MODEL_FOLDER, source, options, is_fitted=fitted) as end:
+        with EndLogger(start.run, folder / MODEL_FOLDER, source, options, is_fitted=fitted) as end:
             if not ending:
                 fork_server()  # it imports torch meanwhile
             architecture = architecture_of_run(start)
@@ -204,10 +202,10 @@ def _train_in_folder(
             found = replace(settled(config, architecture), architecture_search=config.architecture_search)
             # An earlier run stays until this one is open: errors in data or settings are raised before.
             with nullcontext() if ending else open_run(start, architecture) as execution:
-                replaced = replaced_processes(run)
-                _remove_earlier(start, clears_checkpoints=clears_checkpoints)
+                replaced = replaced_processes(start.run)
+                _remove_earlier(start)
                 write_atomic(folder / SETTINGS, settings_text(given, found))
-                tracker = stack.enter_context(follow_run(_tracked_run(run, start, found)))
+                tracker = stack.enter_context(follow_run(_tracked_run(start, found)))
                 if execution is not None:
                     outcome = execution.execute(fork_server(), end, tracker)
                 else:
@@ -225,7 +223,7 @@ def _train_in_folder(
         tracker.finished(RunEnd(status=status, metrics=metrics))
     return TrainResult(
         average_precision=float(metrics["average_precision"]),
-        model=f"{run}/{MODEL_FOLDER}",
+        model=f"{start.run}/{MODEL_FOLDER}",
         metrics=metrics,
         history=outcome.history,
         checkpoint=end.checkpoint or None,
@@ -251,10 +249,10 @@ def _is_locked(where: str, run: str | Path) -> bool:
     return not is_remote(where) and not is_remote(run) and local_path(where).resolve() == local_path(run).resolve()
 
 
-def _remove_earlier(start: RunStart, *, clears_checkpoints: bool) -> None:
+def _remove_earlier(start: RunStart) -> None:
     """Remove what an earlier run has left and this one replaces."""
     checkpoint, where = start.checkpoint, start.checkpoints
-    if clears_checkpoints:
+    if start.clears_checkpoints:
         clear_checkpoints(where)
     if checkpoint is not None and start.config.resume == "best":
         # Discard all later checkpoints now, in case this run stops before it writes another one.
@@ -266,11 +264,11 @@ def _remove_earlier(start: RunStart, *, clears_checkpoints: bool) -> None:
     make_ready(start.folder, checkpoint, keep_refit=start.config.refit)
 
 
-def _tracked_run(run: str, start: RunStart, found: ResolvedTrainConfig) -> TrackedRun:
+def _tracked_run(start: RunStart, found: ResolvedTrainConfig) -> TrackedRun:
     """Return what trackers are sent about a run; ``found`` are its settings with the results of the search."""
     checkpoint = start.checkpoint
     return TrackedRun(
-        name=run,
+        name=start.run,
         folder=start.folder,
         checkpoints=start.checkpoints,
         config=found,
