@@ -16,7 +16,6 @@ import torch
 from dkan_core.data.format.origin import KEPT_ORIGINS, origin_of
 from dkan_core.data.loading.loader import open_split
 from dkan_core.errors import OutputError
-from dkan_core.model.architecture import ModelConfig
 from dkan_core.model.saved_model import save_model
 from dkan_core.training.communication.messages import Channel, inherited
 from dkan_core.training.compute.flat_model import Replica
@@ -104,7 +103,6 @@ class Evaluator:
         self.launcher = launcher
         self.stopwatch = stopwatch
         self.prepared = read_data(spec)
-        self.architecture = ModelConfig.from_dict(spec.model)
         self.history = list(spec.history)
         self._schedule = Schedule.from_config(spec.config, spec.train_rows)
         reader = open_split(folder, self.prepared, "valid")
