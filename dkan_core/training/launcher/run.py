@@ -25,6 +25,7 @@ from dkan_core.training.launcher.checkpoint_writer import CheckpointWriter
 from dkan_core.training.launcher.fork_server_client import ForkServer
 from dkan_core.training.launcher.remaining_work import waiting_snapshots, with_ending
 from dkan_core.training.launcher.reporting import Reporter, TimeReader
+from dkan_core.training.launcher.run_folder import LOGS
 from dkan_core.training.launcher.run_log import EndLogger
 from dkan_core.training.launcher.supervisor import Supervisor
 from dkan_core.training.launcher.torchrun import Ranks
@@ -45,8 +46,6 @@ from dkan_core.utils.file_names import METRICS, MODEL_FOLDER
 from dkan_core.utils.messages import counted
 from dkan_core.utils.resources import available_memory
 from dkan_core.utils.torch_resources import torch_threads
-
-LOGS = "logs"
 
 logger = logging.getLogger(__name__)
 

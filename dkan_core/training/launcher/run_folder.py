@@ -17,7 +17,6 @@ from dkan_core.tracking.mlflow.record import RECORD
 from dkan_core.tracking.tensorboard import EVENTS, TENSORBOARD
 from dkan_core.training.communication.flight_recorder import DUMP_NAMES
 from dkan_core.training.history import BEGINNING, HISTORY
-from dkan_core.training.launcher.run import LOGS
 from dkan_core.training.state.checkpoint_file import Checkpoint
 from dkan_core.training.state.checkpoint_store import CHECKPOINT_FILE, CHECKPOINTS, check_no_checkpoints
 from dkan_core.utils.file_names import METRICS, MODEL_FOLDER
@@ -29,6 +28,7 @@ from dkan_core.utils.storage.remote import replace_remote
 from dkan_core.utils.storage.scratch import scratch_folder
 
 SETTINGS = "config.toml"
+LOGS = "logs"
 # The folder of a second training; it is removed when that ends.
 REFIT = "refit"
 WRITTEN = (MODEL_FOLDER, HISTORY, LOGS, TENSORBOARD, RECORD, REFIT, SETTINGS, METRICS)

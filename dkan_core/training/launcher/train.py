@@ -26,8 +26,9 @@ from dkan_core.training.launcher.fork_server_client import ForkServer, one_fork_
 from dkan_core.training.launcher.refit import check_initial, refit
 from dkan_core.training.launcher.remaining_work import ending_of
 from dkan_core.training.launcher.resuming import find_starting_point, resume_options
-from dkan_core.training.launcher.run import LOGS, Outcome, RunStart, architecture_of_run, open_run
+from dkan_core.training.launcher.run import Outcome, RunStart, architecture_of_run, open_run
 from dkan_core.training.launcher.run_folder import (
+    LOGS,
     SETTINGS,
     check_initial_stays,
     check_run_folder,
