@@ -47,7 +47,7 @@ def save_model(
 
     Args:
         folder: Path or fsspec URI, in the place of an earlier one.
-        model: Its parameters and its architecture.
+        model: The model.
         preprocessor: Its encoding of raw rows.
         metrics: What is known of its quality.
         also: Further JSON files, by name.

@@ -95,8 +95,7 @@ class Finisher:
             calibration, metrics = self._describe(self._scored(terms), best)
             metrics |= choice
         scale_L, shift_L = calibration
-        final = calibrated(terms, scale_L.astype(np.float64), shift_L.astype(np.float64)).to_model()
-        return final, metrics
+        return calibrated(terms, scale_L.astype(np.float64), shift_L.astype(np.float64)).to_model(), metrics
 
     def _scored(self, terms: AdditiveTerms) -> ScoredSplit:
         return score_split(terms.to_model(), self.valid, torch.device("cpu"))
