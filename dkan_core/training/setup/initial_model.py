@@ -66,7 +66,6 @@ logger = logging.getLogger(__name__)
 class InitialModel:
     """What training starts from."""
 
-    architecture: ModelConfig
     module: TabularModel
     preprocessor: Preprocessor
     moments_2P: Float32 | None = None
@@ -81,7 +80,12 @@ class InitialModel:
         module = module.network_alone() if isinstance(module, BlendedFastKAN) else module
         if isinstance(module, TabularFastKAN):
             module = reading_all(module, preprocessor)
-        return cls(architecture=module.config, module=module, preprocessor=preprocessor)
+        return cls(module=module, preprocessor=preprocessor)
+
+    @property
+    def architecture(self) -> ModelConfig:
+        """Architecture of the model."""
+        return self.module.config
 
     def fits(self, prepared: PreparedData) -> bool:
         """Return whether data have the model's labels and the same encoding of the same columns."""
