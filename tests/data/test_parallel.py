@@ -195,6 +195,7 @@ def test_records_of_parts_are_read_at_once(tmp_path: Path, monkeypatch: pytest.M
     paths = write(make_rows(300), tmp_path / "raw", files=4)
     plan_preparation(paths, tmp_path / "out", CONFIG, parts=4)
     folder, planned = plan.open_plan(tmp_path / "out")
+    assert isinstance(planned, plan.PreparationPlan)
     all_of_them = threading.Barrier(len(planned.parts), timeout=30)
     monkeypatch.setattr(folder, "read_json", lambda name: all_of_them.wait() >= 0 and name)
     assert plan.read_records(folder, planned, "survey") == [

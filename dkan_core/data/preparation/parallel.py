@@ -86,7 +86,7 @@ def plan_preparation(
 def plan_parts(task: PreparationTask, prepared_uri: str | Path, *, parts: int, overwrite: bool) -> list[int]:
     """Cut rows into parts, as ``plan_preparation`` does once ``find_task`` has read the footers."""
     cut, folder = cut_parts(task.files, task.footers, parts), SharedFolder(prepared_uri)
-    if not overwrite and is_reusable(task, _whole(folder)):
+    if not overwrite and read_plan(folder) is None and is_reusable(task, earlier_result(folder)):
         logger.info("%s: the same sources and settings were prepared before", prepared_uri)
         return list(range(len(cut)))
     # The bounds of splits by time are found here because each part needs them; they take reading one column.
@@ -127,9 +127,9 @@ def prepare_part(prepared_uri: str | Path, stage: Stage, part: int) -> int:
     """
     if stage not in _STAGES:
         raise ConfigError(f"stage must be one of {', '.join(get_args(Stage))}, got {stage!r}")
-    if _whole(SharedFolder(prepared_uri)) is not None:
-        return 0
     folder, plan = open_plan(prepared_uri)
+    if isinstance(plan, PreparedData):
+        return 0
     if not 0 <= part < len(plan.parts):
         raise ConfigError(f"part must be from 0 to {len(plan.parts) - 1}, got {part}")
     rows = _STAGES[stage](folder, plan, part)
@@ -147,10 +147,8 @@ def fit_preparation(prepared_uri: str | Path) -> None:
         DataError: A label lacks a class, a split has no rows, a feature is useless, or a part is not surveyed yet.
         OutputError: ``prepared_uri`` cannot be written.
     """
-    if _whole(SharedFolder(prepared_uri)) is not None:
-        return
     folder, plan = open_plan(prepared_uri)
-    if folder.read_text(fitted_file(plan)) is not None:
+    if isinstance(plan, PreparedData) or folder.read_text(fitted_file(plan)) is not None:
         return  # a second call: shards may lie there already
     roles = plan.task.roles
     counts = merge_counts([Counts.from_dict(record) for record in read_records(folder, plan, "survey")], roles)
@@ -180,18 +178,13 @@ def finish_preparation(prepared_uri: str | Path) -> PreparedData:
         DataError: A shard is missing or a part is not assembled yet.
         OutputError: ``prepared_uri`` cannot be written.
     """
-    prepared = _whole(SharedFolder(prepared_uri))
-    if prepared is not None:
-        SharedFolder(prepared_uri).remove(WORK)  # where a first call was killed at its end
-        return prepared
-    prepared = _finish(*open_plan(prepared_uri))
+    folder, plan = open_plan(prepared_uri)
+    if isinstance(plan, PreparedData):
+        folder.remove(WORK)  # where a first call was killed at its end
+        return plan
+    prepared = _finish(folder, plan)
     log_prepared(prepared_uri, prepared)
     return prepared
-
-
-def _whole(folder: SharedFolder) -> PreparedData | None:
-    """Return the result that lies there, unless a preparation is in progress; at its end the plan goes first."""
-    return None if read_plan(folder) is not None else earlier_result(folder)
 
 
 def _finish(folder: SharedFolder, plan: PreparationPlan) -> PreparedData:

@@ -14,7 +14,7 @@ from typing import Any
 
 from dkan_core.config import PrepareConfig, build_config
 from dkan_core.data.encoding.preprocessor import Preprocessor
-from dkan_core.data.format.manifest import CONTENTS, MANIFEST, OUTPUTS
+from dkan_core.data.format.manifest import CONTENTS, MANIFEST, OUTPUTS, PreparedData
 from dkan_core.data.preparation.reuse import earlier_result, is_reusable
 from dkan_core.data.preparation.task import PreparationTask
 from dkan_core.data.source.files import AT_ONCE, stamps, whole_second
@@ -159,17 +159,18 @@ def _parse_plan(text: str, where: str) -> PreparationPlan:
     return plan
 
 
-def open_plan(uri: str | Path) -> tuple[SharedFolder, PreparationPlan]:
-    """Return a folder and the plan that is in progress there.
+def open_plan(uri: str | Path) -> tuple[SharedFolder, PreparationPlan | PreparedData]:
+    """Return a folder and the plan that is in progress there; where it is done, the result.
 
     Raises:
-        DataError: There is none.
+        DataError: There is neither.
     """
     folder = SharedFolder(uri)
-    plan = read_plan(folder)
-    if plan is None:
+    # At its end, the manifest is there before the plan goes.
+    found = read_plan(folder) or earlier_result(folder)
+    if found is None:
         raise DataError(f"{uri}: no preparation is in progress there; plan_preparation comes first")
-    return folder, plan
+    return folder, found
 
 
 def unchanged_fragments(plan: PreparationPlan, part: int) -> list[Fragment]:

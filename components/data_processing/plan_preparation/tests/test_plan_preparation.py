@@ -9,7 +9,7 @@ import pytest
 
 from components.data_processing.plan_preparation import plan_preparation
 from dkan_core import PrepareConfig, prepare
-from dkan_core.data.preparation.plan import open_plan
+from dkan_core.data.preparation.plan import PreparationPlan, open_plan
 from dkan_core.errors import ConfigError, DataError, OutputError
 
 
@@ -29,7 +29,9 @@ def test_plan_has_the_parts_and_the_settings_of_the_form(
     uri = str(tmp_path / "prepared")
     parts = plan_preparation.python_func(str(source), "label", uri, num_parts=num_parts, drop="leak,", seed=5)
     assert parts == list(range(planned))
-    task = open_plan(uri)[1].task
+    _, plan = open_plan(uri)
+    assert isinstance(plan, PreparationPlan)
+    task = plan.task
     assert task.roles.numeric == ("feature",)
     assert (task.config.seed, task.config.group) == (5, None)
 
@@ -39,7 +41,8 @@ def test_encoding_is_that_of_the_model_to_continue_from(source: Path, tmp_path: 
     earlier = prepare(source, tmp_path / "earlier", PrepareConfig(label=("label",), drop=("leak",)))
     uri = str(tmp_path / "prepared")
     plan_preparation.python_func(str(source), "label", uri, initial_model_uri=str(tmp_path / "earlier"))
-    assert open_plan(uri)[1].task.encoding == earlier.preprocessor
+    _, plan = open_plan(uri)
+    assert isinstance(plan, PreparationPlan) and plan.task.encoding == earlier.preprocessor
 
 
 def test_mistakes_in_the_form_are_named(source: Path, tmp_path: Path) -> None:
