@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from dkan_core.data.encoding.bulk import BulkEncoder
 from dkan_core.data.encoding.source_check import check_features
 from dkan_core.data.source.column_types import column_types
 from dkan_core.data.source.frames import cast_columns, column_names, frame_table, without_empty_types
@@ -46,10 +47,10 @@ def score_frame(saved: SavedModel, frame: Any, columns: Sequence[str], reasons: 
     check_no_clash([*columns, *names], dict(reasons_fields), "the reasons have that name")
     schema = pa.schema([*predicted, *reasons_fields])
     table = _read(saved, frame, columns)
-    parts, unseen = [], UnseenValues(saved.preprocessor)
+    parts, unseen, encoder = [], UnseenValues(saved.preprocessor), BulkEncoder(saved.preprocessor)
     for start in range(0, len(table), SCORING_ROWS):
         rows = table.slice(start, SCORING_ROWS)
-        arrays = saved.preprocessor.transform(rows, FRAME)
+        arrays = encoder.transform(rows, FRAME)
         unseen.count(arrays)
         found_NL = score(saved.module, arrays, device)
         check_probabilities(found_NL, saved.config.labels, FRAME, start)

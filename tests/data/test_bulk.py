@@ -86,7 +86,8 @@ def test_native_codes_are_those_of_transform(monkeypatch: pytest.MonkeyPatch) ->
     assert found.tobytes() == expected.tobytes()
     assert len(np.unique(found["numeric"])) == 256
     monkeypatch.setattr(bulk, "MIN_ROWS", len(rows))
-    for part in (rows, rows.slice(1)):  # natively, and too few for that
+    halves = pa.Table.from_batches([rows.slice(0, 1000), rows.slice(1000)])
+    for part in (rows, halves, rows.slice(1)):  # natively twice, and too few for that
         arrays, wanted = BulkEncoder(preprocessor).transform(part, "rows"), preprocessor.transform(part, "rows")
         assert {name: (each.dtype, each.tobytes()) for name, each in arrays.items()} == {
             name: (each.dtype, each.tobytes()) for name, each in wanted.items()

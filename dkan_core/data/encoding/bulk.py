@@ -58,14 +58,16 @@ class BulkEncoder:
         for index, coded in enumerate(preprocessor.coded):
             self._coded[columns.get(coded.name, coded.name)].append(index)
 
-    def transform(self, rows: pa.RecordBatch, where: str) -> dict[str, npt.NDArray[Any]]:
+    def transform(self, rows: pa.RecordBatch | pa.Table, where: str) -> dict[str, npt.NDArray[Any]]:
         """Return what ``Preprocessor.transform`` returns."""
+        # Several where the strings of a column are too long for one array.
+        batches = rows.combine_chunks().to_batches() if isinstance(rows, pa.Table) else [rows]
         # Rows of lists may be longer than those that the encoding was made for.
-        if not self.is_native or self.preprocessor.sparse or len(rows) < MIN_ROWS:
+        if not self.is_native or self.preprocessor.sparse or len(rows) < MIN_ROWS or len(batches) > 1:
             return self.preprocessor.transform(rows, where)
         kinds = ("numeric", np.uint8, self.preprocessor.numeric), ("categorical", np.int32, self.preprocessor.coded)
         arrays = {name: np.empty((len(rows), len(features)), kind) for name, kind, features in kinds if features}
-        self.encode([rows], where, np.arange(len(rows)), arrays)
+        self.encode(batches, where, np.arange(len(rows)), arrays)
         return arrays
 
     def encode(
