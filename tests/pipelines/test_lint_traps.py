@@ -30,16 +30,6 @@ def test_resource_in_a_condition_that_the_sdk_loses(tmp_path: Path) -> None:
     ]
 
 
-def test_resource_in_a_loop_that_the_sdk_loses(tmp_path: Path) -> None:
-    def pipeline(memory: str = "1Gi") -> None:
-        with dsl.ParallelFor(["a", "b"]) as text:
-            say(text=text).set_memory_limit(memory)
-
-    assert any(
-        "'pipelinechannel--memory', which comp-for-loop-" in found for found in trap(pipeline, tmp_path / "p.yaml")
-    )
-
-
 def test_gpu_count_that_is_a_number_never_reaches_the_pod(tmp_path: Path) -> None:
     def pipeline(num_gpus: int = 1) -> None:
         say(text="a").set_accelerator_type("nvidia.com/gpu").set_accelerator_limit(num_gpus)
