@@ -1,6 +1,8 @@
 """Two small source files, changes that spoil them, and the check that ``dkan prepare`` refuses what they make of it."""
 
+import shlex
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +19,22 @@ SOME_NULL = pa.array([None, *[1] * (ROWS - 1)])
 LISTS = [["a"]] * ROWS
 
 Change = Callable[[Path], object]
-Case = tuple[Change, list[str], str | None, str]
-"""What is changed in the files; the options; the source, where it is not the folder; what the message says."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is refused."""
+
+    change: Change
+    """What is done to the files."""
+
+    message: str
+    """What is said."""
+
+    options: str | None = ""
+    """Besides ``--label label``; none at all if there are none."""
+
+    source: str = "{raw}"
 
 
 def rows(seed: int = 0) -> pa.Table:
@@ -78,11 +94,10 @@ def nothing(raw: Path) -> None:
 
 def check_refused(case: Case, raw: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     """Spoil the files and check that the command names what is wrong, and leaves nothing behind."""
-    change, options, source, message = case
-    change(raw)
+    case.change(raw)
     before = sorted(raw.parent.rglob("*"))
-    options = [option.replace("{raw}", str(raw)) for option in options]
-    source = ("{raw}" if source is None else source).replace("{raw}", str(raw))
+    options = [] if case.options is None else [*LABEL, *shlex.split(case.options.replace("{raw}", str(raw)))]
+    source = case.source.replace("{raw}", str(raw))
     code = dkan("prepare", source, "--out", raw.parent / "out", *options, monkeypatch=monkeypatch)
-    check(code, capsys.readouterr().err, message)
+    check(code, capsys.readouterr().err, case.message)
     assert sorted(raw.parent.rglob("*")) == before

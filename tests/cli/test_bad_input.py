@@ -87,107 +87,65 @@ def pipe(raw: Path) -> None:
     os.mkfifo(raw / "c.parquet")
 
 
-CASES: dict[str, Case] = {
-    "no such path": (nothing, LABEL, "{raw}/none.parquet", r"raw/none\.parquet: no such file or folder"),
-    "no such folder": (nothing, LABEL, "{raw}/none", r"raw/none: no such file or folder"),
-    "glob without a match": (nothing, LABEL, "{raw}/*.pq", r"raw/\*\.pq: no Parquet files"),
-    "folder without Parquet": (emptied, LABEL, None, r"raw: no Parquet files there"),
-    "unknown scheme": (nothing, LABEL, "nfs9://host/x", r"nfs9://host/x: .*nfs9"),
-    "archive": (nothing, LABEL, "zip://a.parquet::{raw}/raw.zip", r"raw\.zip: rows are not read from archives; unpack"),
-    "file system that is not there": (nothing, LABEL, "reference://x", r"reference://x: cannot be read \(.* argument"),
-    "no rows": (both(lambda t: t.slice(0, 0)), LABEL, None, r"a\.parquet: no rows in any source file"),
-    "text of other encoding": (
-        not_utf8("city"),
-        LABEL,
-        None,
-        r"a\.parquet: column 'city' holds text that is not UTF-8",
-    ),
-    "dictionary of other encoding": (
-        not_utf8("city", encoded=True),
-        LABEL,
-        None,
-        r"column 'city' holds text that is not",
-    ),
-    "pipe in a folder": (pipe, LABEL, None, r"raw/c\.parquet: is not a regular file"),
-    "pipe": (pipe, LABEL, "{raw}/c.parquet", r"raw/c\.parquet: is not a regular file"),
-    "device": (nothing, LABEL, "/dev/zero", r"/dev/zero: is not a regular file"),
-    "empty source": (nothing, LABEL, "", r"'' names no file or folder"),
-    "source of NUL": (nothing, LABEL, "{raw}\0", r"names no file or folder"),
-    "name too long": (nothing, LABEL, "{raw}/" + "x" * 300, r"raw/x{300}: no such file or folder"),
-    "out with a name too long": (
+CASES = {
+    "no such path": Case(nothing, r"raw/none\.parquet: no such file or folder", source="{raw}/none.parquet"),
+    "no such folder": Case(nothing, r"raw/none: no such file or folder", source="{raw}/none"),
+    "glob without a match": Case(nothing, r"raw/\*\.pq: no Parquet files", source="{raw}/*.pq"),
+    "folder without Parquet": Case(emptied, r"raw: no Parquet files there"),
+    "unknown scheme": Case(nothing, r"nfs9://host/x: .*nfs9", source="nfs9://host/x"),
+    "archive": Case(
         nothing,
-        [*LABEL, "--out", "{raw}/" + "x" * 300],
-        None,
-        r"raw/x{300}: cannot be written \(Fi",
+        r"raw\.zip: rows are not read from archives; unpack",
+        source="zip://a.parquet::{raw}/raw.zip",
     ),
-    "empty out": (nothing, [*LABEL, "--out", ""], None, r"'' names no folder to write to"),
-    "column missing": (
-        second(lambda t: t.drop_columns("x")),
-        LABEL,
-        None,
-        r"b\.parquet: column 'x' is missing; .*a\.parquet",
+    "file system that is not there": Case(
+        nothing, r"reference://x: cannot be read \(.* argument", source="reference://x"
     ),
-    "column extra": (
+    "no rows": Case(both(lambda t: t.slice(0, 0)), r"a\.parquet: no rows in any source file"),
+    "text of other encoding": Case(not_utf8("city"), r"a\.parquet: column 'city' holds text that is not UTF-8"),
+    "dictionary of other encoding": Case(not_utf8("city", encoded=True), r"column 'city' holds text that is not"),
+    "pipe in a folder": Case(pipe, r"raw/c\.parquet: is not a regular file"),
+    "pipe": Case(pipe, r"raw/c\.parquet: is not a regular file", source="{raw}/c.parquet"),
+    "device": Case(nothing, r"/dev/zero: is not a regular file", source="/dev/zero"),
+    "empty source": Case(nothing, r"'' names no file or folder", source=""),
+    "source of NUL": Case(nothing, r"names no file or folder", source="{raw}\0"),
+    "name too long": Case(nothing, r"raw/x{300}: no such file or folder", source="{raw}/" + "x" * 300),
+    "out with a name too long": Case(nothing, r"raw/x{300}: cannot be written \(Fi", "--out {raw}/" + "x" * 300),
+    "empty out": Case(nothing, r"'' names no folder to write to", "--out ''"),
+    "column missing": Case(second(lambda t: t.drop_columns("x")), r"b\.parquet: column 'x' is missing; .*a\.parquet"),
+    "column extra": Case(
         second(lambda t: put(t, "y", LISTS)),
-        LABEL,
-        None,
         r"a\.parquet: column 'y' is missing; .*b\.parquet has it: write it to all files",
     ),
-    "other type": (
-        second(lambda t: put(t, "x", ["1"] * ROWS)),
-        LABEL,
-        None,
-        r"b\.parquet: column 'x' is string; .* double",
+    "other type": Case(second(lambda t: put(t, "x", ["1"] * ROWS)), r"b\.parquet: column 'x' is string; .* double"),
+    "duplicate column": Case(second(lambda t: t.append_column("x", t["x"])), r"b\.parquet: column 'x' occurs 2 times"),
+    "truncated": Case(truncated, r"b\.parquet: not a complete Parquet file"),
+    "empty file": Case(
+        lambda raw: (raw / "b.parquet").write_bytes(b""), r"b\.parquet: not a complete Parquet file \(it is empty\)"
     ),
-    "duplicate column": (
-        second(lambda t: t.append_column("x", t["x"])),
-        LABEL,
-        None,
-        r"b\.parquet: column 'x' occurs 2 times",
-    ),
-    "truncated": (truncated, LABEL, None, r"b\.parquet: not a complete Parquet file"),
-    "empty file": (
-        lambda raw: (raw / "b.parquet").write_bytes(b""),
-        LABEL,
-        None,
-        r"b\.parquet: not a complete Parquet file \(it is empty\)",
-    ),
-    "no Parquet inside": (
+    "no Parquet inside": Case(
         lambda raw: (raw / "b.parquet").write_text("x,y\r\n1,2\r\n"),
-        LABEL,
-        None,
         r"b\.parquet: not a complete Parquet file \(it is text, which begins with 'x,y'\)",
     ),
-    "packed": (
+    "packed": Case(
         lambda raw: (raw / "b.parquet").write_bytes(gzip.compress((raw / "a.parquet").read_bytes())),
-        LABEL,
-        None,
         r"b\.parquet: not a complete Parquet file \(it is compressed as a whole with gzip; unpack it\)",
     ),
-    "neither text nor Parquet": (
+    "neither text nor Parquet": Case(
         lambda raw: (raw / "b.parquet").write_bytes(bytes(range(256))),
-        LABEL,
-        None,
         r"b\.parquet: not a complete Parquet file \(Parquet magic bytes not found",
     ),
-    "name of other encoding": (name_not_utf8, LABEL, None, r"b\.parquet: not a complete Parquet file .*'utf-8'"),
-    "unknown type": (wide_integers, LABEL, None, r"b\.parquet: not a complete Parquet file .*more than 64 bits"),
-    "encrypted column": (encrypted_column, LABEL, None, r"b\.parquet: has encrypted columns"),
-    "flipped bit": (flipped_bit, LABEL, None, r"b\.parquet: cannot be read to the end"),
-    "null among lists of a fixed size": (
+    "name of other encoding": Case(name_not_utf8, r"b\.parquet: not a complete Parquet file .*'utf-8'"),
+    "unknown type": Case(wide_integers, r"b\.parquet: not a complete Parquet file .*more than 64 bits"),
+    "encrypted column": Case(encrypted_column, r"b\.parquet: has encrypted columns"),
+    "flipped bit": Case(flipped_bit, r"b\.parquet: cannot be read to the end"),
+    "null among lists of a fixed size": Case(
         with_column("z", pa.array([[1, 2], None] * (ROWS // 2), pa.list_(pa.int64(), 2))),
-        LABEL,
-        None,
         r"cannot be read to the end .*; write null among lists of a fixed size as lists of any size",
     ),
-    "null feature": (with_column("z", pa.nulls(ROWS, pa.float64())), LABEL, None, r"'z' holds no value .* --drop z"),
-    "null text": (
-        with_column("a z", pa.nulls(ROWS, pa.string())),
-        LABEL,
-        None,
-        r"'a z' holds no value .* with --drop 'a z'",
-    ),
-    "several columns without use": (
+    "null feature": Case(with_column("z", pa.nulls(ROWS, pa.float64())), r"'z' holds no value .* --drop z"),
+    "null text": Case(with_column("a z", pa.nulls(ROWS, pa.string())), r"'a z' holds no value .* with --drop 'a z'"),
+    "several columns without use": Case(
         both(
             lambda t: put(
                 put(put(t, "k", list(range(2**60, 2**60 + ROWS))), "a z", [str(uuid4()) for _ in range(ROWS)]),
@@ -195,51 +153,38 @@ CASES: dict[str, Case] = {
                 [float("nan")] * ROWS,
             )
         ),
-        LABEL,
-        None,
-        r"3 columns cannot be used: 'k' has .* floats; 'n' holds no value in \d+ rows of train; 'a z' looks like .*; "
-        r"leave them out with --drop k --drop n --drop 'a z'",
+        (
+            r"3 columns cannot be used: 'k' has .* floats; 'n' holds no value in \d+ rows of train; 'a z' looks like "
+            r".*; leave them out with --drop k --drop n --drop 'a z'"
+        ),
     ),
-    "several columns without a value": (
+    "several columns without a value": Case(
         both(lambda t: put(put(t, "n", pa.nulls(ROWS, pa.int8())), "a z", pa.nulls(ROWS, pa.string()))),
-        LABEL,
-        None,
         r"2 columns hold no value in any row: 'n', 'a z'; leave them out with --drop n --drop 'a z'",
     ),
-    "several columns of other types": (
+    "several columns of other types": Case(
         both(lambda t: put(put(t, "b", [b"z"] * ROWS), "z", LISTS)),
-        LABEL,
-        None,
-        r"column 'b' is binary, column 'z' is list<.*; a feature is a number, string, boolean, date, time, .*; leave "
-        r"them out with --drop b --drop z",
+        (
+            r"column 'b' is binary, column 'z' is list<.*; a feature is a number, string, boolean, date, time, .*; "
+            r"leave them out with --drop b --drop z"
+        ),
     ),
-    "null type": (
-        with_column("z", pa.nulls(ROWS)),
-        LABEL,
-        None,
-        r"column 'z' has no values; leave it out with --drop z\b",
-    ),
-    "NaN feature": (with_column("z", [float("nan")] * ROWS), LABEL, None, r"'z' holds no value"),
-    "identifier": (
+    "null type": Case(with_column("z", pa.nulls(ROWS)), r"column 'z' has no values; leave it out with --drop z\b"),
+    "NaN feature": Case(with_column("z", [float("nan")] * ROWS), r"'z' holds no value"),
+    "identifier": Case(
         both(lambda t: put(t, "$key", [f"{value:.17}" for value in t["x"].to_pylist()])),
-        LABEL,
-        None,
         r"'\$key' looks like an identifier .*; convert them to numbers if they are quantities, or .* --drop '\$key'",
     ),
-    "integers that floats cannot tell apart": (
+    "integers that floats cannot tell apart": Case(
         with_column("the key", pa.array(range(2**60, 2**60 + ROWS))),
-        LABEL,
-        None,
         r"'the key' has \d+ different values, which are only \d+ as 64-bit floats; .* --drop 'the key'",
     ),
-    "decimals that floats cannot tell apart": (
+    "decimals that floats cannot tell apart": Case(
         with_column("price", pa.array([Decimal(f"1234567890123456.{n:03}") for n in range(ROWS)])),
-        LABEL,
-        None,
         r"'price' has \d+ different values, which are only \d+ as 64-bit floats; .* --drop price",
     ),
-    "feature of lists": (with_column("z", LISTS), LABEL, None, r"'z' is list<.*a feature is a number"),
-    "binary feature": (with_column("z", pa.array([b"z"] * ROWS)), LABEL, None, r"'z' is binary; a feature is a number"),
+    "feature of lists": Case(with_column("z", LISTS), r"'z' is list<.*a feature is a number"),
+    "binary feature": Case(with_column("z", pa.array([b"z"] * ROWS)), r"'z' is binary; a feature is a number"),
 }
 if int(pa.__version__.partition(".")[0]) >= 26:
     del CASES["null among lists of a fixed size"]  # Arrow reads them: https://github.com/apache/arrow/issues/35692
