@@ -110,8 +110,8 @@ class FastKANClassifier(EditingMixin, ExplainingMixin, PredictingMixin, SavingMi
             F1 on the validation rows.
         verbose: Print a line for each evaluation.
         device: Where to compute: auto, cpu, cuda, or a device such as cuda:1; "auto" is CUDA if there is any.
-        n_jobs: Threads that torch may use, counted as joblib does. None, or more than there are, means every core that
-            this process may run on.
+        n_jobs: Threads that torch may use, counted as joblib does; never more than the cores that this process may run
+            on. None means all of these, or as many as ``OMP_NUM_THREADS`` says, which joblib sets in its workers.
         random_state: Seed of held-out rows, initialization, batch order and dropout.
 
     Attributes:

@@ -1,5 +1,6 @@
 """The classifier's parameters, as JSON holds them, and as the settings of a training."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
@@ -60,11 +61,15 @@ def train_config(parameters: Mapping[str, Any], seed: int) -> TrainConfig:
 def thread_count(n_jobs: int | None) -> int:
     """Return the number of threads for ``n_jobs``, counted as in joblib: -1 is all cores, -2 all but one.
 
+    None is what ``OMP_NUM_THREADS`` says, or else all cores.
+
     More threads than cores do not help, and many more crash the interpreter.
     """
     cores = available_cores()
     if n_jobs is None:
-        return cores
+        # joblib sets it in its workers, so that they share the cores.
+        limit = os.environ.get("OMP_NUM_THREADS", "")
+        return min(cores, int(limit) or cores) if limit.isdecimal() else cores
     if not isinstance(n_jobs, int | np.integer) or isinstance(n_jobs, bool) or n_jobs == 0:
         raise ValueError(f"n_jobs must be None or a whole number other than 0, got {n_jobs!r}")
     return min(n_jobs, cores) if n_jobs > 0 else max(1, cores + 1 + n_jobs)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from dkan_core.integrations.sklearn.parameters import thread_count
 from tests.integrations.sklearn.test_estimator import frame, small
 
 
@@ -21,6 +22,10 @@ def test_torch_is_left_as_it_was() -> None:
 
 def test_threads_are_those_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dkan_core.integrations.sklearn.parameters.available_cores", lambda: 6)
+    for limit, expected in (("2", 2), ("8", 6), ("0", 6), ("2,1", 6)):
+        monkeypatch.setenv("OMP_NUM_THREADS", limit)
+        assert thread_count(None) == expected and thread_count(3) == 3
+    monkeypatch.delenv("OMP_NUM_THREADS")
     asked: list[int] = []
     monkeypatch.setattr(torch, "set_num_threads", asked.append)
     X, y = frame(200)
