@@ -42,13 +42,9 @@ class PairMatrix(ABC):
         """Return the trace of the roughness times the inverse."""
 
 
-def pair_matrix(spline: PairSpline | None) -> PairMatrix:
-    """Return the matrix of a pair.
-
-    Args:
-        spline: Its knots; None: each cell has a number of its own, and no neighbours.
-    """
-    if spline is None or len(spline.knots) == 1 or np.prod(spline.knots) < MIN_BANDED:
+def pair_matrix(spline: PairSpline) -> PairMatrix:
+    """Return the matrix of a pair, given its knots."""
+    if len(spline.knots) < 2 or np.prod(spline.knots) < MIN_BANDED:
         return DenseBlocks(spline)
     return BandedGrid(spline)
 
@@ -59,16 +55,16 @@ class DenseBlocks(PairMatrix):
     Of a number and a category, a block is that of one bin of the category; of two categories, it is one cell.
     """
 
-    def __init__(self, spline: PairSpline | None) -> None:
+    def __init__(self, spline: PairSpline) -> None:
         self._spline = spline
-        self.roughness_SS = _block_roughness(spline.knots if spline else ())
+        ordered = len(spline.knots) > 0, len(spline.knots) > 1
+        self.roughness_SS = pair_roughness((*spline.knots, 1, 1)[:2], ordered, PAIR_DIFFERENCES)
 
     def times_roughness(self, numbers_KS: Float64) -> Float64:
         return numbers_KS @ self.roughness_SS
 
     def factorize(self, curvature_C: Float64, weight: float) -> None:
-        matrix_KSS = self._spline.curvature(curvature_C) if self._spline else curvature_C[:, None, None]
-        matrix_KSS = matrix_KSS + weight * self.roughness_SS
+        matrix_KSS = self._spline.curvature(curvature_C) + weight * self.roughness_SS
         numbers = np.arange(len(self.roughness_SS))
         matrix_KSS[:, numbers, numbers] += EMPTY_RIDGE
         self._inverse_KSS = _inverses(matrix_KSS)
@@ -154,15 +150,6 @@ def _in_groups(bands_3IJJ: Float64, filler: float = 0.0) -> tuple[Float64, Float
     diagonals_GPP = np.block([[same[::2], next_one[::2]], [next_one[::2], same[1::2]]])
     belows_GPP = np.block([[second[::2], next_one[1::2]], [np.zeros_like(second[::2]), second[1::2]]])
     return diagonals_GPP, belows_GPP[:-1]
-
-
-def _block_roughness(knots: tuple[int, ...]) -> Float64:
-    """Return ``pair_roughness`` of one block."""
-    if len(knots) == 2:
-        return pair_roughness(knots, (True, True), PAIR_DIFFERENCES)
-    if not knots:
-        return np.full((1, 1), 2.0)
-    return side_roughness(knots[0], True, PAIR_DIFFERENCES) + np.eye(knots[0])
 
 
 def _inverses(matrix_KSS: Float64) -> Float64:

@@ -1,4 +1,4 @@
-"""The numbers of a pair with an order between its bins: values at knots, and straight lines between them.
+"""The numbers of a pair: where its bins have an order, values at knots, and straight lines between them.
 
 Cells are constant and so small that the surface over them is continuous, while a fit has only as many numbers as there
 are knots (linear B-splines, and the tensor product of two: Eilers and Marx 2003, doi:10.1016/S0169-7439(03)00029-7).
@@ -25,12 +25,12 @@ ROUGH_SHARE = 0.25
 
 
 class PairSpline:
-    """The knots of a pair. A category's bins have no neighbours: each of them is a block of its own.
+    """The knots of a pair. A category's bins have no neighbours: each is a block of its own, and of two, each cell is.
 
     Args:
         shape: Bins of both sides; the first one is that of missing values.
         cuts: For each side whose codes are those of scores, the first code of each bin except the first one; None for a
-            category. At least one side has cuts.
+            category.
         max_knots: Knots of each such side, if it has fine bins.
 
     >>> spline = PairSpline((33, 3), (tuple(range(1, 257, 8)), None))
@@ -48,8 +48,7 @@ class PairSpline:
         ordered = [each for each in cuts if each is not None]
         hats = [hat_functions(*each) for each in zip(ordered, max_knots, strict=False)]
         self.knots = tuple(hats_FS.shape[1] for hats_FS in hats)
-        self._first_FS = hats[0]
-        self._second_GS: Float64 = hats[1] if all(self._ordered) else np.ones((1, 1))
+        self._first_FS, self._second_GS = (*hats, np.ones((1, 1)), np.ones((1, 1)))[:2]
         self._at = self._first_FS.argmax(axis=0), self._second_GS.argmax(axis=0)
 
     def with_more_knots(self, values_C: Float64) -> "PairSpline | None":
@@ -90,7 +89,7 @@ class PairSpline:
     def to_cells(self, knots_KS: Float64) -> Float64:
         """Return the number of each cell, ``(C,)``."""
         values_KFG = self._first_FS @ knots_KS.reshape(len(knots_KS), self._first_FS.shape[1], -1) @ self._second_GS.T
-        if all(self._ordered):
+        if all(self._ordered) or not any(self._ordered):
             return values_KFG.ravel()
         values_KF = values_KFG[:, :, 0]
         return (values_KF.T if self._ordered[0] else values_KF).ravel()
@@ -116,6 +115,8 @@ class PairSpline:
         """Return the numbers of each block, ``(K, F, G)``."""
         if all(self._ordered):
             return values_C.reshape(1, *self.shape)
+        if not any(self._ordered):
+            return values_C.reshape(-1, 1, 1)
         values = values_C.reshape(self.shape)
         return (values.T if self._ordered[0] else values)[:, :, None]
 

@@ -96,7 +96,7 @@ def _penalty_of(term: Term, layout: Layout, shape: AdditiveShape, knots: int) ->
         return CodesPenalty()
     curved = {each.features[0] for each in layout.curved}
     cuts = tuple(shape.cuts_of(feature) if feature in curved else None for feature in term.features)
-    return PairPenalty(PairSpline(term.shape, cuts, (knots, knots)) if any(cuts) else None)
+    return PairPenalty(PairSpline(term.shape, cuts, (knots, knots)))
 
 
 class PenalizedFit:

@@ -135,34 +135,28 @@ class PairPenalty(Penalty):
     """Squared differences, of both orders, between neighbouring cells of a pair; squares where there are none.
 
     Args:
-        spline: The knots whose numbers are fitted; None if the numbers of all cells are.
+        spline: The knots whose numbers are fitted.
     """
 
     start_weight, least_weight = 10.0, 0.1
 
-    def __init__(self, spline: PairSpline | None) -> None:
+    def __init__(self, spline: PairSpline) -> None:
         super().__init__()
         self._take(spline)
 
-    def _take(self, spline: PairSpline | None) -> None:
+    def _take(self, spline: PairSpline) -> None:
         self.spline, self.matrix = spline, pair_matrix(spline)
 
     def factorize(self, curvature_C: Float64) -> None:
         self.matrix.factorize(curvature_C, self.weight)
 
-    def _numbers(self, table_C: Float64) -> Float64:
-        """Return the numbers that are fitted, ``(K, S)``."""
-        return self.spline.at_knots(table_C) if self.spline else table_C[:, None]
-
     def step(self, table_C: Float64, gradient_C: Float64) -> Float64:
-        numbers_KS = self._numbers(table_C)
-        gradient_KS = self.spline.project(gradient_C) if self.spline else gradient_C[:, None]
+        numbers_KS = self.spline.at_knots(table_C)
         held_KS = self.weight * self.matrix.times_roughness(numbers_KS) + EMPTY_RIDGE * numbers_KS
-        step_KS = self.matrix.solve(gradient_KS - held_KS)
-        return self.spline.to_cells(step_KS) if self.spline else step_KS[:, 0]
+        return self.spline.to_cells(self.matrix.solve(self.spline.project(gradient_C) - held_KS))
 
     def adapt(self, table_C: Float64) -> None:
-        numbers_KS = self._numbers(table_C)
+        numbers_KS = self.spline.at_knots(table_C)
         square, used = (
             float((self.matrix.times_roughness(numbers_KS) * numbers_KS).sum()),
             self.matrix.roughness_trace(),
@@ -175,7 +169,7 @@ class PairPenalty(Penalty):
         Returns:
             The table with the same numbers at the new knots; None where there are no more of them.
         """
-        if self.spline is None or self.weight > SHARP_PAIR_WEIGHT:
+        if self.weight > SHARP_PAIR_WEIGHT:
             return None
         finer = self.spline.with_more_knots(table_C)
         if finer is None:
@@ -186,9 +180,8 @@ class PairPenalty(Penalty):
     @property
     def is_sharpest(self) -> bool:
         """Whether a pair of continuous numbers is still too rough for the knots that ``sharpen`` gave both sides."""
-        if self.spline is None or self.spline.max_knots != (MORE_KNOTS, MORE_KNOTS):
-            return False
-        return self.spline.is_of_fine_numbers and self.weight <= SHARPEST_PAIR_WEIGHT
+        has_more_knots = self.spline.max_knots == (MORE_KNOTS, MORE_KNOTS)
+        return has_more_knots and self.spline.is_of_fine_numbers and self.weight <= SHARPEST_PAIR_WEIGHT
 
 
 def _adapted(weight: float, rank: int, used: float, square: float, least: float, factor: float = 1.0) -> float:

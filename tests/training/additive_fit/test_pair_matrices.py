@@ -33,4 +33,4 @@ def test_a_matrix_is_banded_where_that_takes_less_time() -> None:
     assert isinstance(pair_matrix(grid(12, 12)), DenseBlocks)
     assert isinstance(pair_matrix(grid(24, 24)), BandedGrid)
     assert isinstance(pair_matrix(PairSpline((49, 5), (BINS, None), (48, 48))), DenseBlocks), "a block for each bin"
-    assert isinstance(pair_matrix(None), DenseBlocks)
+    assert isinstance(pair_matrix(PairSpline((49, 49), (None, None))), DenseBlocks)

@@ -5,9 +5,15 @@ import pytest
 
 from dkan_core.training.additive_fit.pair_splines import KNOTS, Cuts, PairSpline, hat_functions
 
-# Two fine sides, a fine and a coarse one, a category after and one before the number.
+# Two fine sides, a fine and a coarse one, a category after and one before the number, and two categories.
 FINE, COARSE = tuple(range(1, 256, 5))[:48], tuple(range(1, 256, 40))
-ARRANGEMENTS = [((49, 49), (FINE, FINE)), ((49, 8), (FINE, COARSE)), ((49, 5), (FINE, None)), ((3, 49), (None, FINE))]
+ARRANGEMENTS = [
+    ((49, 49), (FINE, FINE)),
+    ((49, 8), (FINE, COARSE)),
+    ((49, 5), (FINE, None)),
+    ((3, 49), (None, FINE)),
+    ((3, 5), (None, None)),
+]
 
 
 def dense(spline: PairSpline) -> np.ndarray:

@@ -95,11 +95,7 @@ def test_the_penalized_likelihood_is_at_its_maximum(layout: Layout, codes_TN: li
         else:
             assert isinstance(penalty, PairPenalty)
             spline, rough_SS = penalty.spline, roughness[each.term]
-            gradient_KS, numbers_KS = (
-                (spline.project(gradient_C), spline.at_knots(table_C))
-                if spline
-                else (gradient_C[:, None], table_C[:, None])
-            )
+            gradient_KS, numbers_KS = spline.project(gradient_C), spline.at_knots(table_C)
             held_KS = penalty.weight * (numbers_KS @ rough_SS) + EMPTY_RIDGE * numbers_KS
             np.testing.assert_allclose(gradient_KS, held_KS, rtol=0, atol=0.05)
 
@@ -198,8 +194,7 @@ def test_only_a_sharp_pair_gets_more_knots() -> None:
     fit = PenalizedFit(penalized_terms(layout, shape, {}, [*codes_TN, *pairs_TN]), target_N, np.ones(ROWS))
     fit.fit()
     sharp, plane = (each.penalty.spline for each in fit.terms[3:] if isinstance(each.penalty, PairPenalty))
-    assert sharp is not None and min(sharp.knots) > 20
-    assert plane is not None and max(plane.knots) < 15
+    assert min(sharp.knots) > 20 and max(plane.knots) < 15
     sums_N = sum(fit.table_V[each.term.rows][each.codes_N] for each in fit.terms)
     np.testing.assert_allclose(fit.rows.log_odds_N, fit.intercept + sums_N, rtol=0, atol=1e-9)
 
@@ -235,7 +230,7 @@ def test_a_pair_on_fine_sides_that_is_sharper_than_its_knots_asks_for_the_most()
     assert not any(each.is_sharpest for each in fitted_pairs(4 * narrow_N, ((0, 1),))), "it has the most knots"
     assert not any(each.is_sharpest for each in fitted_pairs(strip_N)), "one of its sides has few bins"
     enough, *_ = fitted_pairs(wide_N)
-    assert enough.spline is not None and min(enough.spline.knots) > 20, "it has more knots"
+    assert min(enough.spline.knots) > 20, "it has more knots"
     assert SHARPEST_PAIR_WEIGHT < enough.weight < SHARP_PAIR_WEIGHT and not enough.is_sharpest, "and needs no more"
 
 
