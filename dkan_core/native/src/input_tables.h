@@ -46,7 +46,7 @@ inline void gather(const std::vector<Table>& tables, int64_t b, int64_t columns,
 
 // Fetches a row's entries of tables that no cache holds, while those of the row before are added.
 template <int WRITE>
-inline void prefetch_far(const std::vector<Table>& tables, int64_t b, int64_t columns) {
+DKAN_PREFETCH void prefetch_far(const std::vector<Table>& tables, int64_t b, int64_t columns) {
     constexpr int64_t LINE = 16;
     for (const Table& table : tables) {
         if (!table.is_far) continue;
