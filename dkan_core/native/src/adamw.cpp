@@ -12,6 +12,15 @@ namespace {
 
 // Parameters that are updated together, each in a lane of its own.
 constexpr int64_t LANES = 16;
+// Parameters between those that are updated and those that are fetched into the cache. Measured on the state of a run of
+// 2.3 million, which no cache holds: 64 to 128 take 15% off a step, 256 nothing.
+constexpr int64_t AHEAD = 96;
+
+// By itself, a processor stops fetching at the end of each page.
+DKAN_PREFETCH void prefetch(const dkan::AdamW& a, int64_t first) {
+    for (const float* each : {a.old_values, a.old_exp_avg, a.old_exp_avg_sq}) __builtin_prefetch(each + first);
+    for (float* each : {a.gradient, a.new_values, a.new_exp_avg, a.new_exp_avg_sq}) __builtin_prefetch(each + first, 1);
+}
 
 // Most gradients of tables are 0 already: memory that is only read need not be written back.
 template <typename Count>
@@ -48,6 +57,7 @@ void update(const dkan::AdamW& a, int64_t start, int64_t stop, float factor, flo
     memcpy(squares, all_squares, sizeof squares);
     int64_t first = start;
     for (; first + LANES <= stop; first += LANES) {
+        prefetch(a, first + AHEAD);
         update_some(a, first, std::integral_constant<int64_t, LANES>(), factor, squares);
     }
     if (first < stop) update_some(a, first, stop - first, factor, squares);
