@@ -113,6 +113,10 @@ CASES = {
     "out with a name too long": Case(nothing, r"raw/x{300}: cannot be written \(Fi", "--out {raw}/" + "x" * 300),
     "empty out": Case(nothing, r"'' names no folder to write to", "--out ''"),
     "column missing": Case(second(lambda t: t.drop_columns("x")), r"b\.parquet: column 'x' is missing; .*a\.parquet"),
+    "column of another spelling": Case(
+        second(lambda t: t.rename_columns({"x": "X"})),
+        r"b\.parquet: column 'x' is missing; .*a\.parquet has it: rename 'X', if it is that; or write it to all",
+    ),
     "column extra": Case(
         second(lambda t: put(t, "y", LISTS)),
         r"a\.parquet: column 'y' is missing; .*b\.parquet has it: write it to all files",

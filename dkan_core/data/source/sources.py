@@ -27,7 +27,7 @@ from dkan_core.data.source.footer_checks import check_footer
 from dkan_core.data.source.parquet_files import footer_digest, open_in_order, open_parquet, open_stamped
 from dkan_core.errors import DataError
 from dkan_core.utils import schemas
-from dkan_core.utils.messages import drop_advice
+from dkan_core.utils.messages import drop_advice, spelt_alike
 
 # pandas writes an unnamed index under this name: row numbers, which say nothing about other rows.
 UNNAMED_INDEX = re.compile(r"__index_level_\d+__")
@@ -247,12 +247,14 @@ def _check_names(
     requirements: ColumnRequirements,
 ) -> None:
     """Raise DataError where one of two files lacks a column of the other."""
-    for lacking, having, columns in ((path, first, expected), (first, path, types)):
+    for lacking, having, columns, others in ((path, first, expected, types), (first, path, types, expected)):
         for name in columns:
             if (name in types and name in expected) or not requirements.uses(name):
                 continue
+            alike = spelt_alike(name, [other for other in others if other not in columns])
+            renamed = "" if alike is None else f"rename {alike!r}, if it is that; or "
             advice = "" if name in requirements.needed else f", or {drop_advice([name])}"
             raise DataError(
-                f"{lacking}: column {name!r} is missing; {having} has it: write it to all files, with nulls where it "
-                f"has no values{advice}"
+                f"{lacking}: column {name!r} is missing; {having} has it: {renamed}write it to all files, with nulls "
+                f"where it has no values{advice}"
             )
