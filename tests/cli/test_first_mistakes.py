@@ -43,95 +43,71 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 PREPARE, TRAIN = ["--out", "prepared"], ["--out", "run"]
-MISTAKES: dict[str, tuple[list[str], str]] = {
+MISTAKES = {
     "no label": (
-        ["prepare", "rows", *PREPARE],
+        "prepare rows --out prepared",
         r"--label; columns of two values: late \(25\.0% are 1 in \w+\.parquet\), paid .*, sign \(--positive -1 or 1\)",
     ),
-    "typo in a column": (
-        ["prepare", "rows", *PREPARE, "--label", "latte"],
-        r"'latte' does not exist; did you mean 'late'",
-    ),
-    "label of text": (
-        ["prepare", "rows", *PREPARE, "--label", "answer"],
-        r"'answer' must hold 0, 1 or null; found 'no'",
-    ),
-    "CSV": (
-        ["prepare", "texts/rows.csv", *PREPARE, "--label", "late"],
-        r"is text, not Parquet; convert it first: python -c",
-    ),
+    "typo in a column": ("prepare rows --out prepared --label latte", r"'latte' does not exist; did you mean 'late'"),
+    "label of text": ("prepare rows --out prepared --label answer", r"'answer' must hold 0, 1 or null; found 'no'"),
+    "CSV": ("prepare texts/rows.csv --out prepared --label late", r"is text, not Parquet; convert it first: python -c"),
     "folder of CSV": (
-        ["prepare", "texts", *PREPARE, "--label", "late"],
+        "prepare texts --out prepared --label late",
         r"no Parquet .*convert .*texts/rows\.csv: python -c",
     ),
-    "no such file": (["prepare", "row", *PREPARE, "--label", "late"], r"row: no such file or folder"),
+    "no such file": ("prepare row --out prepared --label late", r"row: no such file or folder"),
     "two splits": (
-        ["prepare", "rows", *PREPARE, "--label", "late", "--split-column", "x", "--split-by-time", "paid"],
+        "prepare rows --out prepared --label late --split-column x --split-by-time paid",
         r"split_column 'x' already determines the splits; remove split_by_time 'paid'",
     ),
     "split that does not add up": (
-        ["prepare", "rows", *PREPARE, "--label", "late", "--split", "70/20/20"],
+        "prepare rows --out prepared --label late --split 70/20/20",
         r"must add up to 100.*got '70/20/20'",
     ),
-    "typo in a file": (
-        ["train", "prepared", *TRAIN, "--config", "typo.toml"],
-        r"typo\.toml: .*'epoch' \(did you mean 'epochs'",
-    ),
-    "no such settings": (["train", "prepared", *TRAIN, "--config", "none.toml"], r"none\.toml: no such file"),
+    "typo in a file": ("train prepared --out run --config typo.toml", r"typo\.toml: .*'epoch' \(did you mean 'epochs'"),
+    "no such settings": ("train prepared --out run --config none.toml", r"none\.toml: no such file"),
     "training on a file": (
-        ["train", "rows/a.parquet", *TRAIN],
+        "train rows/a.parquet --out run",
         r"raw Parquet: prepare it first, with `dkan prepare rows/a",
     ),
-    "training on a folder": (
-        ["train", "rows", *TRAIN],
-        r"raw Parquet: prepare it first, with `dkan prepare rows --out",
-    ),
-    "no such model": (["predict", "run/model", "rows", "--out", "s.parquet"], r"run/model: no config\.json there"),
+    "training on a folder": ("train rows --out run", r"raw Parquet: prepare it first, with `dkan prepare rows --out"),
+    "no such model": ("predict run/model rows --out s.parquet", r"run/model: no config\.json there"),
     "model and data swapped": (
-        ["predict", "rows/a.parquet", "{model}", "--out", "s.parquet"],
+        "predict rows/a.parquet {model} --out s.parquet",
         r"/model: is a model; name the model first, then the data",
     ),
     "run and folder of data swapped": (
-        ["evaluate", "rows", "{model}/..", "--out", "eval"],
+        "evaluate rows {model}/.. --out eval",
         r"/model/\.\.: is a model; name the model first, then the data",
     ),
     "model and data swapped for an explanation": (
-        ["explain", "{prepared}", "{model}", "--out", "why"],
+        "explain {prepared} {model} --out why",
         r"/model: is a model; name the model first, then the data",
     ),
     "rows and model swapped for an explanation": (
-        ["explain", "rows/a.parquet", "--rows", "{model}", "--out", "why"],
+        "explain rows/a.parquet --rows {model} --out why",
         r"/model: is a model; name the model first, then the data",
     ),
     "earlier model that is missing": (
-        ["evaluate", "{model}", "rows", "--out", "eval", "--previous", "run/modle"],
+        "evaluate {model} rows --out eval --previous run/modle",
         r"run/modle: no config\.json there",
     ),
     "model and data swapped for drift": (
-        ["drift", "rows", "{model}"],
+        "drift rows {model}",
         r"/model: is a model; name the model first, then the data",
     ),
-    "spreadsheet of predictions": (
-        ["predict", "{model}", "rows", "--out", "s.xlsx"],
-        r"s\.xlsx: .*let the name end in \.parquet",
-    ),
-    "predictions over data": (
-        ["predict", "{model}", "rows", "--out", "thesis.parquet"],
-        r"thesis\.parquet: holds other data",
-    ),
+    "spreadsheet of predictions": ("predict {model} rows --out s.xlsx", r"s\.xlsx: .*let the name end in \.parquet"),
+    "predictions over data": ("predict {model} rows --out thesis.parquet", r"thesis\.parquet: holds other data"),
     "predictions over text": (
-        ["predict", "{model}", "rows", "--out", "notes.parquet"],
+        "predict {model} rows --out notes.parquet",
         r"was not written by dkan, and would be replaced; choose another place",
     ),
-    "predictions over a source": (["predict", "{model}", "rows", "--out", "rows/a.parquet"], r"is one of the sources"),
+    "predictions over a source": ("predict {model} rows --out rows/a.parquet", r"is one of the sources"),
     "prepared data in the place of raw": (
-        ["predict", "{model}", "{prepared}", "--out", "s.parquet"],
+        "predict {model} {prepared} --out s.parquet",
         r"no Parquet files there .*; it is prepared data: name the raw Parquet",
     ),
-    "loud and quiet": (
-        ["prepare", "rows", *PREPARE, "--label", "late", "-q", "-v"],
-        r"--quiet and --verbose: choose one",
-    ),
+    "loud and quiet": ("prepare rows --out prepared --label late -q -v", r"--quiet and --verbose: choose one"),
 }
 
 
@@ -139,9 +115,11 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
 def test_message_says_what_to_do_instead(
     mistake: str, here: Path, prepared: Path, trained: TrainResult, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    words, message = MISTAKES[mistake]
+    line, message = MISTAKES[mistake]
     before = {path: path.read_bytes() for path in here.rglob("*") if path.is_file()}
-    code = dkan(*(word.format(model=trained.model, prepared=prepared) for word in words), monkeypatch=monkeypatch)
+    code = dkan(
+        *(word.format(model=trained.model, prepared=prepared) for word in line.split()), monkeypatch=monkeypatch
+    )
     check(code, capsys.readouterr().err, message)
     assert {path: path.read_bytes() for path in here.rglob("*") if path.is_file()} == before
 
