@@ -23,11 +23,25 @@ missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
 needs_servers = pytest.mark.skipif(bool(missing), reason=f"needs {', '.join(missing)}")
 
 
+SCRIPT = """
+import sys, time
+from examples.lifecycle import __main__ as demo
+{change}
+sys.exit(demo.main())
+"""
+LESS = "demo.STEP = 64"
+"""A quarter of the rows."""
+
+SERVERS_ALONE = "demo._write_flights = lambda out: out; demo._prepare = lambda out: time.sleep(1000)"
+
+
 @contextmanager
-def running_demo(folder: Path, log: Path) -> Iterator[warm.Forked]:
+def running_demo(folder: Path, log: Path, change: str) -> Iterator[warm.Forked]:
     """Start the demo, with a folder whose name all its servers have in their command lines."""
+    script = log.with_name("demo.py")
+    script.write_text(SCRIPT.format(change=change))
     with log.open("w") as output:
-        demo = warm.server().start(["-m", "examples.lifecycle", folder], dict(os.environ), output)
+        demo = warm.server().start([script, folder], dict(os.environ), output)
     try:
         yield demo
     finally:
@@ -50,7 +64,7 @@ def processes_of(folder: Path) -> list[str]:
 @needs_servers
 @pytest.mark.slow
 def test_served_model_is_the_registered_one_and_answers_as_predict(tmp_path: Path) -> None:
-    with running_demo(tmp_path / "life", tmp_path / "log") as demo:
+    with running_demo(tmp_path / "life", tmp_path / "log", LESS) as demo:
         code = demo.wait()
     printed = (tmp_path / "log").read_text()
     assert code == 0, printed
@@ -68,7 +82,7 @@ def test_served_model_is_the_registered_one_and_answers_as_predict(tmp_path: Pat
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_told_to_end_it_ends_its_servers(tmp_path: Path, number: signal.Signals, code: int) -> None:
     registry = tmp_path / "life" / "registry.log"
-    with running_demo(tmp_path / "life", tmp_path / "log") as demo:
+    with running_demo(tmp_path / "life", tmp_path / "log", SERVERS_ALONE) as demo:
         while not (registry.exists() and registry.read_text()):
             assert demo.poll() is None, (tmp_path / "log").read_text()
             time.sleep(0.05)
