@@ -10,6 +10,7 @@ import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 
+from dkan_core.config import TrainConfig, build_config
 from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.evaluation.drift.unseen import unseen_warnings
 from dkan_core.integrations.sklearn.parameters import thread_count
@@ -17,6 +18,7 @@ from dkan_core.integrations.sklearn.rows import check_sparsity, read_features
 from dkan_core.model.architecture import ModelConfig
 from dkan_core.model.base import TabularModel
 from dkan_core.scoring.probabilities import log_odds
+from dkan_core.training.setup.placement import worker_devices
 from dkan_core.utils.arrays import Arrays
 from dkan_core.utils.caller import warn_caller
 from dkan_core.utils.torch_resources import best_device, torch_threads
@@ -60,9 +62,9 @@ class FittedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         arrays = self._encode(read_features(self, X, fitting=False))
         for text in unseen_warnings(self.preprocessor_, arrays):
             warn_caller(f"X: {text}")
-        module, device = self.module_.to(self._device), self._device
+        device = self._device
         with torch_threads(thread_count(self.n_jobs)):
-            log_odds_NL: npt.NDArray[np.float32] = log_odds(module, arrays, device).cpu().numpy()
+            log_odds_NL: npt.NDArray[np.float32] = log_odds(self.module_.to(device), arrays, device).cpu().numpy()
         return log_odds_NL
 
     @property
@@ -72,4 +74,7 @@ class FittedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     @property
     def _device(self) -> torch.device:
-        return best_device() if self.device in (None, "auto") else torch.device(self.device)
+        if self.device in (None, "auto"):
+            return best_device()
+        # Checked anew: a model that was fitted on a GPU may be loaded where there is none.
+        return torch.device(worker_devices(build_config(TrainConfig, {"device": self.device, "workers": 1}))[0])

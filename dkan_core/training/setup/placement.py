@@ -62,7 +62,7 @@ def worker_devices(config: TrainConfig) -> list[str]:
         return ["cpu"] * (config.workers or 1)
     if kind == "cuda":
         if not gpus:
-            raise ConfigError("device cuda: no GPU is visible to torch; use --device cpu or check the driver")
+            raise ConfigError("device cuda: no GPU is visible to torch; choose device cpu, or check the driver")
         workers = config.workers or gpus
         # Several workers may share a GPU only if devices are named: each needs memory for the whole model.
         if workers > gpus:

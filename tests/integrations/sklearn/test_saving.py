@@ -12,8 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 from sklearn.base import clone
 
-from dkan_core import DataError, FastKANClassifier, OutputError, TrainResult, predict
+from dkan_core import ConfigError, DataError, FastKANClassifier, OutputError, TrainResult, predict
 from dkan_core.model.saved_model import SavedModel
+from dkan_core.training.setup import placement
 from tests.integrations.sklearn.test_estimator import frame, several, small
 
 
@@ -60,7 +61,9 @@ def test_save_replaces_only_a_model_and_only_when_told_to(tmp_path: Path) -> Non
         model.save(tmp_path / "model", overwrite=True)
 
 
-def test_any_model_folder_is_loaded(trained: TrainResult, source: Path, tmp_path: Path) -> None:
+def test_any_model_folder_is_loaded(
+    trained: TrainResult, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One that ``dkan train`` wrote, by its run's path; what cannot be known has the value that is documented."""
     predict(trained.model, source, tmp_path / "scores.parquet")
     expected = pq.read_table(tmp_path / "scores.parquet")["label_probability"].to_numpy()
@@ -77,6 +80,11 @@ def test_any_model_folder_is_loaded(trained: TrainResult, source: Path, tmp_path
     array = rows.drop_columns("label").to_pandas().to_numpy(dtype=object)
     with pytest.warns(UserWarning, match="does not have valid feature names"):
         np.testing.assert_allclose(loaded.predict_proba(array)[:, 1], expected, rtol=1e-5)
+    monkeypatch.setattr(placement, "visible_gpus", lambda: 0)
+    for device, message in (("cuda", "no GPU is visible to torch; choose device cpu"), ("gpu", "device must be auto")):
+        with pytest.raises(ConfigError, match=message):
+            loaded.set_params(device=device).predict(rows)
+    loaded.set_params(device="cpu")
     # As shap's KernelExplainer does with its copy, so that scikit-learn does not warn.
     copied = copy.deepcopy(loaded)
     copied.feature_names_in_ = None  # type: ignore[assignment]
