@@ -18,6 +18,7 @@ from pipelines.arguments import (
     ArgumentError,
     GivenParameters,
     PipelineName,
+    is_form,
     package_named,
     read_parameters,
     with_defaults,
@@ -86,6 +87,9 @@ def run_command(
     try:
         package = package_named(pipeline)
         inputs = inputs_of(package)
+        if not is_form(inputs):
+            # Results are shown by the names of outputs that it need not have.
+            raise ArgumentError(f"{pipeline}: is not built by pipelines.factory; run it with kfp.local")
         arguments = read_parameters(inputs, param or [])
     except ArgumentError as error:
         _fail(str(error), code=2)
@@ -111,13 +115,17 @@ def run_command(
     except PipelineFailedError as error:
         cause = f" {causes[-1]}" if causes else ""
         _fail(f"{error} Its log is {f'in {log}' if log else 'above'}.{cause}", code=1)
+    _show_result(result, with_defaults(inputs, arguments))
+
+
+def _show_result(result: dict[str, Any], arguments: dict[str, Any]) -> None:
     if "model" in result:
         typer.echo(f"model:   {result['model'] / 'model'}")
     typer.echo(f"report:  {result['report']}")
     if "approved" in result:
         typer.echo(f"test AP: {result['average_precision']:.4f}{'' if result['approved'] else ', not approved'}")
         typer.echo(_what_next(result, arguments))
-        typer.echo(describe_publication(result, with_defaults(inputs, arguments)))
+        typer.echo(describe_publication(result, arguments))
     else:
         typer.echo(f"rows:    {result['rows']:,}")
 

@@ -16,6 +16,8 @@ from dkan_core.config import TrainConfig, field_types
 from dkan_core.config.schema import named_once, nearest
 from pipelines.compiled import PIPELINES, package_of
 from pipelines.form_checks import find_faults
+from pipelines.lint import lint
+from pipelines.pods import STEP
 
 # A repeated key is an error: which of its values counts would depend on the reader.
 read_json = partial(json.loads, object_pairs_hook=named_once)
@@ -60,7 +62,7 @@ OF_COMMAND_LINE = (
 
 ASSIGNMENT = re.compile(r"([\w-]+)=(.*)", re.DOTALL)
 
-KNOWN = ", ".join(PIPELINES)
+KNOWN = f"{', '.join(PIPELINES)}, or the path of a compiled .yaml"
 
 PipelineName = Annotated[str, typer.Option(help=f"Pipeline to run: {KNOWN}.")]
 GivenParameters = Annotated[
@@ -79,14 +81,24 @@ class ArgumentError(ValueError):
 
 
 def package_named(pipeline: str) -> Path:
-    """Return the compiled file of the pipeline that a user named.
+    """Return the compiled file of the pipeline that a user named, or gave the path of.
 
     Raises:
-        ArgumentError: There is no such pipeline.
+        ArgumentError: There is no such pipeline, or a cluster would refuse the file; with a line for each fault.
     """
-    if pipeline not in PIPELINES:
+    if pipeline in PIPELINES:
+        return package_of(pipeline)
+    path = Path(pipeline)
+    if path.suffix != ".yaml":
         raise ArgumentError(f"unknown pipeline {pipeline!r}{nearest(pipeline, PIPELINES)}; expected one of {KNOWN}")
-    return package_of(pipeline)
+    if findings := lint(path):
+        raise ArgumentError("\n".join([f"{path}: is no pipeline that a cluster can run", *findings]))
+    return path
+
+
+def is_form(inputs: dict[str, Any]) -> bool:
+    """Return whether inputs are those of a pipeline from ``pipelines.factory``, and names mean what they mean there."""
+    return all(parameter.name in inputs for parameter in STEP)
 
 
 def read_parameters(inputs: dict[str, Any], given: Sequence[str]) -> dict[str, Any]:
@@ -115,7 +127,9 @@ def read_parameters(inputs: dict[str, Any], given: Sequence[str]) -> dict[str, A
     required = sorted(name for name, spec in inputs.items() if not spec.get("isOptional"))
     if missing := [name for name in required if name not in dict(readings)]:
         faults.append(f"missing parameter {', '.join(missing)}; the pipeline requires {', '.join(required)}")
-    if faults := faults or find_faults(with_defaults(inputs, values)):
+    if not faults and is_form(inputs):
+        faults = find_faults(with_defaults(inputs, values))
+    if faults:
         # The list of some sixty parameters is shown once, however many names are unknown.
         before, names, after = "\n".join(faults).partition(_known(inputs))
         raise ArgumentError(before + names + after.replace(_known(inputs), ""))

@@ -45,7 +45,9 @@ def read_documents(path: Path) -> list[dict[str, Any]]:
     """
     try:
         documents = list(yaml.load_all(path.read_text(encoding="utf-8"), Loader=LOADER))
-    except (OSError, UnicodeError, yaml.YAMLError) as error:
+    except OSError as error:
+        raise DocumentError(f"cannot be read: {error.strerror}") from None
+    except (UnicodeError, yaml.YAMLError) as error:
         raise DocumentError(f"cannot be read: {error}") from None
     if not 1 <= len(documents) <= 2 or not all(isinstance(document, dict) for document in documents):
         raise DocumentError("expected one document with the pipeline, and at most one with its platforms")

@@ -16,6 +16,7 @@ from pipelines.arguments import (
     ArgumentError,
     GivenParameters,
     PipelineName,
+    is_form,
     package_named,
     read_parameters,
     with_defaults,
@@ -142,7 +143,7 @@ def prepare(submission: Submission, params: Sequence[str], faults: Sequence[str]
     # A hash of the file, so that submitting the same file again uploads nothing.
     submission.version = submission.version or hashlib.sha256(package.read_bytes()).hexdigest()[:12]
     stamp = time.strftime("%Y-%m-%d %H-%M-%S")
-    submission.run_name = submission.run_name or f"{submission.pipeline} {submission.version[:12]} {stamp}"
+    submission.run_name = submission.run_name or f"{Path(submission.pipeline).stem} {submission.version[:12]} {stamp}"
     return Request(package=package, spec=spec, parameters=parameters, submission=submission)
 
 
@@ -150,7 +151,8 @@ def _read_shared_parameters(spec: dict[str, Any], params: Sequence[str]) -> dict
     """Return the parameters for a pipeline all of whose pods can reach what they name."""
     inputs = spec["root"].get("inputDefinitions", {}).get("parameters", {})
     parameters = read_parameters(inputs, params)
-    if fault := find_unshared_uri(with_defaults(inputs, parameters), VOLUME_PATH if "pvc_name" in inputs else ""):
+    form = with_defaults(inputs, parameters) if is_form(inputs) else {}
+    if fault := find_unshared_uri(form, VOLUME_PATH if "pvc_name" in inputs else ""):
         raise ArgumentError(fault)
     return parameters
 

@@ -1,14 +1,17 @@
 """What can only be set when a pipeline is compiled reaches its file; what makes no sense is refused by name."""
 
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from kfp import compiler, dsl
+from typer.testing import CliRunner
 
 from components.data_processing.prepare_parquet import prepare_parquet
 from components.training.train_fastkan import train_fastkan
+from pipelines.__main__ import app
 from pipelines.compiled import ROOT
 from pipelines.factory import build_pipeline
 from pipelines.lint import lint
@@ -156,9 +159,21 @@ def test_what_nodes_cannot_have_is_refused(settings: Settings, message: str) -> 
         build_pipeline(training=train.ON_NODES, settings=settings)
 
 
-def test_code_of_the_guide_compiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_of_the_guide_compiles_to_pipelines_that_can_be_submitted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     found = re.findall(r"```python\n(.*?)```", (ROOT.parent / "docs/guides/kubeflow.md").read_text(), re.DOTALL)
     for code in found:
         exec(compile(code, "docs/guides/kubeflow.md", "exec"), {})
-    assert {path.name: lint(path) for path in tmp_path.iterdir()} == {"flights.yaml": [], "train_both.yaml": []}
+    assert {path.name for path in tmp_path.iterdir()} == {"flights.yaml", "train_both.yaml"}
+    submit = ["submit", "--host", "http://kubeflow", "--experiment", "late", "--dry-run", "--pipeline"]
+    (tmp_path / "params.json").write_text('{"data_uri": "s3://bucket/flights", "label": "late"}')
+    run = partial(CliRunner().invoke, app)
+    assert "pipeline flights, version" in run([*submit, "flights.yaml", "--params", "params.json"]).stdout
+    refused = run([*submit, "flights.yaml", "--params", "params.json", "--params", "memory=64GB"])
+    assert refused.exit_code == 2 and "'memory' must be a quantity" in refused.stderr
+    # Its inputs are none of a form, so that they may be paths that only its own pods know.
+    assert run([*submit, "train_both.yaml", "--params", "data_uri=flights"]).exit_code == 0
+    refused = run(["run", "--pipeline", "train_both.yaml"])
+    assert refused.exit_code == 2 and "is not built by pipelines.factory" in refused.stderr

@@ -9,6 +9,7 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from pipelines.__main__ import app
+from pipelines.compiled import package_of
 from tests.pipelines.kubeflow import Kubeflow, state, task, waited
 
 SECRET = "s3cr3t-t0ken-of-mine"
@@ -109,6 +110,8 @@ def test_secrets_that_fit_no_header(
         (["--params", "none.toml"], "none.toml: No such file or directory"),
         (["--pipeline", "sngle-node"], "unknown pipeline 'sngle-node' (did you mean 'single-node'?)"),
         (["--pipeline", "other"], "unknown pipeline 'other'; expected one of single-node, single-node-pvc"),
+        (["--pipeline", "none.yaml"], "none.yaml: cannot be read: No such file or directory"),
+        (["--pipeline", f"{package_of('smoke').with_name('metadata.yaml')}"], "is no pipeline that a cluster can run"),
         (["--timeout", "3"], "--timeout and --junit need --wait"),
         (["--timeout", "soon"], "must be a number, got 'soon'"),
         (["--token-file", "none"], "none: No such file or directory"),
