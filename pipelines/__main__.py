@@ -157,7 +157,12 @@ def describe_publication(result: dict[str, Any], arguments: dict[str, Any]) -> s
 def lint_command(
     files: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="FILE", help="Compiled pipelines to check. Default: all committed ones."),
+        typer.Argument(
+            metavar="FILE",
+            exists=True,
+            dir_okay=False,
+            help="Compiled pipelines to check. Default: all committed ones.",
+        ),
     ] = None,
     kfp: Annotated[str, typer.Option(metavar="VERSION", help=KFP_HELP)] = LATEST,
 ) -> None:

@@ -125,6 +125,11 @@ def test_command_lints_the_committed_files() -> None:
     assert result.output == f"{len(PIPELINES)} files: no mistakes found\n"
 
 
+def test_command_refuses_a_file_that_is_not_there() -> None:
+    result = CliRunner().invoke(app, ["lint", "none.yaml"])
+    assert result.exit_code == 2 and "'none.yaml' does not exist" in result.stderr
+
+
 def test_command_prints_findings_and_fails(good: Documents, tmp_path: Path) -> None:
     faulty = tmp_path / "faulty.yaml"
     faulty.write_text(yaml.safe_dump_all(changed(good, *FAULTS["output of no task"][:2])))
