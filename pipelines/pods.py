@@ -230,7 +230,8 @@ def place_training(task: PipelineTask, values: Values, settings: Settings) -> Pi
     configure_pod(task, values, settings, cached=True, prefix="")
     task.set_accelerator_type(values["gpu_type"]).set_accelerator_limit(values["num_gpus"])
     _register(task, values["gpu_type"], values["num_gpus"])
-    kubernetes.empty_dir_mount(task, "shm", "/dev/shm", medium="Memory", size_limit=settings.shm_size)
+    # Not named shm alone: Kubeflow names the volumes of a Secret and of a claim after them.
+    kubernetes.empty_dir_mount(task, "dkan-shm", "/dev/shm", medium="Memory", size_limit=settings.shm_size)
     if settings.timeout:
         kubernetes.set_timeout(task, settings.timeout)
     return task

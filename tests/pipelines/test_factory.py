@@ -52,7 +52,9 @@ def test_settings_reach_the_file(tmp_path: Path) -> None:
         "maxRetryCount": 7, "backoffDuration": "5s", "backoffFactor": 2.0, "backoffMaxDuration": "86400s"
     }  # fmt: skip
     assert not any(task.get("cachingOptions", {}).get("enableCache") for task in tasks.values())
-    assert pods[TRAIN]["emptyDirMounts"][0]["sizeLimit"] == "16Gi"
+    (shared,) = pods[TRAIN]["emptyDirMounts"]
+    assert shared["sizeLimit"] == "16Gi"
+    assert shared["volumeName"] == "dkan-shm", "a Secret or claim may be called shm, and its volume has that name"
     assert (
         pods[TRAIN]["activeDeadlineSeconds"] == "3600" and "activeDeadlineSeconds" not in pods["exec-prepare-parquet"]
     )
