@@ -133,7 +133,7 @@ def training_from_form(values: Mapping[str, Any], changes: Mapping[str, Any]) ->
     """
     _check_settings(changes)
     num_gpus = values.get("num_gpus", "0")
-    if not num_gpus.isdecimal():
+    if not (num_gpus.isascii() and num_gpus.isdecimal()):
         raise ConfigError(f"num_gpus must be a whole number, 0 or more, got {num_gpus!r}")
     gpus, gpu_type = int(num_gpus), values.get("gpu_type")
     # The GPU type may be empty without GPUs.
@@ -172,9 +172,9 @@ settings twice, got [{}, {'seed': 1.0}]
     """
     sweep = values.get("sweep")
     if sweep is None:
-        return [training_from_form(values, values.get("settings", {}))]
+        return [_training_of_run(values, values.get("settings", {}))]
     is_list = isinstance(sweep, list) and all(isinstance(changes, dict) for changes in sweep)
-    configs = [training_from_form(values, changes) for changes in sweep] if is_list else []
+    configs = [_training_of_run(values, changes) for changes in sweep] if is_list else []
     courses = [
         {name: value for name, value in vars(config).items() if name not in EXECUTION_SETTINGS} for config in configs
     ]
@@ -184,6 +184,14 @@ settings twice, got [{}, {'seed': 1.0}]
         aside = f" ({', '.join(uncounted)} aside)" if uncounted else ""
         raise ConfigError(f"sweep must be {wanted}{aside}, got {sweep!r}")
     return configs
+
+
+def _training_of_run(values: Mapping[str, Any], changes: Mapping[str, Any]) -> TrainConfig:
+    config = training_from_form(values, changes)
+    # Only the field is checked to be a place that outlives the pod; training on nodes has none.
+    if config.checkpoint_uri is not None and "nodes" not in values:
+        raise ConfigError(f"settings: checkpoint_uri has a field of its own; move {config.checkpoint_uri!r} there")
+    return config
 
 
 def _check_settings(changes: object) -> None:

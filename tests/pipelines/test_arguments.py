@@ -59,6 +59,8 @@ def test_arguments_take_the_type_of_their_parameter() -> None:
         ([*REQUIRED, 'node_selector={"a b": "x"}'], "parameter 'node_selector' must be a JSON object of labels"),
         ([*REQUIRED, 'tolerations=[{"key": "a b", "operator": "Exists"}]'], "a JSON list of tolerations such as"),
         ([*REQUIRED, "num_gpus=all"], "num_gpus must be a whole number, 0 or more, got 'all'"),
+        ([*REQUIRED, "num_gpus=\N{ARABIC-INDIC DIGIT THREE}"], "num_gpus must be a whole number, 0 or more, got"),
+        ([*REQUIRED, 'settings={"checkpoint_uri": "x"}'], "checkpoint_uri has a field of its own; move 'x' there"),
         ([*REQUIRED, "num_gpus="], "num_gpus must be a whole number, 0 or more, got ''"),
         ([*REQUIRED, 'node_selector={"gpu": true}'], "parameter 'node_selector' must be a JSON object of labels"),
         ([*REQUIRED, 'step_tolerations=["gpu"]'], "parameter 'step_tolerations' must be a JSON list of"),
@@ -129,6 +131,7 @@ def test_arguments_that_kubernetes_accepts_pass(name: str, value: str) -> None:
         ("sweep", [*REQUIRED, "sweep=[3]"], r"sweep must be a JSON list such as .* got \[3\]"),
         ("sweep", [*REQUIRED, 'sweep=[{"epochs": 3}, {"epochs": 3.0}]'], "without the same settings twice"),
         ("sweep", [*REQUIRED, 'sweep=[{"hidden": [64]}, {"hidden": "64", "seed": 0}]'], "without the same settings"),
+        ("sweep", [*REQUIRED, 'sweep=[{"checkpoint_uri": "x"}]'], "checkpoint_uri has a field of its own"),
         ("sweep", [*REQUIRED, 'sweep=[{"seed": 1}, {"epochs": -3}]'], "epochs must be from 1 to"),
         ("multi-node", [*REQUIRED, "run_uri=s3://b/r", "prepared_uri=s3://b/p", "memory_per_node=64GB"], "64GB"),
         (

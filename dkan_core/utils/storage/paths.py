@@ -3,6 +3,7 @@
 import os
 import posixpath
 import re
+import shutil
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -75,6 +76,9 @@ def lacks_package(uri: str | Path) -> str:
     try:
         for scheme in SCHEME.findall(str(uri)):
             fsspec.get_filesystem_class(scheme)
+            # pyarrow has the class, and looks for Java and Hadoop's libhdfs only when it connects.
+            if scheme in ("hdfs", "arrow_hdfs") and not (os.environ.get("JAVA_HOME") or shutil.which("java")):
+                return f"{scheme} needs Java and Hadoop's libhdfs, and there is no Java"
     except (ImportError, ValueError) as error:
         return str(error)
     return ""

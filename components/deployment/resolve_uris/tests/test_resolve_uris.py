@@ -41,6 +41,7 @@ def test_uris_have_one_date_and_others_stay(monkeypatch: pytest.MonkeyPatch) -> 
         ({"previous_model_uri": "models/late"}, "parameter 'previous_model_uri' must be a URI"),
         ({"run_uri": "/mnt/dkan/runs"}, "parameter 'run_uri' must be a URI"),
         ({"prepared_uri": "/data", "volume_path": "/mnt/dkan"}, "or a path below /mnt/dkan/, got '/data'"),
+        ({"run_uri": "hdfs://host/runs"}, "'run_uri': the image cannot open 'hdfs://host/runs': hdfs needs Java and"),
         ({"output_uri": "abfs://b/scores"}, "'output_uri': the image cannot open 'abfs://b/scores': Install adlfs"),
         (
             {"publish_uri": "abfss://b@a.example/late"},
@@ -53,6 +54,9 @@ def test_place_that_pods_cannot_use_is_refused_on_a_cluster(
 ) -> None:
     resolve_uris.python_func(**form)
     monkeypatch.setenv("KFP_POD_NAME", "flights-resolve-uris")
+    # No Java, as in the image.
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", "")
     with pytest.raises(ConfigError, match=message):
         resolve_uris.python_func(**form)
 
@@ -71,6 +75,7 @@ def test_place_that_pods_cannot_use_is_refused_on_a_cluster(
 )
 def test_uri_that_pods_share_is_let_through(monkeypatch: pytest.MonkeyPatch, form: dict[str, Any]) -> None:
     monkeypatch.setenv("KFP_POD_NAME", "flights-resolve-uris")
+    monkeypatch.setenv("JAVA_HOME", "/opt/java")
     assert resolve_uris.python_func(**form) == tuple(form.get(name, "") for name in DATED)
 
 
