@@ -127,7 +127,7 @@ def plan_scoring(
         OutputError: ``output_uri`` cannot take the result.
     """
     if parts < 1:
-        raise ConfigError(f"parts must be at least 1, got {parts}")
+        raise ConfigError(f"parts (num_parts in Kubeflow) must be at least 1, got {parts}")
     if not str(output_uri).strip():
         raise ConfigError(f"output_uri must be a path or URI that every process can reach, got {str(output_uri)!r}")
     if not str(model).strip():

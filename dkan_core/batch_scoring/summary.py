@@ -115,9 +115,7 @@ def _read_records(output: SharedFolder, plan: ScoringPlan) -> list[PartRecord]:
     found = {part: read_record(output, plan, part) for part in range(len(plan.parts))}
     missing = [str(part) for part, record in found.items() if record is None]
     if missing:
-        raise DataError(
-            f"{output.uri}: part {', '.join(missing[:8])} of {len(found)} not scored yet; score_part is next"
-        )
+        raise DataError(f"{output.uri}: part {some_of(missing, 8)} of {len(found)} not scored yet; score_part is next")
     return [record for record in found.values() if record is not None]
 
 

@@ -100,8 +100,8 @@ def check_sources(
         for name in columns:
             if name not in types:
                 raise DataError(
-                    f"{path}: column {name!r} does not exist, so it cannot be copied to the output (--column); "
-                    f"{hint(name, types, [*types], cutoff=0.6)}"
+                    f"{path}: column {name!r} does not exist, so it cannot be copied to the output "
+                    f"(--column, in Kubeflow columns); {hint(name, types, [*types], cutoff=0.6)}"
                 )
             passed[name] = _passed_type(name, types[name], passed.get(name, pa.null()), path, paths[0])
         check_features(saved.preprocessor, value_types(path, parquet, saved.preprocessor.source_types), path)

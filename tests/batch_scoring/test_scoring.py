@@ -175,6 +175,12 @@ def test_part_that_is_missing_is_named(trained: TrainResult, raw: Path, tmp_path
         complete_scoring(out)
     with pytest.raises(ConfigError, match="part must be from 0 to 3, got 4"):
         score_part(out, 4)
+    (tmp_path / "more").mkdir()
+    for number in range(10):
+        shutil.copy(raw / "a.parquet", tmp_path / f"more/{number}.parquet")
+    plan_scoring(trained.model, tmp_path / "more", tmp_path / "scores", parts=10)
+    with pytest.raises(DataError, match=r"part 0, 1, 2, 3, 4, 5, 6, 7 and 2 more of 10 not scored yet"):
+        complete_scoring(tmp_path / "scores")
 
 
 def test_killed_part_is_run_again_and_writes_the_same(trained: TrainResult, raw: Path, tmp_path: Path) -> None:
@@ -283,7 +289,7 @@ def test_accepted_scores_that_are_gone_are_scored_again(trained: TrainResult, ra
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"parts": 0}, ConfigError, "parts must be at least 1, got 0"),
+        ({"parts": 0}, ConfigError, r"parts \(num_parts in Kubeflow\) must be at least 1, got 0"),
         ({"labels": ("label", "site")}, ConfigError, r"label, site: the model has 1 label \(label\)"),
         ({"labels": ("site",)}, ConfigError, r"label site: is a feature of the model"),
         ({"labels": ("late",)}, DataError, r"a\.parquet: label column 'late' does not exist; .* candidates are"),

@@ -79,7 +79,7 @@ def test_plan_that_cannot_be_trusted_is_named(tmp_path: Path, text: str | bytes,
 def test_wrong_part_stage_and_number_of_parts_are_named(tmp_path: Path) -> None:
     paths = write(make_rows(900), tmp_path / "raw", row_group_size=100)
     uri = str(tmp_path / "out")
-    with pytest.raises(ConfigError, match="parts must be at least 1, got 0"):
+    with pytest.raises(ConfigError, match=r"parts \(num_parts in Kubeflow\) must be at least 1, got 0"):
         plan_preparation(paths, uri, CONFIG, parts=0)
     with pytest.raises(ConfigError, match=r"parts \(num_parts in Kubeflow\) must be at most 64, got 65: each takes"):
         plan_preparation(paths, uri, CONFIG, parts=65)

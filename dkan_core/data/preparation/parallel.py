@@ -100,7 +100,7 @@ def plan_parts(task: PreparationTask, prepared_uri: str | Path, *, parts: int, o
 def check_parts(parts: int) -> None:
     """Raise ConfigError where rows cannot be cut into so many parts."""
     if parts < 1:
-        raise ConfigError(f"parts must be at least 1, got {parts}")
+        raise ConfigError(f"parts (num_parts in Kubeflow) must be at least 1, got {parts}")
     if parts > MAX_PARTS:
         raise ConfigError(
             f"parts (num_parts in Kubeflow) must be at most {MAX_PARTS}, got {parts}: each takes several pods, and "
