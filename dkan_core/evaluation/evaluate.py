@@ -100,7 +100,7 @@ def evaluate(
     with staged_folder(out, names=OUTPUTS, overwrite=overwrite) as folder:
         with naming_swapped(sources):
             saved = load_model(model)
-        if saved.preprocessor.sparse:
+        if saved.preprocessor.sparse and worst_errors:
             worst_errors = 0
             logger.info("the model reads lists of IDs, so the report has no worst errors")
         # Before the rows are scored, so that errors come early.

@@ -49,10 +49,13 @@ def probabilities(file: Path) -> Any:
     return np.asarray(pq.read_table(file)["y_probability"])
 
 
-def test_raw_and_prepared_rows_have_the_same_scores(folder: Path) -> None:
-    found = evaluate(folder / "run", folder / "data", folder / "eval", split="test", explain=False)
+def test_raw_and_prepared_rows_have_the_same_scores(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", logger="dkan_core")
+    found = evaluate(folder / "run", folder / "data", folder / "eval", split="test", explain=False, worst_errors=0)
+    assert "no worst errors" not in caplog.text, "none were asked for"
     assert found.metrics["average_precision"] > found.metrics["prevalence"] + 0.1
     raw = evaluate(folder / "run", folder / "raw", folder / "eval-raw", label="y")
+    assert "no worst errors" in caplog.text
     predict(folder / "run", folder / "raw", folder / "scores.parquet")
     np.testing.assert_array_equal(probabilities(folder / "scores.parquet"), raw.probabilities[:, 0])
 
