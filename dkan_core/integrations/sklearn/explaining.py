@@ -1,6 +1,8 @@
 """Explanations of a fitted classifier: its most important columns, reasons for each row, and a page of both."""
 
+from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ from dkan_core.data.labels import NOT_MEASURED
 from dkan_core.errors import DataError
 from dkan_core.explanation.drawings import draw_explanation
 from dkan_core.explanation.explain import quick_explanation
+from dkan_core.explanation.explanation import Explanation
 from dkan_core.explanation.page import render_explanation
 from dkan_core.integrations.sklearn.contributions import contributions_frame, mean_contributions
 from dkan_core.integrations.sklearn.fitted import FittedClassifier
@@ -19,11 +22,33 @@ from dkan_core.integrations.sklearn.parameters import thread_count
 from dkan_core.integrations.sklearn.rows import feature_names, read_features
 from dkan_core.integrations.sklearn.targets import encode_labels
 from dkan_core.model.saved_model import SavedModel
-from dkan_core.report.inline import Page
+from dkan_core.report.inline import inline_page
 from dkan_core.utils.arrays import Arrays
 from dkan_core.utils.messages import counted
+from dkan_core.utils.storage.files import write_atomic
 from dkan_core.utils.storage.scratch import scratch_folder
 from dkan_core.utils.torch_resources import torch_threads
+
+
+@dataclass(frozen=True)
+class Page:
+    """What a classifier learned, as a self-contained HTML page and as data."""
+
+    html: str = field(repr=False)
+    explanation: Explanation = field(repr=False)
+    """The numbers on the page: importances, curves and interactions, by label."""
+
+    def _repr_html_(self) -> str:
+        """Return a frame that shows the page; its styles stay apart from those of the notebook."""
+        return inline_page(self.html)
+
+    def save(self, path: str | Path) -> None:
+        """Write the page to a file.
+
+        Raises:
+            OutputError: It cannot be written.
+        """
+        write_atomic(Path(path), self.html)
 
 
 class ExplainingMixin(FittedClassifier):
@@ -76,7 +101,8 @@ class ExplainingMixin(FittedClassifier):
     def plot(self, X: Any, y: Any = None) -> Page:
         """Return what the model learned as a page, which notebooks show: importances, and the strongest curves.
 
-        It is the section of the report of ``dkan evaluate``; ``page.save("learned.html")`` writes it to a file.
+        It is the section of the report of ``dkan evaluate``; ``page.save("learned.html")`` writes it to a file, and
+        ``page.explanation`` holds its numbers.
 
         Args:
             X: Rows to read the answers of the model off, two or more; a few thousand are enough.
@@ -114,4 +140,4 @@ def _learned_page(classifier: Any, arrays: Arrays, y: Any) -> Page:
         classifier.save(scratch / "model")
         saved = SavedModel(scratch / "model")
     found = quick_explanation(saved, {**arrays, "labels": labels_NL}, names, "given")
-    return Page(str(render_explanation(found, draw_explanation(found))))
+    return Page(str(render_explanation(found, draw_explanation(found))), found)

@@ -106,6 +106,8 @@ def test_plot_is_a_page_of_importances_and_curves(tmp_path: Path) -> None:
     page = model.plot(X, y)
     assert "What the model learned" in page.html and "<svg" in page.html
     assert page._repr_html_().startswith("<iframe") and len(repr(page)) < 80
+    (learned,) = page.explanation.labels.values()
+    assert [curve.name for curve in learned.curves] == [each.name for each in learned.importance]
     model.plot(X).save(tmp_path / "learned.html")
     assert "site" in (tmp_path / "learned.html").read_text()
     with pytest.raises(DataError, match="X: has 1 row; explaining takes two or more"):
