@@ -206,11 +206,13 @@ def test_histogram_counts_every_row_once() -> None:
 def test_threshold_table_counts_as_the_confusion_matrix_does() -> None:
     labels, scores = imbalanced()
     operating = metrics.best_f1_threshold(labels, scores)
-    table = curves.threshold_table(rank_scores(labels, scores), operating)
+    ranking = rank_scores(labels, scores)
+    table = curves.threshold_table(ranking, operating)
     assert [row["operating"] for row in table].count(True) == 1
     assert [row["threshold"] for row in table] == sorted((row["threshold"] for row in table), reverse=True)
     for row in table:
         (_, false_positives), (missed, found) = curves.confusion_matrix(labels, scores, row["threshold"])
+        assert ranking.alerts_at(row["threshold"]) == (found, false_positives)
         assert row["precision"] == found / (found + false_positives)
         assert row["recall"] == found / (found + missed)
         assert row["alerts_per_1000"] == 1000 * (found + false_positives) / labels.size

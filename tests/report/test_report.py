@@ -312,6 +312,9 @@ def test_what_the_explorer_starts_from_counts_every_row() -> None:
     assert (counts["true"][-1], counts["false"][-1]) == (counts["positives"], counts["negatives"])
     operating = best_f1_threshold(labels[:, 0], scores[:, 0])
     assert counts["thresholds"][counts["operating"]] == pytest.approx(operating, rel=1e-8)
+    (left, alarms), (missed, hits) = confusion_matrix(labels[:, 0], scores[:, 0], operating)
+    text = f"finds {hits} positives and misses {missed}; it alerts on {alarms} negatives and correctly rejects {left}."
+    assert text in page
     # Shown by the script alone: where none runs, nothing is there that does not work.
     assert re.search(r'data-counts="[^"]*" hidden>', page)
 

@@ -17,6 +17,8 @@ def test_values_that_the_model_does_not_know_are_warned_of() -> None:
         with pytest.warns(UserWarning, match=r"^X: column 'paid': 400 of 400 rows .* model does not know") as caught:
             score_rows(X.assign(paid="perhaps"))
         assert [warning.filename for warning in caught] == [__file__]
+    with pytest.warns(UserWarning, match="400 of 400 rows"):
+        exec("predict(X)", {"predict": model.predict, "X": X.assign(paid="perhaps")})  # code without a module
 
 
 def test_truth_values_are_known_however_they_are_written() -> None:
