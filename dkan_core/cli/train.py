@@ -1,6 +1,7 @@
 """``dkan train``: prepared data to a model."""
 
 import shlex
+from contextlib import suppress
 from typing import Annotated, Any, Literal
 
 import typer
@@ -19,7 +20,7 @@ from dkan_core.cli.options import (
     option,
 )
 from dkan_core.cli.results import fail, result_printer, suggest
-from dkan_core.errors import ConfigError
+from dkan_core.errors import ConfigError, DataError
 
 
 @command(
@@ -101,5 +102,7 @@ def _split_option(prepared: str) -> list[str]:
     from dkan_core.data.format.manifest import read_manifest
     from dkan_core.utils.storage.paths import is_remote, local_path
 
-    has_test = is_remote(prepared) or "test" in read_manifest(local_path(prepared)).splits
+    has_test = True
+    with suppress(DataError):  # the model is trained, even if the data are gone by now
+        has_test = is_remote(prepared) or "test" in read_manifest(local_path(prepared)).splits
     return [] if has_test else ["--split", "valid"]

@@ -358,6 +358,7 @@ def test_next_command_is_shown_only_to_a_person(monkeypatch: pytest.MonkeyPatch,
 def test_evaluation_is_suggested_on_a_split_that_there_is(here: Path, split: str, option: list[str]) -> None:
     prepare("rows", "prepared", PrepareConfig(label=("late",), drop=("answer",), split=split))
     assert _split_option("prepared") == option
+    assert _split_option("removed meanwhile") == []
 
 
 def test_early_stopping_says_what_it_stopped_for() -> None:
