@@ -70,17 +70,17 @@ def _begin(source: str) -> bytes:
 def _encoding(content: bytes) -> str:
     """Return the encoding of the beginning of a text.
 
-    >>> _encoding("Zürich".encode()), _encoding("Zürich".encode("utf-16")), _encoding("Zürich".encode("latin-1"))
-    ('utf-8', 'utf-16', 'latin-1')
+    >>> _encoding("Zürich".encode()), _encoding("Zürich".encode("utf-16")), _encoding("5 €".encode("cp1252"))
+    ('utf-8', 'utf-16', 'cp1252')
     """
     if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return "utf-16"
-    try:
+    for encoding in ("utf-8", "cp1252"):
         # A character may be cut off at the end.
-        codecs.utf_8_decode(content, "strict", False)
-    except UnicodeDecodeError:
-        return "latin-1"
-    return "utf-8"
+        with suppress(UnicodeDecodeError):
+            codecs.getincrementaldecoder(encoding)().decode(content)
+            return encoding
+    return "latin-1"
 
 
 def _separator(header: str, usual: str) -> str:
