@@ -157,12 +157,7 @@ def describe_publication(result: dict[str, Any], arguments: dict[str, Any]) -> s
 def lint_command(
     files: Annotated[
         list[Path] | None,
-        typer.Argument(
-            metavar="FILE",
-            exists=True,
-            dir_okay=False,
-            help="Compiled pipelines to check. Default: all committed ones.",
-        ),
+        typer.Argument(metavar="FILE", help="Compiled pipelines to check. Default: all committed ones."),
     ] = None,
     kfp: Annotated[str, typer.Option(metavar="VERSION", help=KFP_HELP)] = LATEST,
 ) -> None:
@@ -172,6 +167,8 @@ def lint_command(
     except VersionError as error:
         _fail(str(error), code=2)
     checked = files or [package_of(name) for name in PIPELINES]
+    if missing := [str(path) for path in checked if not path.is_file()]:
+        _fail(f"{missing[0]}: no such file", code=2)
     findings = [finding for path in checked for finding in lint(path, version)]
     for line in findings or [f"{counted(len(checked), 'file')}: no mistakes found"]:
         typer.echo(line)

@@ -208,14 +208,17 @@ def server(*imported: str) -> WarmServer:
 
 
 def _start(theirs: socket.socket) -> subprocess.Popen[bytes]:
-    # The allocator and OpenMP read their settings when a program begins, so a fork server's are set here already.
+    # The allocator and OpenMP read their settings when a program begins, so a fork server's are set here already. Its
+    # streams are those that a program has by itself.
+    env = {**fork_server_start.fork_server_environment(), "PYTHONUNBUFFERED": ""}
+    # rich remembers the width that it begins with, and xdist sets one.
+    env.pop("COLUMNS", None)
     return subprocess.Popen(
         [sys.executable, "-m", "tests.warm", str(theirs.fileno())],
         cwd=ROOT,
         stdin=subprocess.DEVNULL,
         pass_fds=(theirs.fileno(),),
-        # Its streams are those that a program has by itself.
-        env={**fork_server_start.fork_server_environment(), "PYTHONUNBUFFERED": ""},
+        env=env,
     )
 
 

@@ -93,7 +93,7 @@ def test_results_show_themselves_in_a_line_and_in_a_notebook(folder: Path, tmp_p
     prepared = read_manifest(folder / "prepared")
     assert str(prepared) == repr(prepared) and repr(prepared).endswith("rows; 3 columns; labels y)")
     result = TrainResult(average_precision=0.5, model="run/model", metrics={}, history=[{"epoch": 2.0}])
-    assert repr(result) == "TrainResult(average_precision=0.5000, model='run/model'; 2 epochs)"
+    assert repr(result) == "TrainResult(average_precision=0.5000, model='run/model'; epoch 2)"
     learned = explain(folder / "run", folder / "prepared", tmp_path / "learned", rows=50, top=1)
     assert len(repr(learned)) < 200 and "labels={'y': LabelExplanation(label='y'" in repr(learned)
     assert html.escape((tmp_path / "learned/explanation.html").read_text()) in (learned._repr_html_() or "")

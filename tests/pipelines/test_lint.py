@@ -127,7 +127,7 @@ def test_command_lints_the_committed_files() -> None:
 
 def test_command_refuses_a_file_that_is_not_there() -> None:
     result = CliRunner().invoke(app, ["lint", "none.yaml"])
-    assert result.exit_code == 2 and "'none.yaml' does not exist" in result.stderr
+    assert result.exit_code == 2 and "none.yaml: no such file" in result.stderr
 
 
 def test_command_prints_findings_and_fails(good: Documents, tmp_path: Path) -> None:

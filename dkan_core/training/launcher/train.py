@@ -90,8 +90,7 @@ class TrainResult:
 
     def __repr__(self) -> str:
         epoch = self.history[-1]["epoch"] if self.history else 0
-        epochs = f"{epoch:g} epoch{'s' * (epoch != 1)}"
-        return f"TrainResult(average_precision={self.average_precision:.4f}, model={self.model!r}; {epochs})"
+        return f"TrainResult(average_precision={self.average_precision:.4f}, model={self.model!r}; epoch {epoch:g})"
 
 
 def train(
