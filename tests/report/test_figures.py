@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 
 import dkan_core
+from dkan_core.evaluation.metrics import Ranking
 from dkan_core.explanation.curves import Curve, Point
 from dkan_core.explanation.figures.curves import draw_curve
 from dkan_core.explanation.figures.drawing import Drawing, scaled_axis
@@ -22,6 +23,7 @@ from dkan_core.explanation.reasons import Reason
 from dkan_core.explanation.scales import Scale
 from dkan_core.report.figures.axes import Axis, even_ticks, fit, tick_texts
 from dkan_core.report.figures.canvas import ACCENT, WARM, Area, Canvas, Dot, Hint, Line, Points, Text, text_width
+from dkan_core.report.figures.evaluation import precision_recall_figure, roc_figure
 from dkan_core.report.figures.png import DPI, to_png
 from dkan_core.report.figures.svg import page_element, to_svg
 
@@ -179,3 +181,13 @@ def test_long_lines_of_hints_are_cut() -> None:
     canvas.hint(0.0, 0.0, 9.0, 9.0, f"name = {'v' * 10_000}\neffect +1")
     svg = to_svg(canvas)
     assert len(svg) < 1000 and "name = vvv" in svg and "v…\neffect +1</title>" in svg
+
+
+def test_operating_points_are_marked_on_their_grid_lines() -> None:
+    # Above 0.65 are 2 of 4 positives and 3 of 5 negatives.
+    ranking = Ranking(np.array([0.2, 0.6, 0.7, 0.9]), np.array([0.1, 0.5, 0.8, 0.85, 0.95]))
+    columns = re.findall(r'<path d="M([\d.]+),8L', roc := str(roc_figure(ranking, 0.65)))
+    rows = re.findall(r'<path d="M39\.93,([\d.]+)L376\.8,\1"', roc)
+    assert f'<circle cx="{columns[3]}" cy="{(float(rows[2]) + float(rows[3])) / 2:.2f}"' in roc
+    middle = f"{(float(columns[2]) + float(columns[3])) / 2:.2f}"
+    assert f'<circle cx="{middle}" cy="{rows[2]}"' in str(precision_recall_figure(ranking, 0.65))
