@@ -174,7 +174,7 @@ def test_shards_of_several_readers_may_be_open_at_once(tmp_path: Path) -> None:
         stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, limits)
         resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 10, limits[1]))
         for _ in range(2):
-            stack.enter_context(ShardReader(tmp_path, found, CONTENT))
+            assert stack.enter_context(ShardReader(tmp_path, found, CONTENT)).rows == 4000
 
 
 def test_shard_cut_while_it_is_read_is_an_error_that_names_it(tmp_path: Path) -> None:

@@ -30,8 +30,7 @@ from dkan_core.utils.schemas import Schema, read_json
 # Covers 99.7% of a normal distribution. A wider range would make the storage steps larger for all rows, for the sake
 # of a few extreme rows whose exact order changes with every new sample.
 SCORE_LIMIT = 3.0
-# uint8 without 0, which is missing. Scores in so many steps lost nothing against float32: the area under the ROC curve
-# was 0.7672 and 0.7671, the worst seed 0.0005 apart.
+# uint8 without 0, which is missing. Compared with float32, the area under the ROC curve moved by 0.0005 at most.
 STEPS = 254
 # A decision: the rare values of a column together hold too little information for more than 256 rates.
 MAX_BUCKETS = 256
